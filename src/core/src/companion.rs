@@ -13,6 +13,7 @@ use crate::claim::{self, Devices};
 use crate::ids::{RuleName, Scope, TenantId, WorkloadId, hex};
 use crate::index::{CompanionKey, Desired};
 use crate::keys;
+use crate::reason::Cause;
 use crate::rule::{DpuSelectionPolicy, Rule};
 use crate::template::{self, Kind};
 use crate::texts::Texts;
@@ -142,6 +143,8 @@ pub struct Observed {
     pub ready: bool,
     /// A Pod: the scheduler has found no Node for it.
     pub unplaced: bool,
+    /// A Pod: what keeps a container from running, or that it ended without an error; `None` when nothing is wrong with it.
+    pub trouble: Option<Cause>,
     /// Why it isn't running, in the scheduler's or the kubelet's words; empty when there is nothing to say.
     pub message: String,
 }
@@ -277,7 +280,7 @@ fn host<'a>(rule: &Rule, workload: &'a Workload) -> Option<&'a str> {
     }
 }
 
-fn replace_reason(rule: &Rule, workload: &Workload, o: &Observed) -> Option<DeleteReason> {
+pub(crate) fn replace_reason(rule: &Rule, workload: &Workload, o: &Observed) -> Option<DeleteReason> {
     if o.rule_uid != rule.uid() {
         Some(DeleteReason::OtherRule)
     } else if o.host.as_deref() != host(rule, workload) {

@@ -255,6 +255,32 @@ impl TenantIndex {
         self.room.is_short(rule).then_some(self.room.most)
     }
 
+    /// Workloads for which more or fewer matches are left out since the last call of this. There are as many as workloads at most,
+    /// where the matches that are left out have no limit.
+    pub fn left_out_changed(&mut self) -> BTreeSet<Arc<str>> {
+        self.room.changed()
+    }
+
+    /// Label values of the workloads for which matches may be left out, those after one.
+    pub fn left_out_after(&self, label: Option<&Arc<str>>) -> impl Iterator<Item = &Arc<str>> {
+        self.room.lacking_after(label)
+    }
+
+    /// How many workloads there are for which matches may be left out.
+    pub fn left_out(&self) -> usize {
+        self.room.lacking()
+    }
+
+    /// The rules that match a workload and are left out for it.
+    pub fn left_out_of(&self, label: &str) -> Vec<&Arc<Rule>> {
+        let Some(entry) = self.workloads.get(label).filter(|_| self.room.lacks(label)) else {
+            return Vec::new();
+        };
+        let names = self.terms.matching(&entry.workload);
+        let left_out = names.iter().filter(|name| entry.matched.binary_search(name).is_err());
+        left_out.filter_map(|name| self.rules.get(name)).collect()
+    }
+
     /// The limit as it was set.
     pub fn most(&self) -> usize {
         self.room.most

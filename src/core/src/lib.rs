@@ -26,6 +26,7 @@ pub mod map;
 pub mod mutate;
 pub mod offloading;
 pub mod path;
+pub mod progress;
 pub mod quantity;
 pub mod reason;
 pub mod rollout;

@@ -21,11 +21,19 @@ pub(super) struct Room {
     lacking: BTreeSet<Arc<str>>,
     /// Rules for which there was no room.
     short: BTreeSet<RuleName>,
+    /// Workloads for which more or less is left out since [`Self::changed`].
+    changed: BTreeSet<Arc<str>>,
 }
 
 impl Default for Room {
     fn default() -> Self {
-        Self { most: usize::MAX, taken: 0, lacking: BTreeSet::new(), short: BTreeSet::new() }
+        Self {
+            most: usize::MAX,
+            taken: 0,
+            lacking: BTreeSet::new(),
+            short: BTreeSet::new(),
+            changed: BTreeSet::new(),
+        }
     }
 }
 
@@ -40,6 +48,7 @@ impl Room {
             return true;
         }
         self.lacking.insert(workload.clone());
+        self.changed.insert(workload.clone());
         if !self.short.contains(rule) {
             self.short.insert(rule.clone());
         }
@@ -54,8 +63,10 @@ impl Room {
     }
 
     /// A workload is about to be looked at, or gone.
-    pub(super) fn forget(&mut self, workload: &str) {
-        self.lacking.remove(workload);
+    pub(super) fn forget(&mut self, workload: &Arc<str>) {
+        if self.lacking.remove(workload) {
+            self.changed.insert(workload.clone());
+        }
         self.settle();
     }
 
@@ -64,8 +75,11 @@ impl Room {
         if !rule.is_admin() {
             self.taken -= pairs;
         }
-        if self.short.remove(rule) && self.short.is_empty() {
-            self.lacking.clear();
+        if self.short.remove(rule) {
+            self.changed.extend(self.lacking.iter().cloned());
+            if self.short.is_empty() {
+                self.lacking.clear();
+            }
         }
     }
 
@@ -77,8 +91,26 @@ impl Room {
     /// A workload for which there may be room now; it is taken off those that lack some.
     pub(super) fn next(&mut self) -> Option<Arc<str>> {
         let next = if self.taken < self.most { self.lacking.pop_first() } else { None };
+        self.changed.extend(next.clone());
         self.settle();
         next
+    }
+
+    /// Workloads for which more or less is left out since the last call of this.
+    pub(super) fn changed(&mut self) -> BTreeSet<Arc<str>> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Workloads of which matches may have been left out, those after a label.
+    pub(super) fn lacking_after(&self, label: Option<&Arc<str>>) -> impl Iterator<Item = &Arc<str>> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = label.map_or(Unbounded, |label| Excluded(label.clone()));
+        self.lacking.range((from, Unbounded))
+    }
+
+    /// How many workloads there are of which matches may have been left out.
+    pub(super) fn lacking(&self) -> usize {
+        self.lacking.len()
     }
 
     /// Whether matches of a workload may have been left out.

@@ -303,7 +303,7 @@ proptest! {
         index.limit(most);
         index.sync(Vec::new());
         let (mut rules, mut workloads) = (BTreeMap::new(), BTreeMap::new());
-        let mut before = BTreeSet::new();
+        let (mut before, mut left_out_before) = (BTreeSet::new(), BTreeSet::new());
         for operation in operations {
             let touched = perform(operation, &mut index, &mut rules, &mut workloads);
             let all = naive(&rules, &workloads);
@@ -321,7 +321,20 @@ proptest! {
             if all.len() < most {
                 prop_assert!((0..4).all(|r| index.over_limit(&RuleName::new(&r.to_string()).unwrap()).is_none()));
             }
+            // Of workloads that lack something it is known which rules they lack, and each change of that is noticed.
+            let noticed = index.left_out_changed();
+            let left_out: BTreeSet<CompanionKey> = all.difference(&wanted).cloned().collect();
+            for label in (0..4usize).map(|w| w.to_string()) {
+                let of = |keys: &BTreeSet<CompanionKey>| -> BTreeSet<_> {
+                    keys.iter().filter(|key| *key.workload == *label).map(|key| key.rule.clone()).collect()
+                };
+                let told: BTreeSet<_> = index.left_out_of(&label).iter().map(|rule| rule.name().clone()).collect();
+                prop_assert_eq!(&told, &of(&left_out));
+                prop_assert!(told == of(&left_out_before) || noticed.contains(label.as_str()), "{}", label);
+                prop_assert!(told.is_empty() || index.left_out_after(None).any(|lacking| **lacking == *label));
+            }
             before = wanted;
+            left_out_before = left_out;
         }
         // A lower limit takes nothing away, a higher one gives what was left out.
         index.limit(lower);

@@ -1,0 +1,303 @@
+//! How far the companion of a rule for a workload is, and the first thing that is wrong with it: what a tenant is to know.
+//!
+//! A pure function of what is wanted, what exists, and of whether the companion has been ready before.
+
+use std::sync::Arc;
+
+use crate::companion::{DeleteReason, Observed, replace_reason};
+use crate::reason::Cause;
+use crate::rollout::UpdateStrategy;
+use crate::rule::Rule;
+use crate::template::Kind;
+use crate::workload::Workload;
+
+/// How far a companion is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stage {
+    /// It doesn't exist yet.
+    Pending,
+    /// The infrastructure cluster refuses it.
+    Refused,
+    /// No DPU of the tenant can take it.
+    NoDpu,
+    /// It exists and isn't ready yet.
+    Starting,
+    /// It is ready.
+    Ready,
+    /// It ended with an error, or a container of it can't be started.
+    Failed,
+    /// It was ready and isn't any longer.
+    Lost,
+}
+
+/// How far a companion is, and what is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// How far.
+    pub stage: Stage,
+    /// The first thing that is wrong; `None` when it is ready.
+    pub cause: Option<Cause>,
+}
+
+/// The DPU of a host, as far as a tenant may use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostDpu {
+    /// One of the tenant's takes Pods.
+    Ready,
+    /// The tenant's isn't ready, or takes no new Pods.
+    NotReady,
+    /// One is being handed over to or from the tenant.
+    HandingOver,
+    /// There is none of the tenant's.
+    Absent,
+    /// The host is none of the tenant's.
+    NotListed,
+}
+
+impl HostDpu {
+    /// Why it can't take companions; `None` when it can.
+    pub fn cause(self) -> Option<Cause> {
+        match self {
+            Self::Ready => None,
+            Self::NotReady => Some(Cause::DpuNotReady),
+            Self::HandingOver => Some(Cause::HandingOver),
+            Self::Absent => Some(Cause::NoDpu),
+            Self::NotListed => Some(Cause::HostNotListed),
+        }
+    }
+}
+
+/// What there should be.
+#[derive(Debug, Clone, Copy)]
+pub enum Wish<'a> {
+    /// A companion of this rule for this workload.
+    Companion(&'a Arc<Rule>, &'a Arc<Workload>),
+    /// The same, once the workload has a node.
+    Waiting,
+    /// The rule matches, and the tenant's rules match more than is kept.
+    OverLimit,
+    /// What exists stays: the rule can't be served.
+    Kept,
+}
+
+/// What the progress of a companion depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// What there should be.
+    pub wish: Wish<'a>,
+    /// What there is.
+    pub observed: Option<&'a Observed>,
+    /// Why the last write of the companion was refused.
+    pub refusal: Option<Cause>,
+    /// Why the API server refuses the rule's template.
+    pub template_refusal: Option<Cause>,
+    /// The DPU of the host that it has to run on; `None` where any will do.
+    pub dpu: Option<HostDpu>,
+    /// It has been ready.
+    pub was_ready: bool,
+}
+
+impl Facts<'_> {
+    /// How far the companion is.
+    pub fn progress(&self) -> Progress {
+        let ready = self.observed.is_some_and(|o| o.ready && !o.terminating);
+        match self.wish {
+            Wish::Waiting => wrong(Stage::Pending, Cause::WorkloadNotScheduled),
+            Wish::OverLimit if !ready => wrong(Stage::Refused, Cause::LimitReached),
+            Wish::OverLimit => READY,
+            Wish::Kept => match self.observed {
+                None => wrong(Stage::Refused, Cause::Invalid),
+                Some(o) if o.terminating => self.gone(Cause::Invalid),
+                Some(o) => self.exists(o, None),
+            },
+            Wish::Companion(rule, workload) => {
+                let Some(o) = self.observed else {
+                    return self.gone(if self.was_ready { Cause::Replacing } else { Cause::Pending });
+                };
+                let replaced = replace_reason(rule, workload, o);
+                match replaced {
+                    Some(DeleteReason::OtherRule) => self.gone(Cause::Replacing),
+                    Some(DeleteReason::Moved) => self.gone(Cause::WorkloadMoved),
+                    Some(DeleteReason::TemplateChanged) if o.terminating => self.gone(Cause::RollingOut),
+                    _ if o.terminating && o.kind == Kind::Claim => self.gone(Cause::ClaimInUse),
+                    _ if o.terminating => self.gone(Cause::Replacing),
+                    Some(DeleteReason::TemplateChanged) if rule.update() != UpdateStrategy::OnDelete => {
+                        self.exists(o, Some(Cause::RollingOut))
+                    }
+                    _ => self.exists(o, None),
+                }
+            }
+        }
+    }
+
+    /// There is no companion, or one that is on its way out.
+    fn gone(&self, cause: Cause) -> Progress {
+        match self.refusal.or(self.template_refusal) {
+            Some(refusal) => wrong(Stage::Refused, refusal),
+            None if self.was_ready => wrong(Stage::Lost, cause),
+            None => wrong(Stage::Pending, cause),
+        }
+    }
+
+    /// There is one. `replaced`: why it will be replaced.
+    fn exists(&self, o: &Observed, replaced: Option<Cause>) -> Progress {
+        let dpu = self.dpu.and_then(HostDpu::cause);
+        match o.trouble {
+            _ if o.ready => READY,
+            _ if o.failed => wrong(Stage::Failed, Cause::Failed),
+            Some(Cause::Completed) => wrong(Stage::Lost, Cause::Completed),
+            Some(trouble) => wrong(Stage::Failed, trouble),
+            None => match self.refusal {
+                Some(refusal) => wrong(Stage::Refused, refusal),
+                None if o.unplaced => wrong(Stage::NoDpu, dpu.unwrap_or(Cause::Unschedulable)),
+                None if self.was_ready => wrong(Stage::Lost, replaced.or(dpu).unwrap_or(Cause::Lost)),
+                None if replaced.is_some() => wrong(Stage::Starting, Cause::RollingOut),
+                None if o.kind == Kind::Claim => wrong(Stage::Starting, Cause::ClaimNotAllocated),
+                None => wrong(Stage::Starting, Cause::Starting),
+            },
+        }
+    }
+}
+
+const READY: Progress = Progress { stage: Stage::Ready, cause: None };
+
+fn wrong(stage: Stage, cause: Cause) -> Progress {
+    Progress { stage, cause: Some(cause) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ids::RuleName;
+    use crate::rule::{DpuSelectionPolicy, RuleSpec};
+    use crate::workload::tests::nginx;
+
+    /// A companion that isn't ready, of a rule that can't be served: nothing says that it will be replaced.
+    fn facts(observed: Option<&Observed>) -> Facts<'_> {
+        Facts {
+            wish: Wish::Kept,
+            observed,
+            refusal: None,
+            template_refusal: None,
+            dpu: Some(HostDpu::Ready),
+            was_ready: false,
+        }
+    }
+
+    #[test]
+    fn a_companion_that_exists_is_told_by_its_first_trouble() {
+        use Cause::{Completed, CrashLoop, DpuNotReady, NoDpu, QuotaExceeded, Unschedulable};
+        let plain = Observed::default();
+        let of = |o: &Observed, f: fn(&mut Facts<'_>)| {
+            let mut facts = facts(Some(o));
+            f(&mut facts);
+            let Progress { stage, cause } = facts.progress();
+            (stage, cause)
+        };
+        let unplaced = Observed { unplaced: true, ..plain.clone() };
+        let ready = Observed { ready: true, trouble: Some(CrashLoop), ..plain.clone() };
+        for (observed, change, expected) in [
+            (&plain, (|_| {}) as fn(&mut Facts<'_>), (Stage::Starting, Some(Cause::Starting))),
+            (&ready, |_| {}, (Stage::Ready, None)),
+            (&ready, |f| f.wish = Wish::OverLimit, (Stage::Ready, None)),
+            (&plain, |f| f.wish = Wish::OverLimit, (Stage::Refused, Some(Cause::LimitReached))),
+            (&plain, |f| f.wish = Wish::Waiting, (Stage::Pending, Some(Cause::WorkloadNotScheduled))),
+            (&unplaced, |_| {}, (Stage::NoDpu, Some(Unschedulable))),
+            (&unplaced, |f| f.dpu = Some(HostDpu::Absent), (Stage::NoDpu, Some(NoDpu))),
+            (&unplaced, |f| f.dpu = None, (Stage::NoDpu, Some(Unschedulable))),
+            (&plain, |f| f.was_ready = true, (Stage::Lost, Some(Cause::Lost))),
+            (
+                &plain,
+                |f| (f.was_ready, f.dpu) = (true, Some(HostDpu::NotReady)),
+                (Stage::Lost, Some(DpuNotReady)),
+            ),
+            (&plain, |f| f.refusal = Some(QuotaExceeded), (Stage::Refused, Some(QuotaExceeded))),
+            (&plain, |f| f.template_refusal = Some(QuotaExceeded), (Stage::Starting, Some(Cause::Starting))),
+        ] {
+            assert_eq!(of(observed, change), expected);
+        }
+        let of = |o: Observed| {
+            let Progress { stage, cause } = facts(Some(&o)).progress();
+            (stage, cause)
+        };
+        assert_eq!(
+            of(Observed { trouble: Some(CrashLoop), ..plain.clone() }),
+            (Stage::Failed, Some(CrashLoop))
+        );
+        assert_eq!(
+            of(Observed { trouble: Some(Completed), ..plain.clone() }),
+            (Stage::Lost, Some(Completed))
+        );
+        assert_eq!(of(Observed { failed: true, ..plain.clone() }), (Stage::Failed, Some(Cause::Failed)));
+        let claim = Observed { kind: Kind::Claim, ..plain };
+        assert_eq!(of(claim), (Stage::Starting, Some(Cause::ClaimNotAllocated)));
+    }
+
+    fn rule(policy: DpuSelectionPolicy) -> Arc<Rule> {
+        let spec = RuleSpec {
+            policy,
+            template: serde_json::json!({}).into(),
+            ..RuleSpec::new(RuleName::new("r").unwrap())
+        };
+        Arc::new(Rule::compile(spec).unwrap())
+    }
+
+    fn workload(node: Option<&str>) -> Arc<Workload> {
+        Arc::new(Workload { node_name: node.map(str::to_owned), ..nginx() })
+    }
+
+    #[test]
+    fn one_that_is_replaced_was_ready_or_is_still_to_come() {
+        let (rule, workload) = (rule(DpuSelectionPolicy::SameNode), workload(Some("h")));
+        let current = Observed {
+            rule_uid: rule.uid().to_owned(),
+            template_hash: rule.template_hash().to_owned(),
+            host: Some("h".into()),
+            ready: true,
+            ..Observed::default()
+        };
+        let of = |observed: Option<&Observed>, was_ready: bool| {
+            let wish = Wish::Companion(&rule, &workload);
+            let Progress { stage, cause } = Facts { wish, was_ready, ..facts(observed) }.progress();
+            (stage, cause)
+        };
+        assert_eq!(of(Some(&current), false), (Stage::Ready, None));
+        assert_eq!(of(None, false), (Stage::Pending, Some(Cause::Pending)));
+        assert_eq!(of(None, true), (Stage::Lost, Some(Cause::Replacing)));
+        let moved = Observed { host: Some("former".into()), ..current.clone() };
+        assert_eq!(of(Some(&moved), true), (Stage::Lost, Some(Cause::WorkloadMoved)), "ready elsewhere");
+        let earlier = Observed { template_hash: "other".into(), ..current.clone() };
+        assert_eq!(of(Some(&earlier), true), (Stage::Ready, None), "until its turn comes");
+        let going = Observed { terminating: true, ..earlier };
+        assert_eq!(of(Some(&going), true), (Stage::Lost, Some(Cause::RollingOut)));
+        let going = Observed { terminating: true, ..current };
+        assert_eq!(of(Some(&going), false), (Stage::Pending, Some(Cause::Replacing)));
+    }
+
+    proptest! {
+        #[test]
+        fn only_a_companion_that_is_ready_has_no_cause_and_every_cause_may_be_told(
+            exists: bool, ready: bool, terminating: bool, failed: bool, unplaced: bool, was_ready: bool,
+            refused: bool, wish in 0..4usize, dpu in 0..6usize, trouble in 0..4usize,
+        ) {
+            let troubles = [None, Some(Cause::CrashLoop), Some(Cause::Completed), Some(Cause::ImageUnavailable)];
+            let o = Observed { ready, terminating, failed, unplaced, trouble: troubles[trouble], ..Observed::default() };
+            let dpus = [HostDpu::Ready, HostDpu::NotReady, HostDpu::HandingOver, HostDpu::Absent, HostDpu::NotListed];
+            let (rule, workload) = (rule(DpuSelectionPolicy::Any), workload(None));
+            let wishes = [Wish::Companion(&rule, &workload), Wish::Waiting, Wish::OverLimit, Wish::Kept];
+            let facts = Facts {
+                wish: wishes[wish],
+                refusal: refused.then_some(Cause::Refused),
+                dpu: dpus.get(dpu).copied(),
+                was_ready,
+                ..facts(exists.then_some(&o))
+            };
+            let Progress { stage, cause } = facts.progress();
+            prop_assert_eq!(stage == Stage::Ready, cause.is_none());
+            prop_assert!(cause.is_none_or(Cause::is_told));
+            prop_assert!(stage != Stage::Ready || exists && ready && !terminating);
+        }
+    }
+}
