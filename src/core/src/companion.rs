@@ -273,7 +273,7 @@ pub fn plan(
 }
 
 /// The tenant Node whose DPU the companion has to be on; `None` where any will do.
-fn host<'a>(rule: &Rule, workload: &'a Workload) -> Option<&'a str> {
+pub fn host<'a>(rule: &Rule, workload: &'a Workload) -> Option<&'a str> {
     match rule.policy() {
         DpuSelectionPolicy::SameNode => workload.node_name.as_deref(),
         DpuSelectionPolicy::Any => None,

@@ -19,6 +19,8 @@ const LAG_BUCKETS: [f64; 14] =
 pub(crate) struct Metrics {
     /// Open workload streams.
     pub streams: Gauge<i64, AtomicI64>,
+    /// Open calls that tell agents of companions.
+    pub watches: Gauge<i64, AtomicI64>,
     /// Time from a workload's message to its companion's creation.
     pub latency: Histogram,
     messages: Family<[(&'static str, StreamMessage); 1], Counter>,
@@ -74,11 +76,13 @@ impl Metrics {
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let this = Self {
             streams: Gauge::default(),
+            watches: Gauge::default(),
             latency: Histogram::new(LAG_BUCKETS),
             messages: Family::default(),
             writes: Family::new_with_constructor(|| Histogram::new(LATENCY_BUCKETS)),
         };
         metrics::STREAMS.register(registry, this.streams.clone());
+        metrics::COMPANION_WATCHES.register(registry, this.watches.clone());
         metrics::MESSAGES.register(registry, this.messages.clone());
         metrics::COMPANION_LAG.register(registry, this.latency.clone());
         metrics::COMPANION_WRITE.register(registry, this.writes.clone());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
 use outrigger_core::ids::TenantId;
+use outrigger_core::reason::Cause;
 use outrigger_runtime::Process;
 use outrigger_runtime::metrics::{self, LEADER, Metric, collect};
 use prometheus_client::collector::Collector;
@@ -53,13 +54,22 @@ struct QueueLabels {
     state: Waits,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Total {
     workloads: usize,
     wanted: usize,
     created: i64,
     ready: i64,
     refused: usize,
+    /// Companions that aren't ready, by the places of their causes among all.
+    causes: [usize; Cause::ALL.len()],
+}
+
+impl Default for Total {
+    fn default() -> Self {
+        let causes = [0; Cause::ALL.len()];
+        Self { workloads: 0, wanted: 0, created: 0, ready: 0, refused: 0, causes }
+    }
 }
 
 #[derive(Debug)]
@@ -143,7 +153,16 @@ fn count(data: &mut TenantData) -> Total {
         total.created += counts.created;
         total.ready += counts.ready;
     }
+    for (cause, count) in data.outcomes.causes() {
+        total.causes[cause as usize] += count;
+    }
+    total.causes[Cause::LimitReached as usize] += data.index.left_out();
     total
+}
+
+/// Whether a companion may have this cause.
+fn is_counted(cause: Cause) -> bool {
+    cause.is_told() && cause != Cause::Unknown
 }
 
 fn number(count: impl TryInto<i64>) -> Number {
@@ -173,6 +192,9 @@ impl Collector for Reporter {
             all.created += total.created;
             all.ready += total.ready;
             all.refused += total.refused;
+            for (sum, count) in all.causes.iter_mut().zip(total.causes) {
+                *sum += count;
+            }
         }
         metrics::TENANTS.show(&mut encoder, &tenants)?;
         metrics::WORKLOADS.show(&mut encoder, &workloads)?;
@@ -181,6 +203,12 @@ impl Collector for Reporter {
         show(&metrics::COMPANIONS_CREATED, number(all.created))?;
         show(&metrics::COMPANIONS_READY, number(all.ready))?;
         show(&metrics::COMPANIONS_REFUSED, number(all.refused))?;
+        let causes = Family::<[(&'static str, &'static str); 1], Number>::default();
+        for (cause, count) in Cause::ALL.iter().zip(all.causes).filter(|(cause, _)| is_counted(**cause)) {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            causes.get_or_create(&[("reason", cause.as_str())]).set(count);
+        }
+        metrics::COMPANIONS_BY_REASON.show(&mut encoder, &causes)?;
         let queues = Family::<QueueLabels, Number>::default();
         for (queue, counts) in self.queues() {
             let Counts { ready, delayed, busy } = counts;

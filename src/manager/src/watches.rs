@@ -16,13 +16,15 @@ use outrigger_runtime::Process;
 use outrigger_runtime::cache::{Change, version};
 use outrigger_runtime::pod::Pod;
 use outrigger_runtime::watch::Watch;
+use parking_lot::MutexGuard;
 use tracing::info;
 
 use crate::companions::object::Object;
 use crate::context::Context;
 use crate::machines;
+use crate::state::registry::NodeChange;
 use crate::state::stream::ObservedClaim;
-use crate::state::{TenantData, TenantState};
+use crate::state::{CompanionId, TenantData, TenantState};
 use crate::tenants::Key;
 use crate::tenants::claim::UNUSED;
 
@@ -79,7 +81,7 @@ impl Context {
         let tenant = tenant.filter(|_| !self.states.admin().contains(&name));
         let before = self.states.tenant_of(&name);
         if before.is_some() || tenant.is_some() {
-            self.queues.companions.add(self.states.set_tenant(&name, tenant.clone()));
+            self.all_touched(self.states.set_tenant(&name, tenant.clone()));
             // Also the tenant that it belonged to, which gets another namespace.
             self.queues.tenants.add(before.into_iter().chain(tenant).map(Key::Tenant));
             self.tenant_of(&name);
@@ -117,7 +119,7 @@ impl Context {
     /// Other admin rules may be about the tenant of a namespace now.
     fn update_admin_rules(&self, state: &TenantState) {
         let (companions, rules) = self.admin_rules.update_admin_rules(self, state);
-        self.queues.companions.add(companions);
+        self.all_touched(companions);
         self.queues.rules.add(rules);
     }
 
@@ -149,12 +151,13 @@ impl Context {
                 holder: &stream.holder,
             };
             let lost = data.claim_observed(claim, &self.identity);
+            data.assess_hosts(&self.registry, self.environment.clock.wall());
             if data.stream.unused_claim().is_some() {
                 self.queues.unused_claims.add_after(id.clone(), UNUSED);
             }
             (lost, before != serving(&data), matched)
         };
-        self.queues.companions.add(state.ids(matched));
+        self.companions_touched(&state, matched);
         if lost {
             info!(tenant = %id, claim = stream.claim, holder = stream.holder, "another replica serves the tenant now");
         }
@@ -172,7 +175,12 @@ impl Context {
         if self.args.manage_machines {
             self.queues.machines.add(self.machines.node(&name, node));
         }
-        let (concerned, changed) = self.registry.node(&name, node);
+        let NodeChange { concerned, changed, hosts } = self.registry.node(&name, node);
+        for state in concerned.iter().flat_map(|tenant| self.states.of(tenant)) {
+            for host in &hosts {
+                state.lock().assess_host(host, &self.registry, self.environment.clock.wall());
+            }
+        }
         if changed {
             self.queues.tenants.add([Key::Node(name)]);
             // Companions that no DPU could run don't delay a rollout; which these are may have changed.
@@ -219,7 +227,7 @@ impl Context {
             Some(rule) => self.admin_rules.apply(self, rule),
             None => self.admin_rules.remove(self, &name),
         };
-        self.queues.companions.add(companions);
+        self.all_touched(companions);
         self.queues.rules.add(RuleName::admin(&name).ok().map(|name| self.states.admin_rule_id(&name)));
     }
 
@@ -304,7 +312,33 @@ impl Context {
         for key in &keys {
             self.queues.rules.add_after(state.rule_id(&key.rule), crate::rules::SETTLE);
         }
+        self.companions_touched(state, keys);
+    }
+
+    /// Companions may be other than before, or wanted in another way: what the tenant is told of them may change, and each gets a
+    /// step.
+    pub(crate) fn companions_touched(&self, state: &TenantState, keys: Vec<CompanionKey>) {
+        let now = self.environment.clock.wall();
+        if keys.is_empty() {
+            // Matches may have been left out, which touches no companion.
+            return state.lock().assess(&[], &self.registry, now);
+        }
+        // Whoever else needs the tenant's state waits for so many at most.
+        for some in keys.chunks(256) {
+            let mut data = state.lock();
+            data.assess(some, &self.registry, now);
+            MutexGuard::unlock_fair(data);
+        }
         self.queues.companions.add(state.ids(keys));
+    }
+
+    /// Companions in several namespaces may be wanted in another way.
+    fn all_touched(&self, mut ids: Vec<CompanionId>) {
+        ids.sort_unstable();
+        for of_state in ids.chunk_by(|a, b| a.namespace == b.namespace) {
+            let keys = of_state.iter().map(|id| id.key.clone()).collect();
+            self.companions_touched(&self.states.state(&of_state[0].namespace), keys);
+        }
     }
 
     /// A NamespaceOffloading says where the Pods of its namespace may run.

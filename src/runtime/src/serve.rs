@@ -258,7 +258,9 @@ fn protocols(limits: &Limits) -> (auto::Builder<TokioExecutor>, auto::Builder<To
         .keep_alive_timeout(limits.keepalive.1)
         .initial_stream_window_size(limits.window)
         .initial_connection_window_size(limits.connection_window.unwrap_or(limits.window.saturating_mul(4)))
-        .max_header_list_size(32 << 10);
+        .max_header_list_size(32 << 10)
+        // What a client that doesn't read may leave in memory, of each of its calls.
+        .max_send_buf_size(64 << 10);
     (http.clone().http1_only(), http.http2_only())
 }
 

@@ -140,10 +140,10 @@ fn known(states: &TenantStates, name: &RuleName, leads: bool) -> ReplicaView {
         }
         let mut refusals = data.refusals_of(name).map(|(_, refusal)| refusal);
         let tried = data.rules.get(name).and_then(|entry| entry.validation.refusal());
-        let untaken = tried.map(|refusal| refusal.chars().take(MAX_REFUSAL).collect());
+        let untaken = tried.map(|refusal| refusal.message.chars().take(MAX_REFUSAL).collect());
         let refused = untaken.or_else(|| {
             refusals.next().map(|first| {
-                let mut text: String = first.message.chars().take(MAX_REFUSAL).collect();
+                let mut text: String = first.why.message.chars().take(MAX_REFUSAL).collect();
                 let others = refusals.count();
                 if others > 0 {
                     let _ = write!(text, " (and {others} more)");

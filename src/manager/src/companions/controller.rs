@@ -8,6 +8,7 @@ use outrigger_core::claim;
 use outrigger_core::companion::{self, Action as Plan, DeleteReason};
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::keys;
+use outrigger_core::reason::Cause;
 use outrigger_core::template::{self, Kind};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -22,7 +23,7 @@ use crate::metrics::{Operation, WriteOutcome};
 use crate::queue::Queue;
 use crate::rules::deleted::DeletedRules;
 use crate::state::companions::CompanionCache;
-use crate::state::{CompanionId, Refusal, TenantData, TenantState};
+use crate::state::{CompanionId, Refusal, TenantData, TenantState, Why};
 use crate::worker::{Action, Controller};
 use crate::writes;
 
@@ -72,7 +73,11 @@ impl Controller for Companions {
             Companion { context, deleted_rules: &self.deleted_rules, state: &state, id, location };
         let action = companion.step(&mut traced).await;
         // Whatever the result, it may be another companion's turn now.
-        let turns = state.lock().turns(&id.key.rule, &context.registry);
+        let turns = {
+            let mut data = state.lock();
+            data.assess(std::slice::from_ref(&id.key), &context.registry, context.environment.clock.wall());
+            data.turns(&id.key.rule, &context.registry)
+        };
         context.queues.companions.add(state.ids(turns));
         Ok(action)
     }
@@ -134,7 +139,9 @@ impl Companion<'_> {
                 traced.continues();
                 done
             }
-            Plan::Refuse(message) => Err(WriteFailure::Refused(message)),
+            Plan::Refuse(message) => {
+                Err(WriteFailure::Refused(Why::new(Cause::AnnotationsTooLarge, message)))
+            }
         };
         let rule = self.state.rule_id(&self.id.key.rule);
         let action = self.concluded(kind, done, traced).await;
@@ -178,9 +185,10 @@ impl Companion<'_> {
             }
             Err(WriteFailure::Exists) => {
                 let kind = kind.as_str();
-                self.refused(format!("a {kind} {name} exists that is no companion of this rule")).await
+                let message = format!("a {kind} {name} exists that is no companion of this rule");
+                self.refused(Why::new(Cause::ObjectExists, message)).await
             }
-            Err(WriteFailure::Refused(message)) => self.refused(message).await,
+            Err(WriteFailure::Refused(why)) => self.refused(why).await,
         }
     }
 
@@ -291,7 +299,7 @@ impl Companion<'_> {
         if reason == DeleteReason::NotAdmitted && !self.state.lock().refusals.contains_key(key) {
             const MESSAGE: &str = "the admission webhook did not see the companion, so it was neither placed nor \
                 isolated and will not be started: register the MutatingWebhookConfiguration";
-            return Err(WriteFailure::Refused(MESSAGE.to_owned()));
+            return Err(WriteFailure::Refused(Why::new(Cause::NotAdmitted, MESSAGE)));
         }
         if reason == DeleteReason::Failed {
             let pause = self.state.lock().pauses.wait(key, self.now());
@@ -361,16 +369,18 @@ impl Companion<'_> {
         is_companion
     }
 
-    async fn refused(&self, message: String) -> Action {
+    async fn refused(&self, why: Why) -> Action {
+        let message = why.message.clone();
         let rule = &self.id.key.rule;
         let news = {
             let mut data = self.state.lock();
             let Some(entry) = data.rules.get(rule) else { return Action::Done };
             let (uid, generation) = (entry.uid.clone(), entry.generation);
             let until = self.now() + REFUSED_PAUSE;
-            let refusal = Refusal { message: message.clone(), generation, until };
+            let refusal = Refusal { why, generation, until };
             let before = data.refusals.insert(self.id.key.clone(), refusal);
-            before.is_none_or(|before| before.message != message).then_some(uid)
+            data.changed(&self.id.key.workload);
+            before.is_none_or(|before| before.why.message != message).then_some(uid)
         };
         if let Some(uid) = news {
             let CompanionLocation { name, namespace, .. } = &self.location;

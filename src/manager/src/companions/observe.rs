@@ -9,6 +9,7 @@ use outrigger_core::companion::{Observed, StreamClaim, annotations_size, is_owne
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::keys;
+use outrigger_core::reason::Cause;
 use outrigger_core::template::Kind;
 use outrigger_runtime::pod::Pod;
 
@@ -98,6 +99,7 @@ pub(super) fn look(pod: &Pod, rule_uid: &str) -> Observed {
         unplaced: condition("PodScheduled").is_some_and(|c| c.status == "False"),
         failed: status.and_then(|s| s.phase.as_deref()) == Some("Failed"),
         message: if ready { String::new() } else { why_not_ready(pod) },
+        trouble: trouble(pod),
         ready,
         ..look_at(&pod.metadata, rule_uid)
     }
@@ -114,6 +116,34 @@ pub(super) fn look_at_claim(claim: &ResourceClaim, rule_uid: &str) -> Observed {
         ready,
         ..look_at(&claim.metadata, rule_uid)
     }
+}
+
+/// What keeps a container of a Pod from running, by the kubelet's word for it, or that the Pod ended without an error. Most Pods that
+/// aren't ready are starting.
+fn trouble(pod: &Pod) -> Option<Cause> {
+    let status = pod.status.as_ref()?;
+    if status.phase.as_deref() == Some("Succeeded") {
+        return Some(Cause::Completed);
+    }
+    status.container_statuses.iter().flatten().find_map(|container| {
+        match container.state.as_ref()?.waiting.as_ref()?.reason.as_deref()? {
+            "CrashLoopBackOff" => Some(Cause::CrashLoop),
+            "ErrImagePull"
+            | "ImagePullBackOff"
+            | "InvalidImageName"
+            | "ErrImageNeverPull"
+            | "ImageInspectError"
+            | "RegistryUnavailable"
+            | "SignatureValidationFailed" => Some(Cause::ImageUnavailable),
+            "CreateContainerConfigError"
+            | "CreateContainerError"
+            | "RunContainerError"
+            | "PreCreateHookError"
+            | "PreStartHookError"
+            | "PostStartHookError" => Some(Cause::ContainerRefused),
+            _ => None,
+        }
+    })
 }
 
 /// Why a Pod isn't ready: the scheduler's message, else a waiting container, else the message of the Pod's status.
@@ -133,4 +163,30 @@ fn why_not_ready(pod: &Pod) -> String {
         ))
     });
     waiting.or_else(|| status.message.clone()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_kubelets_words_become_causes() {
+        let of = |phase: &str, reason: &str| {
+            let status = json!({"phase": phase, "containerStatuses": [
+                {"name": "fine", "state": {"running": {}}}, {"name": "c", "state": {"waiting": {"reason": reason}}}]});
+            let pod: Pod = serde_json::from_value(json!({"metadata": {}, "status": status})).unwrap();
+            look(&pod, "u").trouble
+        };
+        for (phase, reason, expected) in [
+            ("Pending", "ContainerCreating", None),
+            ("Pending", "ErrImagePull", Some(Cause::ImageUnavailable)),
+            ("Pending", "CreateContainerConfigError", Some(Cause::ContainerRefused)),
+            ("Running", "CrashLoopBackOff", Some(Cause::CrashLoop)),
+            ("Succeeded", "", Some(Cause::Completed)),
+        ] {
+            assert_eq!(of(phase, reason), expected, "{reason}");
+        }
+    }
 }

@@ -2,7 +2,10 @@
 
 use kube::core::Status;
 use outrigger_core::claim;
+use outrigger_core::reason::Cause;
 use serde_json::Value;
+
+use crate::state::Why;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WriteFailure {
@@ -17,7 +20,7 @@ pub(crate) enum WriteFailure {
     Transient(String),
     /// The request will be refused again until a user changes something.
     #[error("{0}")]
-    Refused(String),
+    Refused(Why),
 }
 
 impl WriteFailure {
@@ -34,9 +37,10 @@ impl WriteFailure {
             kube::Error::Api(status)
                 if status.code == 404 && object["apiVersion"] == SERVED && !is_namespace_missing(status) =>
             {
-                Self::Refused(format!(
+                let message = format!(
                     "this cluster doesn't serve {SERVED}, which devices need: Kubernetes does from version 1.34 on"
-                ))
+                );
+                Self::Refused(Why::new(Cause::DevicesNotServed, message))
             }
             _ => Self::with_fields(error, field),
         }
@@ -46,7 +50,9 @@ impl WriteFailure {
         let kube::Error::Api(status) = error else { return Self::Transient(error.to_string()) };
         match status.code {
             409 if status.reason == "AlreadyExists" => Self::Exists,
-            404 if is_namespace_missing(status) => Self::Refused(status.message.clone()),
+            404 if is_namespace_missing(status) => {
+                Self::Refused(Why::new(Cause::NamespaceMissing, status.message.clone()))
+            }
             404 | 409 => Self::CacheStale,
             // A quota races with the deletions that free it; the API server says so by a conflict on the quota object.
             403 if status.message.contains("please apply your changes to the latest version") => {
@@ -68,14 +74,30 @@ fn is_namespace_missing(status: &Status) -> bool {
 }
 
 /// The refusal with the fields as the rule has them.
-fn explain(status: &Status, field: impl Fn(&str) -> String) -> String {
+fn explain(status: &Status, field: impl Fn(&str) -> String) -> Why {
     let causes = status.details.as_ref().map(|d| d.causes.as_slice()).unwrap_or_default();
     let fields: Vec<String> = causes
         .iter()
         .filter(|c| c.field.starts_with("spec.") || c.field.starts_with("metadata."))
         .map(|c| format!("{}: {}", field(&c.field), c.message))
         .collect();
-    if fields.is_empty() { status.message.clone() } else { fields.join("; ") }
+    let faults = fields.join("; ");
+    let message = if faults.is_empty() { status.message.clone() } else { faults.clone() };
+    Why { message, cause: cause(status), faults }
+}
+
+/// The cause of a refusal. Messages are all that the API server's plugins have for it.
+fn cause(status: &Status) -> Cause {
+    let message = &status.message;
+    if message.contains("exceeded quota") {
+        Cause::QuotaExceeded
+    } else if message.contains("violates PodSecurity") {
+        Cause::PodSecurity
+    } else if message.contains("because it is being terminated") {
+        Cause::NamespaceMissing
+    } else {
+        Cause::Refused
+    }
 }
 
 #[cfg(test)]
@@ -93,12 +115,19 @@ mod tests {
         use WriteFailure::{CacheStale, Exists, Refused, Transient};
         let image = json!({"causes": [{"field": "spec.containers[0].image", "message": "Required value"}]});
         let none = Value::Null;
+        let fault = "spec.template.spec.containers[0].image: Required value";
         for (code, reason, message, details, expected) in [
             (409, "AlreadyExists", "", &none, Exists),
             (409, "Conflict", "", &none, CacheStale),
             (404, "NotFound", "", &none, CacheStale),
-            (403, "Forbidden", "exceeded quota: q", &none, Refused("exceeded quota: q".into())),
-            (422, "", "", &image, Refused("spec.template.spec.containers[0].image: Required value".into())),
+            (
+                403,
+                "Forbidden",
+                "exceeded quota: q",
+                &none,
+                Refused(Why::new(Cause::QuotaExceeded, "exceeded quota: q")),
+            ),
+            (422, "", "", &image, Refused(Why { faults: fault.into(), ..Why::new(Cause::Refused, fault) })),
             (
                 500,
                 "InternalError",
@@ -114,6 +143,27 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_has_a_cause_and_only_faults_of_fields_are_the_tenants_to_hear() {
+        let of = |message: &str, field: &str| {
+            let details = json!({"causes": [{"field": field, "message": "m"}]});
+            match WriteFailure::of(&error(403, "Forbidden", message, &details)) {
+                WriteFailure::Refused(Why { cause, faults, .. }) => (cause, faults),
+                other => panic!("{other:?}"),
+            }
+        };
+        for (message, field, cause, faults) in [
+            ("exceeded quota: q, requested: pods=1", "", Cause::QuotaExceeded, ""),
+            ("violates PodSecurity \"baseline:latest\"", "", Cause::PodSecurity, ""),
+            ("namespace n because it is being terminated", "", Cause::NamespaceMissing, ""),
+            ("policy 'p' with binding 'b' denied request", "", Cause::Refused, ""),
+            ("invalid", "spec.x", Cause::Refused, "spec.template.spec.x: m"),
+            ("invalid", "status.x", Cause::Refused, ""),
+        ] {
+            assert_eq!(of(message, field), (cause, faults.to_owned()), "{message}");
+        }
+    }
+
+    #[test]
     fn a_kind_that_is_not_served_is_not_looked_for() {
         let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"});
         let of_create =
@@ -121,14 +171,15 @@ mod tests {
         for reason in ["NotFound", "Failed to parse error data"] {
             let error = error(404, reason, "404 page not found", &Value::Null);
             let verdict = of_create(&error, &claim);
-            let refused = matches!(&verdict, WriteFailure::Refused(m) if m.contains("doesn't serve resource.k8s.io/v1"));
+            let refused = matches!(&verdict, WriteFailure::Refused(why) if why.cause == Cause::DevicesNotServed && why.message.contains("doesn't serve resource.k8s.io/v1"));
             assert!(refused, "{verdict:?}");
             let pod = json!({"apiVersion": "v1", "kind": "Pod"});
             assert_eq!(of_create(&error, &pod), WriteFailure::CacheStale);
         }
         let missing = json!({"name": "n", "kind": "namespaces"});
         let missing = error(404, "NotFound", "namespaces \"n\" not found", &missing);
-        assert_eq!(of_create(&missing, &claim), WriteFailure::Refused("namespaces \"n\" not found".into()));
+        let why = Why::new(Cause::NamespaceMissing, "namespaces \"n\" not found");
+        assert_eq!(of_create(&missing, &claim), WriteFailure::Refused(why));
         let conflict = error(409, "Conflict", "", &Value::Null);
         assert_eq!(of_create(&conflict, &claim), WriteFailure::CacheStale);
     }

@@ -14,6 +14,7 @@ use outrigger_core::claim::Template;
 use outrigger_core::companion::is_owner;
 use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
+use outrigger_core::reason::Cause;
 use outrigger_core::rule::Rule;
 use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
@@ -23,7 +24,7 @@ use tracing::{debug, info};
 use super::object::create_raw;
 use super::refusal::WriteFailure;
 use crate::context::Context;
-use crate::state::Namespace;
+use crate::state::{Namespace, Why};
 use crate::writes;
 
 /// The templates that exist, by name and by rule.
@@ -208,9 +209,10 @@ async fn exists(context: &Context, namespace: &str, rule: &Rule, name: &str) -> 
             context.feeds.templates.answer(found);
             if leaves { Err(WriteFailure::CacheStale) } else { Ok(()) }
         }
-        Ok(Some(_)) => Err(WriteFailure::Refused(format!(
-            "a ResourceClaimTemplate {name} exists that is not this rule's; delete it"
-        ))),
+        Ok(Some(_)) => {
+            let message = format!("a ResourceClaimTemplate {name} exists that is not this rule's; delete it");
+            Err(WriteFailure::Refused(Why::new(Cause::ObjectExists, message)))
+        }
     }
 }
 
@@ -233,13 +235,13 @@ pub(crate) async fn validate(
     client: &Client,
     namespace: &Namespace,
     templates: &[Template],
-) -> Option<Result<(), String>> {
+) -> Option<Result<(), Why>> {
     for template in templates {
         if let Err(error) = create(client, namespace, &template.object, &writes::dry_run()).await {
             match failure_of(template, &error) {
                 // It exists already.
                 WriteFailure::Exists => {}
-                WriteFailure::Refused(message) => return Some(Err(message)),
+                WriteFailure::Refused(why) => return Some(Err(why)),
                 WriteFailure::CacheStale | WriteFailure::Transient(_) => return None,
             }
         }

@@ -79,6 +79,27 @@ pub const RULE_CALL_PATIENCE: Duration = Duration::from_secs(10);
 /// Seconds of `ruleCallsPerSecond` and `ruleBytesPerSecond` that may come at once after a pause.
 pub const RULE_BURST_SECONDS: u32 = 10;
 
+/// Messages that a call for companions may be told in a second. Who reads slower is told less: of each workload the last state.
+pub const WATCH_MESSAGES_PER_SECOND: u64 = 5_000;
+
+/// Time in which changes of one workload become one message.
+pub const WATCH_SETTLE: Duration = Duration::from_millis(50);
+
+/// How long a call for companions waits for the tenant's workloads, which come on another stream.
+pub const WATCH_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a call for companions waits for its reader to take a message.
+pub const WATCH_STALL: Duration = Duration::from_secs(60);
+
+/// Most companions in a message about one workload. Beyond it those are left out that are ready.
+pub const WATCH_COMPANIONS: usize = 2_000;
+
+/// How many of them have a text.
+pub const WATCH_TEXTS: usize = 256;
+
+/// Longest text about a companion, in bytes.
+pub const WATCH_TEXT_BYTES: usize = 512;
+
 /// Reads a size of messages of a stream, which has to be within what the budget of a tenant is made for. Fails when it is no
 /// number, or too much.
 pub(crate) fn message_bytes(text: &str) -> Result<usize, String> {

@@ -3,6 +3,7 @@
 mod access;
 mod admin_rules;
 mod bucket;
+mod companions;
 mod intake;
 pub mod limits;
 mod rates;
@@ -19,6 +20,7 @@ use axum::middleware::from_fn_with_state;
 use outrigger_core::ids::TenantId;
 use outrigger_proto::TENANT_ID;
 use outrigger_proto::admin::admin_workload_rule_service_server::AdminWorkloadRuleServiceServer;
+use outrigger_proto::companion::companion_service_server::CompanionServiceServer;
 use outrigger_proto::v1::workload_rule_service_server::WorkloadRuleServiceServer;
 use outrigger_proto::v1::workload_service_server::WorkloadServiceServer;
 use outrigger_runtime::Process;
@@ -31,6 +33,7 @@ use tonic_health::server::HealthReporter;
 use crate::context::Context;
 use access::{Access, Admitted};
 use admin_rules::AdminRules;
+use companions::CompanionOutcomes;
 use intake::Intake;
 use rules::Rules;
 use workloads::Workloads;
@@ -72,8 +75,11 @@ fn routes(process: &Process, context: &Arc<Context>, access: &Arc<Access>) -> an
     let most = limits::RULE_MESSAGE.bytes;
     let rules = WorkloadRuleServiceServer::new(Rules(context.clone())).max_decoding_message_size(most);
     let admin_rules = AdminWorkloadRuleServiceServer::new(AdminRules::new(context, access));
+    let companions = CompanionOutcomes::new(context, access, &process.drain);
+    let companions = CompanionServiceServer::new(companions).max_decoding_message_size(limits::SMALL_BYTES);
     Ok(Routes::new(workloads)
         .add_service(rules)
+        .add_service(companions)
         .add_service(admin_rules.max_decoding_message_size(most))
         .add_service(health.max_decoding_message_size(limits::SMALL_BYTES))
         .add_service(reflection().build_v1()?.max_decoding_message_size(limits::SMALL_BYTES))
@@ -85,6 +91,7 @@ async fn report_health(reporter: &HealthReporter, status: ServingStatus) {
     for service in [
         WorkloadServiceServer::<Workloads>::NAME,
         WorkloadRuleServiceServer::<Rules>::NAME,
+        CompanionServiceServer::<CompanionOutcomes>::NAME,
         AdminWorkloadRuleServiceServer::<AdminRules>::NAME,
     ] {
         reporter.set_service_status(service, status).await;

@@ -107,6 +107,9 @@ impl Sync {
             keys.extend(wanted);
             // Companions from before this process started: those that no workload of the sync wants are deleted now.
             keys.extend(data.companion_keys());
+            // Those of workloads that were forgotten to make room.
+            keys.extend(data.outcome_keys());
+            data.outcomes.complete = false;
         }
         keys.sort_unstable();
         keys.dedup();

@@ -136,7 +136,9 @@ impl Workloads {
         let Session { caller, id, state, begun: OpenedStream { number, .. }, claim, .. } = &session;
         let (current, unused) = {
             let mut data = state.lock();
-            (data.stream.end(*number, self.wall()), data.stream.unused_claim())
+            let current = data.stream.end(*number, self.wall());
+            data.outcomes.wake();
+            (current, data.stream.unused_claim())
         };
         if unused.is_some() {
             self.context.queues.unused_claims.add_after(id.clone(), UNUSED);
@@ -170,7 +172,11 @@ impl Workloads {
         // Not cancelled halfway: a claim that was raised has to be written as lost.
         let raised = claim::raise(&self.context, &session.id, &session.state).await?;
         session.claim = raised.claim;
-        session.state.lock().stream.claimed(session.begun.number, raised).map_err(aborted)?;
+        {
+            let mut data = session.state.lock();
+            data.stream.claimed(session.begun.number, raised).map_err(aborted)?;
+            data.outcomes.wake();
+        }
         let Session { caller, id, begun: OpenedStream { number, .. }, claim, .. } = &session;
         info!(%caller, tenant = %id, stream = number, claim, "stream started");
         self.tell_rules(&session.state);
@@ -189,7 +195,7 @@ impl Workloads {
         // It may have changed since the call began.
         session.tenant = self.access.authorize(&session.caller, &session.id)?;
         // Made once: registering them again for each message would cost more than the message.
-        let mut expired = pin!(tokio::time::sleep_until(self.expiry(&session.caller)));
+        let mut expired = pin!(tokio::time::sleep_until(expiry(&self.context, &session.caller)));
         let (end, gone) = (session.begun.end.clone(), session.gone.clone());
         let (mut ended, mut left_off) = (pin!(end.cancelled()), pin!(gone.cancelled()));
         let mut draining = pin!(self.drain.cancelled());
@@ -239,16 +245,20 @@ impl Workloads {
 
     /// Has the companions looked at that a message concerns, and their rules' statuses.
     fn queue(&self, session: &Session, keys: Vec<CompanionKey>, request: &CompanionRequest) {
-        // Most messages are about workloads that no rule matches.
-        if keys.is_empty() {
-            return;
-        }
         for key in &keys {
             self.context.queues.rules.add_after(session.state.rule_id(&key.rule), crate::rules::SETTLE);
         }
-        let ids = session.state.ids(keys);
-        self.context.latency.requested(&ids, request);
-        self.context.queues.companions.add(ids);
+        // Most messages are about workloads that no rule matches.
+        if !keys.is_empty() {
+            self.context.latency.requested(&session.state.ids(keys.iter().cloned()), request);
+        }
+        self.context.companions_touched(&session.state, keys);
+        if session.untold {
+            let mut data = session.state.lock();
+            if data.index.synced() && !std::mem::replace(&mut data.outcomes.complete, true) {
+                data.outcomes.wake();
+            }
+        }
     }
 
     async fn apply(&self, session: &mut Session, message: Received) -> Result<Vec<CompanionKey>, Status> {
@@ -335,15 +345,6 @@ impl Workloads {
         self.context.environment.clock.wall()
     }
 
-    /// When the caller's certificate expires. A clock that is set back doesn't matter: TLS has looked at it once.
-    fn expiry(&self, caller: &Caller) -> Instant {
-        /// A year, for callers without a certificate.
-        const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
-        let now = SystemTime::from(self.wall());
-        let left = caller.not_after().map(|end| end.duration_since(now).unwrap_or_default());
-        self.now() + left.unwrap_or(FAR).min(FAR)
-    }
-
     /// The Synced condition of all the tenant's rules may have changed.
     fn tell_rules(&self, state: &TenantState) {
         for rule in state.rule_ids() {
@@ -364,6 +365,16 @@ impl Session {
     fn begin_sync(&self, announced: u64) -> Result<Sync, Status> {
         Sync::begin(self.state.clone(), self.begun.number, self.tenant.limits, announced)
     }
+}
+
+/// When the caller's certificate expires. A clock that is set back doesn't matter: TLS has looked at it once.
+pub(super) fn expiry(context: &Context, caller: &Caller) -> Instant {
+    /// A year, for callers without a certificate.
+    const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    let clock = context.environment.clock;
+    let now = SystemTime::from(clock.wall());
+    let left = caller.not_after().map(|end| end.duration_since(now).unwrap_or_default());
+    clock.now() + left.unwrap_or(FAR).min(FAR)
 }
 
 fn none_set(chunked: bool) -> Status {

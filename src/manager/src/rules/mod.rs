@@ -15,6 +15,8 @@ use outrigger_api::{WorkloadRule, WorkloadRuleStatus};
 use outrigger_core::claim::{self, Template};
 use outrigger_core::companion;
 use outrigger_core::index::CompanionKey;
+use outrigger_core::reason::Cause;
+use outrigger_core::workload::Workload;
 use serde_json::Value;
 use tracing::debug;
 
@@ -24,7 +26,7 @@ use crate::companions::refusal::{WriteFailure, of_template};
 use crate::companions::templates;
 use crate::context::Context;
 use crate::queue::Queue;
-use crate::state::{CompanionId, Namespace, RuleId, TenantState, WrittenStatus};
+use crate::state::{CompanionId, Namespace, RuleId, TenantState, Why, WrittenStatus};
 use crate::tenants;
 use crate::worker::{Action, Controller};
 use crate::writes::{self, Version};
@@ -110,7 +112,7 @@ fn fill(context: &Context, state: &TenantState, id: &RuleId) {
     for key in &keys {
         context.queues.rules.add_after(state.rule_id(&key.rule), SETTLE);
     }
-    context.queues.companions.add(state.ids(keys));
+    context.companions_touched(state, keys);
     if more {
         context.queues.rules.add_after(id.clone(), SETTLE);
     }
@@ -155,10 +157,10 @@ struct DryRun {
 
 impl DryRun {
     /// Asks the API server, which stores nothing of it. `None` where it didn't say.
-    async fn answer(&self, client: &Client) -> Option<Result<(), String>> {
+    async fn answer(&self, client: &Client) -> Option<Result<(), Why>> {
         let companion = match &self.companion {
             Ok(companion) => companion,
-            Err(message) => return Some(Err(message.clone())),
+            Err(message) => return Some(Err(Why::new(Cause::AnnotationsTooLarge, message.clone()))),
         };
         match templates::validate(client, &self.namespace, &self.templates).await {
             Some(Ok(())) => {}
@@ -218,29 +220,36 @@ pub(crate) async fn validate_template(context: &Context, state: &TenantState, id
             return;
         }
         let Some(entry) = data.rules.get_mut(&id.name) else { return };
-        let before = entry.validation.refusal().map(str::to_owned);
+        let before = entry.validation.refusal().cloned();
         let again = entry.validation.record(answer, context.environment.clock.now());
-        let refusal =
-            entry.validation.refusal().map(str::to_owned).filter(|new| before.as_ref() != Some(new));
+        let refusal = entry.validation.refusal().filter(|new| before.as_ref() != Some(*new)).cloned();
+        if refusal.is_some() {
+            let key = |workload: &Arc<Workload>| CompanionKey {
+                rule: id.name.clone(),
+                workload: workload.id.label_value().into(),
+            };
+            let keys: Vec<_> = data.index.workloads_of(&id.name).map(key).collect();
+            data.assess(&keys, &context.registry, context.environment.clock.wall());
+        }
         let released = if again.is_none() { data.released(&id.name, before.is_some()) } else { Vec::new() };
         (released, again, refusal)
     };
-    context.queues.companions.add(state.ids(released));
+    context.companions_touched(state, released);
     if let Some(pause) = again {
         context.queues.rules.add_after(id.clone(), pause);
     }
-    if let Some(message) = refusal {
-        context.events.rule(id, &dry_run.uid, "TemplateRefused", &message).await;
+    if let Some(why) = refusal {
+        context.events.rule(id, &dry_run.uid, "TemplateRefused", &why.message).await;
     }
 }
 
 /// What a refused creation says about the template; `None` where it says nothing.
-fn judge(error: &kube::Error, companion: &Value) -> Option<Result<(), String>> {
+fn judge(error: &kube::Error, companion: &Value) -> Option<Result<(), Why>> {
     match WriteFailure::of_create(error, companion, of_template) {
         // The last of all checks: everything else has been passed.
         WriteFailure::Exists => Some(Ok(())),
-        WriteFailure::Refused(message) if message.contains("exceeded quota") => Some(Ok(())),
-        WriteFailure::Refused(message) => Some(Err(message)),
+        WriteFailure::Refused(why) if why.cause == Cause::QuotaExceeded => Some(Ok(())),
+        WriteFailure::Refused(why) => Some(Err(why)),
         WriteFailure::CacheStale | WriteFailure::Transient(_) => None,
     }
 }

@@ -49,7 +49,9 @@ const NO_MATCH: &str = Cause::NoMatch.as_str();
 const LIMIT_REACHED: &str = Cause::LimitReached.as_str();
 
 fn accepted_condition(entry: &RuleEntry) -> ConditionValue {
-    if let Some(rejected) = rejected(&entry.errors, entry.validation.refusal()) {
+    if let Some(rejected) =
+        rejected(&entry.errors, entry.validation.refusal().map(|why| why.message.as_str()))
+    {
         return rejected;
     }
     if entry.validation.has_passed() {
@@ -120,7 +122,7 @@ impl StatusInput<'_> {
             return (Status::False, INVALID, "see the Accepted condition".to_owned());
         }
         if let Some(refusal) = self.entry.validation.refusal() {
-            return (Status::False, REFUSED, refusal.to_owned());
+            return (Status::False, REFUSED, refusal.message.clone());
         }
         let mut refused = self.data.refusals_of(self.name);
         if let Some((_, first)) = refused.next() {
@@ -128,7 +130,7 @@ impl StatusInput<'_> {
                 0 => String::new(),
                 more => format!(" (and {more} more)"),
             };
-            return (Status::False, REFUSED, format!("{}{others}", first.message));
+            return (Status::False, REFUSED, format!("{}{others}", first.why.message));
         }
         let matched = self.matched();
         if let Some(most) = self.data.index.over_limit(self.name) {

@@ -1,5 +1,6 @@
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::Desired;
+use outrigger_core::reason::Cause;
 use outrigger_runtime::fake_api::{FakeApi, failure};
 
 use serde_json::json;
@@ -7,9 +8,8 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::fixtures;
-use crate::state::Refusal;
-use crate::state::TenantData;
 use crate::state::validation::TemplateValidation;
+use crate::state::{Refusal, TenantData, Why};
 
 const STATUS: &str =
     "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules/r/status";
@@ -148,7 +148,8 @@ fn what_is_refused_of_a_rule_is_not_anothers() {
     for rule in others.iter().chain([&own]) {
         for workload in ["", "a", "b"] {
             let key = CompanionKey { rule: rule.clone(), workload: workload.into() };
-            let refusal = Refusal { message: rule.as_str().to_owned(), generation: 1, until: Instant::now() };
+            let why = Why::new(Cause::Refused, rule.as_str());
+            let refusal = Refusal { why, generation: 1, until: Instant::now() };
             data.refusals.insert(key, refusal);
         }
     }

@@ -21,6 +21,7 @@ use crate::queue::{Group, Key};
 
 pub(crate) mod companions;
 pub(crate) mod listeners;
+pub(crate) mod outcomes;
 pub(crate) mod pauses;
 pub(crate) mod registry;
 pub(crate) mod rollout;
@@ -29,7 +30,7 @@ pub(crate) mod stream;
 mod tenant;
 pub(crate) mod validation;
 
-pub(crate) use rules::{Refusal, RuleEntry, WrittenStatus};
+pub(crate) use rules::{Refusal, RuleEntry, Why, WrittenStatus};
 pub(crate) use tenant::{TenantData, TenantState};
 
 /// A namespace of the infrastructure cluster, by name.

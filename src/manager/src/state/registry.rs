@@ -11,6 +11,7 @@ use outrigger_api::Tenant;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
+use outrigger_core::progress::HostDpu;
 use outrigger_core::quantity::Quantity;
 use outrigger_core::steps::step;
 use outrigger_core::tenant::nodes::{HostClaims, Marks, Ownership};
@@ -88,9 +89,22 @@ pub(crate) struct Touched {
 pub(crate) struct Dpu {
     pub host: Option<String>,
     pub marks: Marks,
+    /// Its Node is ready and takes new Pods.
+    pub ready: bool,
     /// All taints, as the API has them.
     pub taints: Vec<serde_json::Value>,
     pub resource_version: String,
+}
+
+/// What follows from a change of a Node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct NodeChange {
+    /// The tenants that it concerns.
+    pub concerned: Vec<TenantId>,
+    /// Whether its host, its owner or its marks are other than before.
+    pub changed: bool,
+    /// Hosts whose DPU may take companions now, or no longer.
+    pub hosts: BTreeSet<String>,
 }
 
 /// How much of a tenant's limits is used.
@@ -156,6 +170,30 @@ impl Registry {
             data.nodes.get(node).is_some_and(|dpu| dpu.marks.owner.as_deref() == Some(tenant.as_str()))
         };
         data.in_host.get(host).is_some_and(|nodes| nodes.iter().any(owned))
+    }
+
+    /// The DPU of a host, as far as a tenant may use it.
+    pub(crate) fn host_dpu(&self, tenant: &TenantId, host: &str) -> HostDpu {
+        let data = self.data.read();
+        let entry = data.tenants.get(tenant).and_then(|entry| entry.tenant.as_ref().ok());
+        let listed = entry.is_some_and(|tenant| tenant.hosts.contains(host));
+        let (mut own, mut takes, mut moving) = (false, false, false);
+        for dpu in data.in_host.get(host).into_iter().flatten().filter_map(|node| data.nodes.get(node)) {
+            step();
+            let owned = dpu.marks.owner.as_deref() == Some(tenant.as_str());
+            let settled = owned && dpu.marks.handover.is_none();
+            own |= settled;
+            takes |= settled && dpu.ready;
+            moving |= owned || listed;
+        }
+        let rivals = || data.claimants(host).any(|other| other != tenant);
+        match (takes, own) {
+            (true, _) => HostDpu::Ready,
+            (_, true) => HostDpu::NotReady,
+            _ if moving && !rivals() => HostDpu::HandingOver,
+            _ if listed => HostDpu::Absent,
+            _ => HostDpu::NotListed,
+        }
     }
 
     /// What of a tenant's namespace has reached its limit.
@@ -273,9 +311,8 @@ impl Registry {
         touched
     }
 
-    /// A Node exists, or is deleted. Returns the tenants that it concerns, and whether anything of it that matters is other
-    /// than before.
-    pub(crate) fn node(&self, name: &str, node: Option<&Node>) -> (Vec<TenantId>, bool) {
+    /// A Node exists, or is deleted.
+    pub(crate) fn node(&self, name: &str, node: Option<&Node>) -> NodeChange {
         let new = node.and_then(|node| self.dpu_of(node)).map(Arc::new);
         let mut data = self.data.write();
         let RegistryData { nodes, in_host, of_owner, .. } = &mut *data;
@@ -293,7 +330,10 @@ impl Registry {
             concerned.extend(dpu.marks.owner.as_deref().and_then(|owner| TenantId::new(owner).ok()));
             concerned.extend(dpu.host.iter().flat_map(|host| data.claimants(host)).cloned());
         }
-        (concerned.into_iter().collect(), changed)
+        let takes = |dpu: Option<&Dpu>| dpu.map(|dpu| dpu.ready);
+        let told = changed || takes(old.as_deref()) != takes(new.as_deref());
+        let hosts = old.iter().chain(&new).filter(|_| told).filter_map(|dpu| dpu.host.clone()).collect();
+        NodeChange { concerned: concerned.into_iter().collect(), changed, hosts }
     }
 
     /// A ResourceQuota of a tenant's namespace has changed. Whether that matters.
@@ -330,9 +370,13 @@ impl Registry {
         if host.is_none() && marks == Marks::default() {
             return None;
         }
+        let status = node.status.as_ref().and_then(|status| status.conditions.as_deref());
+        let ready = status.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+        let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default();
         Some(Dpu {
             host,
             marks,
+            ready: ready && !cordoned,
             taints: taints.iter().filter_map(|taint| serde_json::to_value(taint).ok()).collect(),
             resource_version: node.resource_version().unwrap_or_default(),
         })

@@ -7,6 +7,7 @@ use outrigger_api::{WorkloadRule, WorkloadRuleStatus, rule_wire};
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::CompanionKey;
+use outrigger_core::reason::Cause;
 use outrigger_core::rule::Rule;
 use tokio::time::Instant;
 
@@ -34,9 +35,26 @@ pub(crate) struct RuleEntry {
     pub origin: String,
 }
 
+/// Why the API server refuses an object of a rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Why {
+    /// For the rule's status and Events: its words may be those of the cluster's other admission plugins.
+    pub message: String,
+    pub cause: Cause,
+    /// Faults of the rule's own fields, each with its path, as the API server says them; empty for none.
+    pub faults: String,
+}
+
+impl Why {
+    pub(crate) fn new(cause: Cause, message: impl Into<String>) -> Self {
+        Self { message: message.into(), cause, faults: String::new() }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    pub message: String,
+    pub why: Why,
     /// Generation of the rule that was refused: another generation is not delayed.
     pub generation: i64,
     pub until: Instant,

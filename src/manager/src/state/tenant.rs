@@ -7,6 +7,7 @@ use outrigger_core::index::{CompanionKey, TenantIndex};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::companions::CompanionCache;
+use super::outcomes::Outcomes;
 use super::pauses::{FailurePauses, WritePauses};
 use super::rollout::Rollouts;
 use super::rules::{Refusal, RuleEntry};
@@ -42,6 +43,7 @@ pub(crate) struct TenantData {
     /// How often companions are created again that somebody else has deleted.
     pub creations: WritePauses,
     pub rollouts: Rollouts,
+    pub outcomes: Outcomes,
     pub stream: Stream,
     pub usage: Usage,
     /// The tenant is being deleted: nothing more is created for it.
@@ -121,11 +123,13 @@ impl TenantData {
         self.usage = Usage::default();
         self.refusals.clear();
         self.rollouts = Rollouts::default();
+        self.outcomes.forget_workloads();
     }
 
     /// The workloads of another tenant say nothing about this one's.
     pub(super) fn change_tenant(&mut self, tenant: Option<TenantId>) {
         self.forget_workloads();
+        self.outcomes.forget_hosts();
         self.admin_companions = None;
         self.tenant = tenant;
         self.stream.restart();

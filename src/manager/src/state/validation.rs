@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::Why;
+
 /// Pause after the first validation that didn't succeed, and the longest that it grows to.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TemplateValidation {
-    verdict: Option<Result<(), String>>,
+    verdict: Option<Result<(), Why>>,
     /// When it may be validated again, and the pause before that.
     next: Option<(Instant, Duration)>,
 }
@@ -28,8 +30,8 @@ impl TemplateValidation {
         self.verdict == Some(Ok(()))
     }
 
-    pub(crate) fn refusal(&self) -> Option<&str> {
-        self.verdict.as_ref()?.as_ref().err().map(String::as_str)
+    pub(crate) fn refusal(&self) -> Option<&Why> {
+        self.verdict.as_ref()?.as_ref().err()
     }
 
     /// Whether it should be validated now.
@@ -44,7 +46,7 @@ impl TemplateValidation {
     }
 
     /// What came of a validation; `None` when the API server didn't say. Returns when to try again.
-    pub(crate) fn record(&mut self, verdict: Option<Result<(), String>>, now: Instant) -> Option<Duration> {
+    pub(crate) fn record(&mut self, verdict: Option<Result<(), Why>>, now: Instant) -> Option<Duration> {
         if verdict.is_some() {
             self.verdict = verdict;
         }
@@ -60,15 +62,18 @@ impl TemplateValidation {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_core::reason::Cause;
+
     use super::*;
 
     #[test]
     fn it_is_tried_until_it_passes_with_growing_pauses() {
         let mut validation = TemplateValidation::default();
         let mut now = Instant::now();
+        let no = Why::new(Cause::Refused, "no");
         assert!(validation.is_due(now));
         for pause in [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000] {
-            assert_eq!(validation.record(Some(Err("no".into())), now), Some(Duration::from_millis(pause)));
+            assert_eq!(validation.record(Some(Err(no.clone())), now), Some(Duration::from_millis(pause)));
             assert!(!validation.is_due(now));
             assert_eq!(validation.left(now), Some(Duration::from_millis(pause)));
             now += Duration::from_millis(pause);
@@ -76,7 +81,7 @@ mod tests {
         }
         // That the API server is away says nothing about the template.
         validation.record(None, now);
-        assert_eq!(validation.refusal(), Some("no"));
+        assert_eq!(validation.refusal(), Some(&no));
         assert_eq!(validation.record(Some(Ok(())), now), None);
         assert_eq!(validation.left(now), None);
         assert!(validation.has_passed() && !validation.is_due(now) && validation.refusal().is_none());

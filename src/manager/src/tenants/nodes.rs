@@ -222,6 +222,7 @@ mod tests {
         let dpu = Dpu {
             host: None,
             marks: Marks::default(),
+            ready: true,
             taints: vec![old, foreign.clone()],
             resource_version: "7".into(),
         };

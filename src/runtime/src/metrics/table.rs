@@ -112,6 +112,8 @@ table! {
         ]))],
         "Guests of Machines that were admitted or refused");
     STREAMS = plain("workload_streams", Gauge, &[Manager], &[], "Open workload streams");
+    COMPANION_WATCHES = plain("companion_watches", Gauge, &[Manager], &[],
+        "Open calls that tell agents how companions are");
     MESSAGES = plain("workload_messages", Counter, &[Manager], &[("kind", MESSAGE_KINDS)],
         "Messages received on workload streams");
     TENANTS = plain("tenants", Gauge, &[Manager], &[("stream", OneOf(&["Connected", "Lost", "Elsewhere"]))],
@@ -124,6 +126,8 @@ table! {
     COMPANIONS_READY = plain("companions_ready", Gauge, &[Manager], &[], "Of these, those that are ready");
     COMPANIONS_REFUSED = plain("companions_refused", Gauge, &[Manager], &[],
         "Companions that the API server refuses for a reason that a user has to remove");
+    COMPANIONS_BY_REASON = plain("companions_by_reason", Gauge, &[Manager], &[("reason", Named("as in [Reasons](reasons.md)"))],
+        "Wanted companions that aren't ready, by the first thing that is wrong");
     COMPANION_LAG = seconds("companion_lag", Histogram, &[Manager], &[],
         "Time from the message that reported a workload to the creation of its companion");
     COMPANION_WRITE = seconds("companion_write", Histogram, &[Manager],

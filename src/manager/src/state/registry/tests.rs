@@ -25,7 +25,8 @@ fn node(name: &str, host: Option<&str>, owner: Option<&str>, taints: Value) -> N
 
 /// The Node exists and looks like this.
 fn show(registry: &Registry, node: Node) -> (Vec<TenantId>, bool) {
-    registry.node(&node.name_any(), Some(&node))
+    let NodeChange { concerned, changed, .. } = registry.node(&node.name_any(), Some(&node));
+    (concerned, changed)
 }
 
 fn caller(names: &[&str]) -> Caller {

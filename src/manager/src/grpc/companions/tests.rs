@@ -1,0 +1,270 @@
+use std::time::Duration;
+
+use futures::{FutureExt, StreamExt};
+use outrigger_core::companion::Observed;
+use outrigger_core::ids::RuleName;
+use outrigger_core::index::CompanionKey;
+use outrigger_runtime::cache::Change;
+use outrigger_runtime::fake_api::FakeApi;
+use outrigger_runtime::ready::Readiness;
+use serde_json::json;
+use tonic::Code;
+
+use super::*;
+use crate::fixtures;
+use crate::state::{Refusal, Why};
+
+/// A replica that serves the tenant `blue`, whose rule `r` matches the workloads `v` and `w`.
+struct World {
+    service: CompanionOutcomes,
+    state: Arc<TenantState>,
+}
+
+type Messages = <CompanionOutcomes as CompanionService>::WatchStream;
+
+fn key(workload: &str) -> CompanionKey {
+    CompanionKey { rule: RuleName::new("r").unwrap(), workload: workload.into() }
+}
+
+impl World {
+    fn new() -> Self {
+        let context = fixtures::context(FakeApi::default().client());
+        let mut tenant = fixtures::tenant_claimed(1, "me");
+        tenant["spec"]["hosts"] = json!(["h"]);
+        context.registry.tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));
+        let state = fixtures::served_tenant(&context);
+        let touched = {
+            let mut data = state.lock();
+            data.apply_rule(&serde_json::from_value(fixtures::rule()).unwrap());
+            data.assess_hosts(&context.registry, context.environment.clock.wall());
+            data.outcomes.complete = true;
+            data.index.sync(["v", "w"].map(fixtures::workload).into())
+        };
+        context.companions_touched(&state, touched);
+        let access = Arc::new(Access::new(&context, &Readiness::default()));
+        Self { service: CompanionOutcomes::new(&context, &access, &CancellationToken::new()), state }
+    }
+
+    async fn watch(&self) -> Result<Messages, Status> {
+        let context = &self.service.context;
+        let id = TenantId::new("blue").unwrap();
+        let tenant = context.registry.authorize(&Caller::Local, &id)?;
+        let mut request = Request::new(WatchRequest {});
+        request.extensions_mut().insert(Some(Admitted { caller: Caller::Local, id, tenant }));
+        self.service.watch(request).await.map(Response::into_inner)
+    }
+
+    /// The companion of a workload looks like this.
+    fn shows(&self, workload: &str, ready: bool) {
+        let hash = self.state.lock().index.rule(&key("").rule).unwrap().template_hash().to_owned();
+        let observed = Observed {
+            uid: "p".into(),
+            rule_uid: "u".into(),
+            template_hash: hash,
+            ready,
+            ..Observed::default()
+        };
+        self.state.lock().companions.applied(workload, key(workload), observed);
+        self.service.context.companions_touched(&self.state, vec![key(workload)]);
+    }
+}
+
+async fn next(messages: &mut Messages) -> Message {
+    messages.next().await.unwrap().unwrap().message.unwrap()
+}
+
+/// A workload's id, and the states and reasons of its companions.
+fn states(message: &Message) -> (String, Vec<(CompanionState, String)>) {
+    let Message::Workload(workload) = message else { panic!("{message:?}") };
+    let of = |companion: &Companion| (companion.state(), companion.reason.clone());
+    (workload.workload_id.clone(), workload.companions.iter().map(of).collect())
+}
+
+/// Reads up to Synced.
+async fn synced(messages: &mut Messages) -> Vec<Message> {
+    let mut told = Vec::new();
+    loop {
+        match next(messages).await {
+            Message::Synced(_) => return told,
+            message => told.push(message),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_comes_first_then_what_changes() {
+    let world = World::new();
+    let mut messages = world.watch().await.unwrap();
+    let told = synced(&mut messages).await;
+    let pending = || vec![(CompanionState::Pending, "Pending".to_owned())];
+    assert_eq!(
+        told[..2].iter().map(states).collect::<Vec<_>>(),
+        [("v".into(), pending()), ("w".into(), pending())]
+    );
+    let Message::Host(host) = &told[2] else { panic!("{told:?}") };
+    assert_eq!((host.node_name.as_str(), host.dpu_ready, host.reason.as_str()), ("h", false, "NoDPU"));
+    assert_eq!(told.len(), 3);
+    assert!(messages.next().now_or_never().is_none());
+    world.shows("w", true);
+    let ready = next(&mut messages).await;
+    assert_eq!(states(&ready), ("w".into(), vec![(CompanionState::Ready, String::new())]));
+    let Message::Workload(WorkloadCompanions { companions, .. }) = ready else { panic!() };
+    assert_eq!((companions[0].rule.as_str(), companions[0].message.as_str()), ("r", ""));
+    assert!(companions[0].since.ends_with('Z'), "{companions:?}");
+    let touched = world.state.lock().remove_rule(&key("").rule);
+    world.service.context.companions_touched(&world.state, touched);
+    let both = [next(&mut messages).await, next(&mut messages).await];
+    assert_eq!(both.each_ref().map(states), [("v".into(), vec![]), ("w".into(), vec![])]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_sleeps_hears_the_last_state_once() {
+    let world = World::new();
+    let mut messages = world.watch().await.unwrap();
+    synced(&mut messages).await;
+    for round in 0..=1000 {
+        world.shows("w", round % 2 == 0);
+        tokio::time::advance(Duration::from_millis(10)).await;
+    }
+    let mut told = Vec::new();
+    while let Some(message) =
+        tokio::time::timeout(Duration::from_secs(5), messages.next()).await.ok().flatten()
+    {
+        told.push(states(&message.unwrap().message.unwrap()));
+    }
+    assert!(told.len() <= 4, "{told:?}");
+    assert_eq!(told.last().unwrap().1, [(CompanionState::Ready, String::new())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_has_so_many_calls_and_one_that_is_not_read_ends() {
+    let world = World::new();
+    let most = world.service.context.args.max_streams_per_tenant;
+    let mut open = Vec::new();
+    for _ in 0..most {
+        open.push(world.watch().await.unwrap());
+    }
+    let refused = world.watch().await.err().unwrap();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("has 4 calls of Watch open already"), "{refused}");
+    assert_eq!(world.service.context.metrics.watches.get(), 4);
+    // Nobody reads: one message waits, and then the call ends.
+    tokio::time::sleep(2 * WATCH_STALL).await;
+    assert_eq!(world.service.context.metrics.watches.get(), 0);
+    let last = open.remove(0).collect::<Vec<_>>().await.pop().unwrap().unwrap_err();
+    assert_eq!(last.code(), Code::ResourceExhausted, "{last}");
+    let one = world.watch().await.unwrap();
+    drop(one);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(world.service.context.metrics.watches.get(), 0, "a caller that goes away is noticed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_rule_of_the_platform_only_state_and_reason_are_told() {
+    let world = World::new();
+    let (context, state) = (&world.service.context, &world.state);
+    let rule = RuleName::admin("secret").unwrap();
+    let mut admin = fixtures::admin_rule();
+    admin["metadata"]["name"] = json!("secret");
+    admin["metadata"]["uid"] = json!("a");
+    admin["spec"]["ordering"] = json!("BeforeReady");
+    let admin: outrigger_api::AdminWorkloadRule = serde_json::from_value(admin).unwrap();
+    let compiled = Arc::new(admin.compile().unwrap().rule);
+    let touched = {
+        let mut data = state.lock();
+        data.admin_companions = Some(context.states.admin_companions_of(&TenantId::new("blue").unwrap()));
+        let entry = crate::state::RuleEntry { uid: "a".into(), generation: 1, ..Default::default() };
+        let touched = data.set_admin_rule(&rule, entry, Some(compiled));
+        let why = Why {
+            faults: "spec.template.secret: x".into(),
+            ..Why::new(Cause::QuotaExceeded, "quota q of namespace n")
+        };
+        let refusal = Refusal { why, generation: 1, until: context.environment.clock.now() };
+        for key in &touched {
+            data.refusals.insert(key.clone(), refusal.clone());
+        }
+        touched
+    };
+    context.companions_touched(state, touched);
+    let mut messages = world.watch().await.unwrap();
+    let told = synced(&mut messages).await;
+    let Message::Workload(WorkloadCompanions { companions, .. }) = &told[0] else { panic!("{told:?}") };
+    let of_platform: Vec<&Companion> =
+        companions.iter().filter(|companion| companion.rule.is_empty()).collect();
+    let [one] = of_platform[..] else { panic!("{companions:?}") };
+    assert_eq!(
+        (one.state(), one.reason.as_str(), one.message.as_str()),
+        (CompanionState::Refused, "QuotaExceeded", "")
+    );
+    assert!(one.before_ready, "the Pod may wait for it");
+    assert!(!format!("{told:?}").contains("secret"), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_has_our_words_and_never_those_of_the_api_server() {
+    let world = World::new();
+    let why = Why {
+        faults: "spec.template.spec.x: bad\u{1b}[2J".into(),
+        ..Why::new(Cause::Refused, "namespace secret")
+    };
+    let refusal = Refusal { why, generation: 1, until: world.service.context.environment.clock.now() };
+    world.state.lock().refusals.insert(key("w"), refusal);
+    world.service.context.companions_touched(&world.state, vec![key("w")]);
+    let mut messages = world.watch().await.unwrap();
+    let told = synced(&mut messages).await;
+    let Message::Workload(WorkloadCompanions { companions, .. }) = &told[1] else { panic!("{told:?}") };
+    let expected = format!("{}; spec.template.spec.x: bad [2J", Cause::Refused.message());
+    assert_eq!(
+        (companions[0].state(), companions[0].message.as_str()),
+        (CompanionState::Refused, expected.as_str())
+    );
+    assert!(message(Cause::Refused, &"é".repeat(1000)).len() <= WATCH_TEXT_BYTES);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_knows_nothing_waits_and_then_says_so() {
+    let world = World::new();
+    world.state.lock().stream.connected = false;
+    let mut messages = world.watch().await.unwrap();
+    let waits = async { messages.next().await.unwrap().unwrap_err() };
+    let began = Instant::now();
+    let ended = waits.await;
+    assert_eq!((ended.code(), began.elapsed()), (Code::Unavailable, WATCH_PATIENCE), "{ended}");
+    // The stream comes meanwhile.
+    let mut messages = world.watch().await.unwrap();
+    assert!(messages.next().now_or_never().is_none());
+    {
+        let mut data = world.state.lock();
+        data.stream.connected = true;
+        data.outcomes.wake();
+    }
+    assert_eq!(synced(&mut messages).await.len(), 3);
+    // Another replica takes it.
+    {
+        let mut data = world.state.lock();
+        data.stream.connected = false;
+        data.outcomes.wake();
+    }
+    let ended = messages.next().await.unwrap().unwrap_err();
+    assert_eq!(ended.code(), Code::Unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_ends_with_the_process_and_with_the_callers_rights() {
+    let world = World::new();
+    let mut messages = world.watch().await.unwrap();
+    synced(&mut messages).await;
+    let gone = Change::Gone { namespace: String::new(), name: "blue".into(), uid: String::new() };
+    world.service.context.registry.tenant(gone);
+    let ended = messages.next().await.unwrap().unwrap_err();
+    assert_eq!(ended.code(), Code::NotFound, "to an administrator: {ended}");
+    let world = World::new();
+    let mut messages = world.watch().await.unwrap();
+    synced(&mut messages).await;
+    world.service.drain.cancel();
+    let ended = messages.next().await.unwrap().unwrap_err();
+    assert_eq!(
+        (ended.code(), ended.message()),
+        (Code::Unavailable, "this replica is going down; connect again")
+    );
+}

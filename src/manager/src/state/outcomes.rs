@@ -1,0 +1,404 @@
+//! What has become of each workload's companions, and of the DPU of each host: what the tenant's agent is told.
+//!
+//! An outcome is kept so that it is known since when it is so, whether a companion has been ready before, and how many there are of
+//! which cause. There is one for each match, as there is one companion. Who follows the outcomes has a set of the workloads that
+//! have changed, and reads their outcomes when it tells them: a slow reader misses states in between, and never the last.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use outrigger_core::companion;
+use outrigger_core::ids::{RuleName, WorkloadId};
+use outrigger_core::index::{CompanionKey, Desired};
+use outrigger_core::map::HashMap;
+use outrigger_core::progress::{Facts, HostDpu, Progress, Stage, Wish};
+use outrigger_core::reason::Cause;
+use outrigger_core::rule::{Ordering, Rule};
+use outrigger_core::steps::step;
+use tokio::sync::Notify;
+
+use super::TenantData;
+use super::companions::CompanionCache;
+use super::registry::Registry;
+
+/// Workloads that a follower may have in its set beyond twice those that are known. Those that are gone are dropped then.
+const SPARE: usize = 1024;
+
+/// What has become of a companion.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub progress: Progress,
+    /// Since when it is at this stage, as far as this replica has seen it.
+    pub since: Timestamp,
+    /// Whether the workload waits for it.
+    pub before_ready: bool,
+    was_ready: bool,
+    /// The host whose DPU it waits for.
+    host: Option<Arc<str>>,
+}
+
+/// The companions of a workload, to be told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub id: WorkloadId,
+    pub companions: Vec<ToldCompanion>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ToldCompanion {
+    pub rule: RuleName,
+    pub outcome: Outcome,
+    /// Faults of the rule's fields, where they are the cause.
+    pub faults: String,
+}
+
+/// The DPU of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HostOutcome {
+    pub dpu: HostDpu,
+    pub since: Timestamp,
+}
+
+/// The outcomes of one tenant, and who follows them.
+#[derive(Debug, Default)]
+pub(crate) struct Outcomes {
+    by_workload: BTreeMap<Arc<str>, BTreeMap<RuleName, Outcome>>,
+    /// Companions that aren't ready, by the host that they have to run on.
+    waiting: HashMap<Arc<str>, BTreeSet<CompanionKey>>,
+    causes: BTreeMap<Cause, usize>,
+    hosts: BTreeMap<String, HostOutcome>,
+    /// uid and generation of the Tenant whose hosts these are.
+    hosts_of: Option<(String, i64)>,
+    /// Whether there is an outcome for each match: not yet just after the tenant's first sync.
+    pub(crate) complete: bool,
+    followers: BTreeMap<u64, Follower>,
+    next: u64,
+}
+
+/// Who follows outcomes.
+#[derive(Debug, Default)]
+struct Follower {
+    workloads: BTreeSet<Arc<str>>,
+    hosts: BTreeSet<String>,
+    changed: Arc<Notify>,
+}
+
+impl Outcomes {
+    /// Somebody follows from now on. Returns the follower's number, and what wakes it; `None` when there are `most` already.
+    pub(crate) fn follow(&mut self, most: usize) -> Option<(u64, Arc<Notify>)> {
+        if self.followers.len() >= most {
+            return None;
+        }
+        self.next += 1;
+        let follower = Follower { hosts: self.hosts.keys().cloned().collect(), ..Follower::default() };
+        let changed = follower.changed.clone();
+        self.followers.insert(self.next, follower);
+        Some((self.next, changed))
+    }
+
+    pub(crate) fn leave(&mut self, follower: u64) {
+        self.followers.remove(&follower);
+    }
+
+    /// Has all followers look whether they still may follow.
+    pub(crate) fn wake(&self) {
+        for follower in self.followers.values() {
+            follower.changed.notify_one();
+        }
+    }
+
+    /// A workload that has changed, which counts as told from now on.
+    pub(crate) fn next_workload(&mut self, follower: u64) -> Option<Arc<str>> {
+        self.followers.get_mut(&follower)?.workloads.pop_first()
+    }
+
+    /// A host that has changed, which counts as told from now on, and its DPU; `None` for a host that is no longer the tenant's.
+    pub(crate) fn next_host(&mut self, follower: u64) -> Option<(String, Option<HostOutcome>)> {
+        let host = self.followers.get_mut(&follower)?.hosts.pop_first()?;
+        let outcome = self.hosts.get(&host).copied();
+        Some((host, outcome))
+    }
+
+    /// How many companions are wrong, by cause.
+    pub(crate) fn causes(&self) -> impl Iterator<Item = (Cause, usize)> {
+        self.causes.iter().map(|(cause, count)| (*cause, *count))
+    }
+
+    /// The workloads are unknown from now on.
+    pub(super) fn forget_workloads(&mut self) {
+        self.by_workload.clear();
+        self.waiting.clear();
+        self.causes.clear();
+        self.complete = false;
+        for follower in self.followers.values_mut() {
+            follower.workloads.clear();
+        }
+        self.wake();
+    }
+
+    /// The tenant is another one.
+    pub(super) fn forget_hosts(&mut self) {
+        self.hosts.clear();
+        self.hosts_of = None;
+        for follower in self.followers.values_mut() {
+            follower.hosts.clear();
+        }
+    }
+
+    fn get(&self, key: &CompanionKey) -> Option<&Outcome> {
+        self.by_workload.get(&key.workload)?.get(&key.rule)
+    }
+
+    /// Sets an outcome, or removes it. Returns whether it is another one than before.
+    fn set(&mut self, key: &CompanionKey, new: Option<Outcome>) -> bool {
+        let old = match &new {
+            Some(new) => self
+                .by_workload
+                .entry(key.workload.clone())
+                .or_default()
+                .insert(key.rule.clone(), new.clone()),
+            None => {
+                let of_workload = self.by_workload.get_mut(&key.workload);
+                let old = of_workload.and_then(|of_workload| of_workload.remove(&key.rule));
+                if self.by_workload.get(&key.workload).is_some_and(BTreeMap::is_empty) {
+                    self.by_workload.remove(&key.workload);
+                }
+                old
+            }
+        };
+        if old == new {
+            return false;
+        }
+        for (outcome, add) in [(&old, false), (&new, true)] {
+            let Some(Outcome { progress, host, .. }) = outcome else { continue };
+            if let Some(cause) = progress.cause {
+                let count = self.causes.entry(cause).or_default();
+                *count = if add { *count + 1 } else { *count - 1 };
+            }
+            let Some(host) = host else { continue };
+            let waiting = self.waiting.entry(host.clone()).or_default();
+            if add {
+                waiting.insert(key.clone());
+            } else {
+                waiting.remove(key);
+                if waiting.is_empty() {
+                    self.waiting.remove(host);
+                }
+            }
+        }
+        true
+    }
+
+    fn set_host(&mut self, host: &str, dpu: Option<HostDpu>, now: Timestamp) {
+        let before = self.hosts.get(host).map(|outcome| outcome.dpu);
+        if before == dpu {
+            return;
+        }
+        match dpu {
+            Some(dpu) => self.hosts.insert(host.to_owned(), HostOutcome { dpu, since: now }),
+            None => self.hosts.remove(host),
+        };
+        for follower in self.followers.values_mut() {
+            follower.hosts.insert(host.to_owned());
+            follower.changed.notify_one();
+        }
+    }
+}
+
+impl TenantData {
+    /// Whether outcomes can be told: the tenant's agent is connected to this replica, and has told all of its workloads.
+    pub(crate) fn tells(&self) -> bool {
+        self.stream.connected && self.index.synced() && self.outcomes.complete && !self.closing
+    }
+
+    /// These companions may be other than before, or wanted in another way.
+    pub(crate) fn assess(&mut self, keys: &[CompanionKey], registry: &Registry, now: Timestamp) {
+        if self.tenant.is_none() || !self.index.synced() {
+            return;
+        }
+        for key in keys {
+            step();
+            self.assess_one(key, registry, now);
+        }
+        for label in self.index.left_out_changed() {
+            self.changed(&label);
+        }
+    }
+
+    /// A companion of the workload with this label value has another outcome, or the reason for it has other words.
+    pub(crate) fn changed(&mut self, label: &Arc<str>) {
+        let most = 2 * self.index.workloads() + SPARE;
+        for follower in self.outcomes.followers.values_mut() {
+            if follower.workloads.len() >= most {
+                follower.workloads.retain(|label| self.index.workload(label).is_some());
+            }
+            follower.workloads.insert(label.clone());
+            follower.changed.notify_one();
+        }
+    }
+
+    /// The DPUs in a host may be other than before.
+    pub(crate) fn assess_host(&mut self, host: &str, registry: &Registry, now: Timestamp) {
+        let Some(tenant) = self.tenant.clone() else { return };
+        let dpu = Some(registry.host_dpu(&tenant, host)).filter(|dpu| *dpu != HostDpu::NotListed);
+        self.outcomes.set_host(host, dpu, now);
+        let waiting = self.outcomes.waiting.get(host).cloned().unwrap_or_default();
+        self.assess(&waiting.into_iter().collect::<Vec<_>>(), registry, now);
+    }
+
+    /// The Tenant may have other hosts than before. Most changes of a Tenant are of its status, and cost nothing here.
+    pub(crate) fn assess_hosts(&mut self, registry: &Registry, now: Timestamp) {
+        let Some(entry) = self.tenant.as_ref().and_then(|tenant| registry.get(tenant)) else { return };
+        let metadata = &entry.object.metadata;
+        let of = (metadata.uid.clone().unwrap_or_default(), metadata.generation.unwrap_or_default());
+        let Ok(tenant) = &entry.tenant else { return };
+        if self.outcomes.hosts_of.as_ref() == Some(&of) {
+            return;
+        }
+        self.outcomes.hosts_of = Some(of);
+        let gone: Vec<String> =
+            self.outcomes.hosts.keys().filter(|host| !tenant.hosts.contains(*host)).cloned().collect();
+        for host in tenant.hosts.iter().chain(&gone) {
+            step();
+            self.assess_host(host, registry, now);
+        }
+    }
+
+    /// The label of the first workload after another one of whose companions there is something to tell.
+    pub(crate) fn next_outcome(&self, after: Option<&Arc<str>>) -> Option<Arc<str>> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = after.map_or(Unbounded, |label| Excluded(label.clone()));
+        let matched = self.outcomes.by_workload.range((from, Unbounded)).next().map(|(label, _)| label);
+        let left_out = self.index.left_out_after(after).next();
+        matched.into_iter().chain(left_out).min().cloned()
+    }
+
+    /// The companions of the workload with this label value; `None` when the workload isn't known.
+    pub(crate) fn told(&self, label: &Arc<str>, now: Timestamp) -> Option<Told> {
+        let workload = self.index.workload(label)?;
+        let known = self.outcomes.by_workload.get(label);
+        let mut companions: Vec<ToldCompanion> = known
+            .into_iter()
+            .flatten()
+            .map(|(rule, outcome)| {
+                let key = CompanionKey { rule: rule.clone(), workload: label.clone() };
+                ToldCompanion {
+                    rule: rule.clone(),
+                    outcome: outcome.clone(),
+                    faults: self.faults(&key, outcome),
+                }
+            })
+            .collect();
+        let left_out = self.index.left_out_of(label);
+        let left_out =
+            left_out.into_iter().filter(|rule| known.is_none_or(|known| !known.contains_key(rule.name())));
+        companions.extend(left_out.map(|rule| ToldCompanion {
+            rule: rule.name().clone(),
+            outcome: Outcome {
+                progress: Progress { stage: Stage::Refused, cause: Some(Cause::LimitReached) },
+                since: now,
+                before_ready: waits(rule),
+                was_ready: false,
+                host: None,
+            },
+            faults: String::new(),
+        }));
+        Some(Told { id: workload.id.clone(), companions })
+    }
+
+    /// All companions of which there is something to tell.
+    pub(crate) fn outcome_keys(&self) -> impl Iterator<Item = CompanionKey> {
+        self.outcomes.by_workload.iter().flat_map(|(workload, of_workload)| {
+            let key = |rule: &RuleName| CompanionKey { rule: rule.clone(), workload: workload.clone() };
+            of_workload.keys().map(key)
+        })
+    }
+
+    fn faults(&self, key: &CompanionKey, outcome: &Outcome) -> String {
+        if outcome.progress.stage != Stage::Refused {
+            return String::new();
+        }
+        let of_template = || self.rules.get(&key.rule)?.validation.refusal();
+        let why = self.refusals.get(key).map(|refusal| &refusal.why).or_else(of_template);
+        why.filter(|why| Some(why.cause) == outcome.progress.cause)
+            .map(|why| why.faults.clone())
+            .unwrap_or_default()
+    }
+
+    fn assess_one(&mut self, key: &CompanionKey, registry: &Registry, now: Timestamp) {
+        let before = self.outcomes.get(key);
+        let was_ready = before.is_some_and(|before| before.was_ready);
+        let new = self.outcome(key, registry, was_ready, now).map(|new| match before {
+            Some(before) if before.progress.stage == new.progress.stage => {
+                Outcome { since: before.since, ..new }
+            }
+            _ => new,
+        });
+        if self.outcomes.set(key, new) {
+            self.changed(&key.workload);
+        }
+    }
+
+    /// What has become of a companion, if something is to be told of it.
+    fn outcome(
+        &self,
+        key: &CompanionKey,
+        registry: &Registry,
+        was_ready: bool,
+        now: Timestamp,
+    ) -> Option<Outcome> {
+        let admin = self.admin_companions.as_ref().filter(|_| key.rule.is_admin()).map(|store| store.lock());
+        let companions: &CompanionCache = match &admin {
+            Some(admin) => admin,
+            // Looked after from elsewhere.
+            None if key.rule.is_admin() => return None,
+            None => &self.companions,
+        };
+        let observed = companions.get(key);
+        let entry = self.rules.get(&key.rule)?;
+        let (wish, rule, host) = match self.index.desired(key) {
+            Desired::Wanted { rule, workload } => {
+                let host = companion::host(rule, workload);
+                (Wish::Companion(rule, workload), Some(rule), host)
+            }
+            Desired::Waiting => (Wish::Waiting, self.index.rule(&key.rule), None),
+            Desired::OverLimit => {
+                // Without a companion it is among those that are left out.
+                observed?;
+                (Wish::OverLimit, self.index.rule(&key.rule), None)
+            }
+            Desired::RuleUnknown if !entry.errors.is_empty() && !entry.deleting => {
+                (Wish::Kept, None, observed?.host.as_deref())
+            }
+            Desired::RuleUnknown | Desired::Unwanted | Desired::Unknown => return None,
+        };
+        let ready = observed.is_some_and(|o| o.ready);
+        let dpu = || Some(registry.host_dpu(self.tenant.as_ref()?, host?));
+        let refusal = self.refusals.get(key).filter(|refusal| refusal.generation == entry.generation);
+        let progress = Facts {
+            wish,
+            observed,
+            refusal: refusal.map(|refusal| refusal.why.cause),
+            template_refusal: entry.validation.refusal().map(|why| why.cause),
+            dpu: if ready { None } else { dpu() },
+            was_ready,
+        }
+        .progress();
+        let is_ready = progress.stage == Stage::Ready;
+        Some(Outcome {
+            progress,
+            since: now,
+            before_ready: rule.is_some_and(|rule| waits(rule)),
+            was_ready: was_ready || is_ready,
+            host: host.filter(|_| !is_ready).map(Arc::from),
+        })
+    }
+}
+
+fn waits(rule: &Rule) -> bool {
+    rule.ordering() == Ordering::BeforeReady
+}
+
+#[cfg(test)]
+mod tests;

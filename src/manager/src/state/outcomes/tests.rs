@@ -1,0 +1,241 @@
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use outrigger_core::companion::Observed;
+use outrigger_core::keys;
+use outrigger_runtime::cache::Change;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::fixtures;
+use crate::state::{Refusal, Why};
+
+/// The tenant `blue` with the host `h`, its rule `r` for Pods on the DPU of their node, and as many workloads on that host.
+struct World {
+    data: TenantData,
+    registry: Registry,
+    now: Timestamp,
+}
+
+fn key(workload: &str) -> CompanionKey {
+    CompanionKey { rule: RuleName::new("r").unwrap(), workload: workload.into() }
+}
+
+fn rule(ordering: &str) -> Value {
+    let mut rule = fixtures::rule();
+    rule["spec"]["dpuSelectionPolicy"] = json!("SameNode");
+    rule["spec"]["ordering"] = json!(ordering);
+    rule
+}
+
+fn dpu(ready: bool, owner: &str) -> Node {
+    let ready = if ready { "True" } else { "False" };
+    let labels = json!({keys::DPU_HOST: "h", keys::NODE_TENANT: owner});
+    serde_json::from_value(json!({"metadata": {"name": "n", "labels": labels},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]}}))
+    .unwrap()
+}
+
+impl World {
+    fn new(workloads: usize) -> Self {
+        let registry = Registry::new(keys::DPU_HOST.to_owned(), Vec::new());
+        let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
+            "metadata": {"name": "blue", "uid": "t", "generation": 1}, "spec": {"hosts": ["h"]}});
+        registry.tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));
+        registry.node("n", Some(&dpu(true, "blue")));
+        let mut data =
+            TenantData { tenant: outrigger_core::ids::TenantId::new("blue").ok(), ..TenantData::default() };
+        data.stream.connected = true;
+        data.outcomes.complete = true;
+        let mut this = Self { data, registry, now: Timestamp::UNIX_EPOCH };
+        let all = (0..workloads).map(|i| on_host(&format!("w{i}"))).collect();
+        let mut touched = this.data.apply_rule(&serde_json::from_value(rule("Parallel")).unwrap());
+        touched.extend(this.data.index.sync(all));
+        this.assess(&touched);
+        this.data.assess_hosts(&this.registry, this.now);
+        this
+    }
+
+    fn assess(&mut self, keys: &[CompanionKey]) {
+        self.now = self.now.checked_add(Duration::from_secs(1)).unwrap();
+        self.data.assess(keys, &self.registry, self.now);
+    }
+
+    /// The companion of a workload looks like this.
+    fn shows(&mut self, workload: &str, change: impl FnOnce(&mut Observed)) {
+        let hash = self.data.index.rule(&key("").rule).unwrap().template_hash().to_owned();
+        let mut observed = Observed {
+            uid: "pod".into(),
+            rule_uid: "u".into(),
+            template_hash: hash,
+            host: Some("h".into()),
+            ..Observed::default()
+        };
+        change(&mut observed);
+        self.data.companions.applied(workload, key(workload), observed);
+        self.assess(&[key(workload)]);
+    }
+
+    fn told(&self, workload: &str) -> Vec<(Stage, Option<Cause>, i64)> {
+        let told = self.data.told(&workload.into(), self.now).unwrap();
+        let of = |told: &ToldCompanion| {
+            let Progress { stage, cause } = told.outcome.progress;
+            (stage, cause, told.outcome.since.as_second())
+        };
+        told.companions.iter().map(of).collect()
+    }
+}
+
+fn on_host(id: &str) -> outrigger_core::workload::Workload {
+    outrigger_core::workload::Workload { node_name: Some("h".into()), ..fixtures::workload(id) }
+}
+
+#[test]
+fn a_companion_is_pending_then_ready_then_lost_and_its_rule_takes_it_away() {
+    let mut world = World::new(1);
+    assert_eq!(world.told("w0"), [(Stage::Pending, Some(Cause::Pending), 1)]);
+    world.shows("w0", |_| {});
+    assert_eq!(world.told("w0"), [(Stage::Starting, Some(Cause::Starting), 2)]);
+    world.shows("w0", |o| o.trouble = Some(Cause::ImageUnavailable));
+    assert_eq!(world.told("w0"), [(Stage::Failed, Some(Cause::ImageUnavailable), 3)]);
+    world.shows("w0", |o| o.ready = true);
+    assert_eq!(world.told("w0"), [(Stage::Ready, None, 4)]);
+    world.shows("w0", |_| {});
+    assert_eq!(world.told("w0"), [(Stage::Lost, Some(Cause::Lost), 5)]);
+    // Since when it is lost stays, while the cause changes with the DPU's Node.
+    world.registry.node("n", Some(&dpu(false, "blue")));
+    world.data.assess_host("h", &world.registry, world.now);
+    assert_eq!(world.told("w0"), [(Stage::Lost, Some(Cause::DpuNotReady), 5)]);
+    assert_eq!(
+        world.data.outcomes.causes().filter(|(_, count)| *count > 0).collect::<Vec<_>>(),
+        [(Cause::DpuNotReady, 1)]
+    );
+    let touched = world.data.remove_rule(&key("").rule);
+    world.assess(&touched);
+    assert_eq!(world.told("w0"), []);
+    assert!(world.data.outcomes.waiting.is_empty() && world.data.outcomes.by_workload.is_empty());
+    assert!(world.data.outcomes.causes().all(|(_, count)| count == 0));
+}
+
+#[test]
+fn a_refusal_is_told_by_its_cause_and_the_faults_of_the_rules_own_fields() {
+    let mut world = World::new(1);
+    let why = Why { faults: "spec.template.spec.x: m".into(), ..Why::new(Cause::Refused, "in other words") };
+    let refusal = Refusal { why, generation: 1, until: tokio::time::Instant::now() };
+    world.data.refusals.insert(key("w0"), refusal);
+    world.assess(&[key("w0")]);
+    let told = world.data.told(&"w0".into(), world.now).unwrap().companions.remove(0);
+    assert_eq!(told.outcome.progress, Progress { stage: Stage::Refused, cause: Some(Cause::Refused) });
+    assert_eq!(told.faults, "spec.template.spec.x: m");
+    world.data.refusals.clear();
+    world.assess(&[key("w0")]);
+    assert_eq!(world.told("w0"), [(Stage::Pending, Some(Cause::Pending), 3)]);
+}
+
+#[test]
+fn a_host_is_told_by_its_dpu_and_so_are_companions_that_wait_for_it() {
+    let mut world = World::new(1);
+    let (number, _) = world.data.outcomes.follow(1).unwrap();
+    let hosts = |world: &mut World| {
+        let next = world.data.outcomes.next_host(number);
+        next.map(|(name, outcome)| (name, outcome.map(|outcome| outcome.dpu)))
+    };
+    let h = |dpu| Some(("h".to_owned(), dpu));
+    assert_eq!((hosts(&mut world), hosts(&mut world)), (h(Some(HostDpu::Ready)), None), "what there is");
+    world.shows("w0", |o| o.unplaced = true);
+    assert_eq!(world.told("w0"), [(Stage::NoDpu, Some(Cause::Unschedulable), 2)]);
+    for (node, dpu, cause) in [
+        (Some(dpu(false, "blue")), HostDpu::NotReady, Cause::DpuNotReady),
+        (Some(dpu(true, "red")), HostDpu::HandingOver, Cause::HandingOver),
+        (None, HostDpu::Absent, Cause::NoDpu),
+    ] {
+        let change = world.registry.node("n", node.as_ref());
+        assert!(change.hosts.contains("h"));
+        world.data.assess_host("h", &world.registry, world.now);
+        assert_eq!(hosts(&mut world), h(Some(dpu)));
+        assert_eq!(world.told("w0"), [(Stage::NoDpu, Some(cause), 2)]);
+    }
+    assert!(world.registry.node("n", None).hosts.is_empty(), "nothing is other than before");
+    let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
+        "metadata": {"name": "blue", "uid": "t", "generation": 2}, "spec": {"hosts": ["i"]}});
+    world.registry.tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));
+    world.data.assess_hosts(&world.registry, world.now);
+    assert_eq!(hosts(&mut world), h(None), "it is the tenant's no longer");
+    assert_eq!(hosts(&mut world), Some(("i".to_owned(), Some(HostDpu::Absent))));
+    world.data.assess_hosts(&world.registry, world.now);
+    assert_eq!(hosts(&mut world), None);
+}
+
+#[test]
+fn changes_of_one_workload_are_one_message_with_the_last_state() {
+    let mut world = World::new(2);
+    let (number, _) = world.data.outcomes.follow(1).unwrap();
+    assert!(world.data.outcomes.follow(1).is_none(), "no more than one");
+    for round in 0..1000 {
+        world.shows("w0", |o| o.ready = round % 2 == 1);
+    }
+    assert_eq!(world.data.outcomes.next_workload(number).as_deref(), Some("w0"));
+    assert_eq!(world.told("w0")[0].0, Stage::Ready);
+    assert_eq!(world.data.outcomes.next_workload(number), None);
+    world.shows("w0", |o| o.ready = true);
+    assert_eq!(world.data.outcomes.next_workload(number), None, "nothing has changed");
+    // A rule that has workloads wait changes what is told of each.
+    let mut ordered = rule("BeforeReady");
+    ordered["metadata"]["generation"] = json!(2);
+    let touched = world.data.apply_rule(&serde_json::from_value(ordered).unwrap());
+    world.assess(&touched);
+    assert_eq!(world.data.outcomes.next_workload(number).as_deref(), Some("w0"));
+    assert!(world.data.told(&"w0".into(), world.now).unwrap().companions[0].outcome.before_ready);
+    world.data.outcomes.leave(number);
+    assert!(world.data.outcomes.follow(1).is_some());
+}
+
+#[test]
+fn what_a_follower_has_to_read_is_bounded_while_workloads_come_and_go() {
+    let mut world = World::new(1);
+    let (number, _) = world.data.outcomes.follow(1).unwrap();
+    for i in 0..10_000 {
+        let workload = on_host(&format!("x{i}"));
+        let id = workload.id.clone();
+        let touched = world.data.index.update(workload);
+        world.assess(&touched);
+        let touched = world.data.index.delete(&id);
+        world.assess(&touched);
+    }
+    let pending = world.data.outcomes.followers[&number].workloads.len();
+    assert!((1..=SPARE + 4).contains(&pending), "{pending}");
+    assert_eq!(world.data.outcomes.by_workload.len(), 1);
+}
+
+#[test]
+fn a_workload_whose_match_is_over_the_limit_is_not_one_without_a_rule() {
+    let mut world = World::new(1);
+    let (number, _) = world.data.outcomes.follow(1).unwrap();
+    let touched = world.data.index.limit(1);
+    world.assess(&touched);
+    let touched = world.data.index.update(on_host("v"));
+    assert_eq!(touched, []);
+    world.assess(&touched);
+    assert_eq!(world.data.outcomes.next_workload(number).as_deref(), Some("v"));
+    assert_eq!(world.told("v")[0].1, Some(Cause::LimitReached));
+    let all: Vec<_> =
+        std::iter::successors(world.data.next_outcome(None), |label| world.data.next_outcome(Some(label)))
+            .collect();
+    assert_eq!(all, ["v".into(), "w0".into()], "a new reader hears of both");
+    let touched = world.data.index.limit(2);
+    world.assess(&touched);
+    assert_eq!(world.told("v")[0].1, Some(Cause::Pending));
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn a_change_takes_steps_for_its_own_companion_alone() {
+    outrigger_core::steps::assert_nearly_linear(
+        |size| (World::new(size), size),
+        |(world, size)| {
+            for i in 0..*size {
+                world.shows(&format!("w{i}"), |o| o.ready = true);
+            }
+        },
+    );
+}
