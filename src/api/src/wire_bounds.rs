@@ -8,7 +8,7 @@
 //! The counts are never less than what the decoder creates. They are greater if the wire has a singular field several
 //! times, which the decoder merges.
 
-use outrigger_proto::shape::{Repeats, Shape};
+use outrigger_proto::shape::{Field, Repeats, Shape};
 use prost::encoding::{WireType, decode_key, decode_varint};
 
 /// Maximum nesting depth of messages, including unknown groups. The deepest defined message has six levels.
@@ -129,8 +129,10 @@ impl Walk {
         while !wire.is_empty() {
             let (number, kind) = decode_key(&mut wire).map_err(|e| self.malformed(e))?;
             let field = shape.fields.iter().find(|field| field.number == number);
-            let Some(field) = field.filter(|_| kind == WireType::LengthDelimited) else {
-                // The decoder rejects a known field of a wrong wire type.
+            // The decoder rejects a known field of a wrong wire type, but it reads the items of maps whatever their wire type is.
+            let is_read =
+                |field: &&Field| kind == WireType::LengthDelimited || field.repeats == Repeats::Items;
+            let Some(field) = field.filter(is_read) else {
                 self.skip(&mut wire, number, kind, depth)?;
                 continue;
             };

@@ -135,6 +135,19 @@ fn an_entry_of_two_bytes_is_counted() {
     assert!(2 * (size_of::<(String, String)>() + 1) + 32 <= ITEM_BYTES);
 }
 
+/// The decoder takes the second byte of a "64-bit" item for its length. Whoever skips eight bytes instead counts nothing.
+#[test]
+fn items_of_a_wrong_wire_type_are_counted() {
+    let items: Vec<u8> = (b'a'..=b'd').flat_map(|c| [9, 7, 0x0a, 5, c, c, c, c, c]).collect();
+    let data = [&[0x12, 36][..], &items].concat();
+    let extra = [&[0x1a, 38][..], &data].concat();
+    let state = [&[0x12, 40][..], &extra].concat();
+    let wire = [&[0x0a, 42][..], &state].concat();
+    let decoded = WorkloadStreamRequest::decode(&wire[..]).unwrap();
+    assert_eq!(made(&decoded), (0, 5));
+    assert_eq!(measure(request(), &wire).unwrap().items, 5);
+}
+
 #[test]
 fn errors_name_the_limit_and_both_numbers() {
     let labels = HashMap::from([("a".to_owned(), String::new()), ("b".to_owned(), String::new())]);
