@@ -103,7 +103,7 @@ docker-image: ## Build the image with docker (DOCKER=podman, IMAGE=registry.exam
 		--tag $(IMAGE):$(VERSION) .
 
 .PHONY: release
-release: test-tools ## Build everything that a release consists of: target/release-artifacts; SIGNING_KEY=FILE signs it
+release: control-plane ## Build everything that a release consists of: target/release-artifacts; SIGNING_KEY=FILE signs it
 	@CARGO=$(CARGO) deploy/release.sh $(RELEASE_PROFILE) target/release-artifacts $(ARCH)
 
 .PHONY: deny

@@ -15,6 +15,11 @@ epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 created=$(date -u -d "@$epoch" +%Y-%m-%dT%H:%M:%SZ)
 bundle=${CA_BUNDLE:-/etc/ssl/certs/ca-certificates.crt}
 [ -r "$bundle" ] || { echo "CA_BUNDLE: there is no $bundle; install ca-certificates" >&2; exit 1; }
+machine=$(readelf --file-header --wide "$program" | sed -n 's/^ *Machine: *//p')
+case $architecture:$machine in
+amd64:*X86-64 | arm64:AArch64) ;;
+*) echo "$program is for $machine, not for $architecture" >&2; exit 1 ;;
+esac
 # The image has no dynamic linker.
 if readelf --program-headers --wide "$program" | grep -q 'INTERP'; then
     echo "$program is not static: deploy/program.sh builds one that is" >&2

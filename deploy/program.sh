@@ -19,6 +19,7 @@ args=(rustc --locked --quiet --profile "$profile" --package outrigger-cli --bin 
 static=(-- -C target-feature=+crt-static)
 
 if [ "$profile" = dev ]; then
+    [ "${target%%-*}" = "$(uname -m)" ] || { echo "profile dev is for this machine; $target needs profile release" >&2; exit 1; }
     "$cargo" "${args[@]}" "${static[@]}" -C strip=debuginfo >&2
     # The next `cargo build` puts its own program there.
     mkdir -p "$out/static"

@@ -189,7 +189,7 @@ fn the_chart_is_what_helm_packages() {
     let theirs = extracted(&packed.path().join(format!("outrigger-{VERSION}.tgz")));
     let ours = extracted(&RELEASE.file(".tgz"));
     let (mut ours, mut theirs) = (contents(ours.path()), contents(theirs.path()));
-    // Helm writes this one anew, without comments.
+    // Helm writes this one again, without comments.
     let name = Path::new("outrigger/Chart.yaml");
     let read = |content: Option<Vec<u8>>| objects(&String::from_utf8(content.unwrap()).unwrap()).unwrap();
     assert_eq!(read(ours.remove(name)), read(theirs.remove(name)));

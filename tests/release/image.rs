@@ -155,12 +155,18 @@ fn the_dockerfile_makes_the_same() {
 }
 
 #[test]
-fn a_program_that_needs_a_linker_is_refused() {
+fn programs_that_could_not_start_in_it_are_refused() {
     let dir = directory();
     let this = std::env::current_exe().unwrap();
     let archive = dir.path().join("image.tar");
-    let args = [this.to_str().unwrap(), architecture(), archive.to_str().unwrap()];
-    let refused = script("image.sh", &args).output().unwrap();
-    assert!(!refused.status.success() && !archive.exists());
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("is not static: deploy/program.sh builds one"));
+    let other = if architecture() == "amd64" { "arm64" } else { "amd64" };
+    for (program, architecture, reason) in [
+        (this.to_str().unwrap(), architecture(), "is not static: deploy/program.sh builds one that is"),
+        (PROGRAM.as_str(), other, "not for "),
+    ] {
+        let refused =
+            script("image.sh", &[program, architecture, archive.to_str().unwrap()]).output().unwrap();
+        let error = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && !archive.exists() && error.contains(reason), "{error}");
+    }
 }
