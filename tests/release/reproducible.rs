@@ -8,12 +8,15 @@ use outrigger_tests::shipped::output;
 
 use crate::{directory, run, target};
 
-/// Builds the program of what is committed in a directory of its own, and returns its path. `OUTRIGGER_RELEASE_PROFILE` names a
+/// Builds the program of a commit in a directory of its own, and returns its path. `OUTRIGGER_RELEASE_PROFILE` names a
 /// profile that takes less time.
-fn built(dir: &Path) -> PathBuf {
+fn built(commit: &str, dir: &Path) -> PathBuf {
     let (source, to) = (dir.join("source"), dir.join("target"));
-    let commands =
-        format!("git -C {} archive --prefix=source/ HEAD | tar -C {} -xf -", root().display(), dir.display());
+    let commands = format!(
+        "git -C {} archive --prefix=source/ {commit} | tar -C {} -xf -",
+        root().display(),
+        dir.display()
+    );
     run("bash", &["-c", &commands]);
     let profile = std::env::var("OUTRIGGER_RELEASE_PROFILE").unwrap_or_else(|_| "release".to_owned());
     let mut command = Command::new(source.join("deploy/program.sh"));
@@ -38,8 +41,10 @@ fn builds_in_two_directories_are_bit_for_bit_the_same() {
     // A longer path moves what follows it, if the program has it.
     let deeper = second.path().join("in/another/directory");
     std::fs::create_dir_all(&deeper).unwrap();
-    let first = std::fs::read(built(first.path())).unwrap();
-    let second = std::fs::read(built(&deeper)).unwrap();
+    // The next commit may be made while this runs.
+    let commit = run("git", &["-C", root().to_str().unwrap(), "rev-parse", "HEAD"]);
+    let first = std::fs::read(built(commit.trim(), first.path())).unwrap();
+    let second = std::fs::read(built(commit.trim(), &deeper)).unwrap();
     assert!(first == second, "{} and {} bytes", first.len(), second.len());
     let has = |text: &str| first.windows(text.len()).any(|window| window == text.as_bytes());
     assert!(has("0123456789ab"), "the commit, to show that texts are found");
