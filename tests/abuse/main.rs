@@ -9,6 +9,7 @@ mod agent;
 mod companions;
 mod gate;
 mod grpc;
+mod nodes;
 mod port;
 mod rules;
 mod watch;

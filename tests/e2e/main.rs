@@ -18,6 +18,7 @@ mod large;
 mod lifecycle;
 mod machines;
 mod monitoring;
+mod nodes;
 mod offline;
 mod offloading;
 mod operation;
