@@ -33,7 +33,7 @@ async fn readers_that_never_read_cost_little_and_a_tenant_has_few_of_them() {
     let o = Outrigger::shared().await;
     let neighbour = neighbour(o, "ab-read-q").await;
     let t = Tenant::without_agent(o, "ab-read", &[("a", 1)]).await;
-    // Companions that wait for a node: no Pod is made, and each change is told.
+    // Companions that wait for a node: no Pod is made, and each change is sent.
     t.rule("r", rule_for("app", "web")).await;
     let all = |version: usize| {
         (0..WORKLOADS).map(move |i| {
@@ -69,7 +69,7 @@ async fn readers_that_never_read_cost_little_and_a_tenant_has_few_of_them() {
     })
     .await;
     watch
-        .says("all are told in their last state", |heard| {
+        .says("the last state of all is sent", |heard| {
             let waiting = heard.workloads.values().filter(|companions| companions.len() == 1).count();
             holds(heard.synced && waiting == WORKLOADS, waiting.to_string())
         })

@@ -18,14 +18,14 @@ use crate::stream::{about, channel};
 use crate::tenant::Tenant;
 use crate::{eventually, holds};
 
-/// What was told so far.
+/// What was received so far.
 #[derive(Debug, Clone, Default)]
 pub struct Heard {
     /// The companions of each workload.
     pub workloads: BTreeMap<String, Vec<Companion>>,
     /// The hosts.
     pub hosts: BTreeMap<String, HostStatus>,
-    /// Whether everything was told that was known at the beginning.
+    /// Whether everything was received that was known at the beginning.
     pub synced: bool,
     /// Everything, for tests of what is never told.
     pub log: String,
@@ -49,13 +49,13 @@ pub async fn open(channel: Channel, tenant: &str) -> Result<Streaming<WatchRespo
 }
 
 impl Tenant {
-    /// Follows what is told of the tenant's companions. The workload stream has to be open.
+    /// Follows what is sent about the tenant's companions. The workload stream has to be open.
     pub async fn watches(&self) -> Watch {
         let tls = self.outrigger.client_tls(&self.id, &[&tenant_identity(&self.id)]);
         let channel = channel(&tls, self.outrigger.grpc_port).await.expect("a channel");
         let messages = open(channel, &self.id).await.expect("a call");
         let watch = Watch::of(messages);
-        watch.says("everything was told", |heard| holds(heard.synced, "not yet")).await;
+        watch.says("everything was received", |heard| holds(heard.synced, "not yet")).await;
         watch
     }
 }
@@ -77,12 +77,12 @@ impl Watch {
         Self { heard, call }
     }
 
-    /// What was told so far.
+    /// What was received so far.
     pub fn heard(&self) -> Heard {
         self.heard.lock().clone()
     }
 
-    /// Waits until what was told is so.
+    /// Waits until what was received is so.
     pub async fn says(&self, what: &str, is: impl Fn(&Heard) -> Result<(), String>) {
         eventually(what, || async {
             let heard = self.heard();
@@ -91,7 +91,7 @@ impl Watch {
         .await;
     }
 
-    /// Waits until just this was told of a workload: the state and the reason of each of its companions. Returns these.
+    /// Waits until just this was received about a workload: the state and the reason of each of its companions. Returns these.
     pub async fn tells(&self, workload: &str, expected: &[(CompanionState, &str)]) -> Vec<Companion> {
         self.says(&format!("{workload} is {expected:?}"), |heard| {
             let companions = heard.workloads.get(workload).map(Vec::as_slice).unwrap_or_default();
