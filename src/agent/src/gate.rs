@@ -30,6 +30,7 @@ use outrigger_webhook::server::{AdmissionService, Writers};
 use tokio::sync::watch;
 use tracing::warn;
 
+use crate::companions::Board;
 use crate::context::Context;
 use crate::namespaces::Scope;
 use crate::pod_watches::changed;
@@ -123,6 +124,8 @@ type Ordered = BTreeMap<String, (Option<String>, Option<i64>, Arc<Rule>)>;
 pub(crate) struct Follower {
     pub(crate) context: Arc<Context>,
     pub(crate) caches: Arc<Caches>,
+    /// Learns of the rules too.
+    pub(crate) board: Arc<Board>,
     /// Whether the gate is served.
     pub(crate) served: bool,
 }
@@ -137,7 +140,8 @@ impl Follower {
             let namespaces = namespaces(scope.borrow_and_update().as_ref());
             let rules = store.as_ref().map(|store| store.all()).unwrap_or_default();
             let added = update(&mut ordered, &rules);
-            let rules = ordered.values().map(|(_, _, rule)| rule.clone()).collect();
+            let rules: Vec<Arc<Rule>> = ordered.values().map(|(_, _, rule)| rule.clone()).collect();
+            self.board.expect(rules.clone());
             self.caches.set_gates(Arc::new(GateRules { rules, namespaces }));
             self.context.metrics.ordered_rules(self.served, ordered.len());
             if !self.served {

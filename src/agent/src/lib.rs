@@ -117,8 +117,8 @@ pub fn assemble(
     };
     let listed = process.readiness.wait_for("pods");
     let (gate, caches) = Gate::new(process, &context);
-    let follower =
-        gate::Follower { context: context.clone(), caches, served: args.gate.gate_address.is_some() };
+    let served = args.gate.gate_address.is_some();
+    let follower = gate::Follower { context: context.clone(), caches, board, served };
     follow_gates(process, follower, rules.as_ref(), scope.clone());
     process.spawn("pods", pod_watches::pods(context.clone(), store.clone(), scope, selection, listed));
     if let Some(WatchedRules { store: rules, listed }) = rules {

@@ -3,11 +3,14 @@
 //! Only Pods of the agent's own watches are in it, and all limits of rates are kept here: what the manager tells of others is
 //! dropped. Level-based: however often a companion changes, the next write of its Pod holds the last state.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_core::ids::WorkloadId;
+use outrigger_core::ids::{RuleName, WorkloadId};
 use outrigger_core::keys;
 use outrigger_core::map::HashMap;
+use outrigger_core::rule::Rule;
+use outrigger_core::workload::Workload;
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::pod::Pod;
 use parking_lot::Mutex;
@@ -17,6 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use super::decide::{Condition, Conditions, Knowledge, Status, decide};
 use super::told::Companions;
 use crate::bucket::{Bucket, Rate};
+use crate::pod::workload;
 use crate::queue::Queue;
 
 /// Writes of all Pods.
@@ -92,6 +96,8 @@ pub(crate) struct Board {
 #[derive(Debug)]
 struct State {
     pods: HashMap<WorkloadId, Known>,
+    /// The rules of this cluster with the ordering `BeforeReady`; `None` until they are known.
+    ordered: Option<Vec<Arc<Rule>>>,
     queue: Queue<WorkloadId>,
     link: Link,
     /// Number of the current stream.
@@ -110,6 +116,8 @@ struct Known {
     has: Conditions,
     /// It has the readiness gate.
     gated: bool,
+    /// What rules read of a Pod that has the gate.
+    workload: Option<Box<Workload>>,
     deleted: bool,
     /// Since when the agent has known it.
     seen: Instant,
@@ -141,6 +149,7 @@ impl Board {
         let now = clock.now();
         let state = State {
             pods: HashMap::default(),
+            ordered: None,
             queue: Queue::default(),
             link: Link::Down(now),
             stream: 0,
@@ -160,17 +169,31 @@ impl Board {
     pub(crate) fn apply(&self, id: &WorkloadId, pod: &Pod) {
         let has = conditions(pod);
         let deleted = pod.metadata.deletion_timestamp.is_some();
+        let gated = is_gated(pod);
+        let facts = if gated { workload(pod.clone()).map(Box::new) } else { None };
         let mut state = self.state.lock();
         if let Some(known) = state.pods.get_mut(id) {
-            if known.has == has && known.deleted == deleted {
+            if known.has == has && known.deleted == deleted && known.workload == facts {
                 return;
             }
-            (known.has, known.deleted) = (has, deleted);
+            (known.has, known.deleted, known.workload) = (has, deleted, facts);
         } else {
-            let known = Known::new(pod, has, deleted, self.clock.now());
+            let known = Known { gated, workload: facts, ..Known::new(pod, has, deleted, self.clock.now()) };
             state.pods.insert(id.clone(), known);
         }
         state.push(id);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Records the rules with the ordering `BeforeReady`.
+    pub(crate) fn expect(&self, ordered: Vec<Arc<Rule>>) {
+        let mut state = self.state.lock();
+        state.ordered = Some(ordered);
+        let State { pods, queue, .. } = &mut *state;
+        for (id, _) in pods.iter().filter(|(_, known)| known.gated) {
+            queue.push(id.clone(), true);
+        }
         drop(state);
         self.changed.notify_one();
     }
@@ -333,7 +356,13 @@ impl State {
         }
         let (knowledge, due) = known.knowledge(self.link, self.stream, after, now);
         let lasted = due.is_some_and(|due| due <= now);
-        let new = decide(knowledge, &known.has, known.gated, lasted);
+        let awaited = match &self.ordered {
+            Some(ordered) => known.awaited(ordered),
+            // Its gate could open too early.
+            None if known.gated => return Step::Nothing,
+            None => None,
+        };
+        let new = decide(knowledge, &known.has, known.gated, lasted, awaited);
         if new.is_empty() {
             return due.filter(|due| *due > now).map_or(Step::Nothing, Step::Later);
         }
@@ -368,12 +397,12 @@ impl State {
 
 impl Known {
     fn new(pod: &Pod, has: Conditions, deleted: bool, seen: Instant) -> Self {
-        let gates = pod.spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
         Self {
             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
             name: pod.metadata.name.clone().unwrap_or_default(),
             has,
-            gated: gates.into_iter().any(|gate| gate.condition_type == keys::COMPANIONS_GATE),
+            gated: false,
+            workload: None,
             deleted,
             seen,
             told: None,
@@ -384,6 +413,15 @@ impl Known {
             writes: None,
             events: None,
         }
+    }
+
+    /// Returns a rule that matches it, of whose companion the manager has said nothing.
+    fn awaited<'a>(&self, ordered: &'a [Arc<Rule>]) -> Option<&'a RuleName> {
+        let workload = self.workload.as_deref()?;
+        let told = |name: &RuleName| {
+            self.told.as_ref().is_some_and(|(_, companions)| companions.rules.contains(name))
+        };
+        ordered.iter().find(|rule| rule.matches(workload) && !told(rule.name())).map(|rule| rule.name())
     }
 
     /// Returns what is known of its companions, and when that will have lasted long enough.
@@ -442,6 +480,12 @@ impl Known {
 }
 
 /// The conditions of a Pod that the agent owns.
+/// Reports whether a Pod has the readiness gate.
+fn is_gated(pod: &Pod) -> bool {
+    let mut gates = pod.spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
+    gates.any(|gate| gate.condition_type == keys::COMPANIONS_GATE)
+}
+
 fn conditions(pod: &Pod) -> Conditions {
     let all = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let read = |kind: &str| {

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use outrigger_core::ids::RuleName;
+
 use super::told::{Companions, Group};
 
 /// Maximum length of a condition's message in bytes.
@@ -74,8 +76,15 @@ impl Conditions {
 }
 
 /// Returns the conditions that have to be written; those that stay as they are, are absent. `gated`: the Pod has the readiness
-/// gate. `lasted`: what is wrong has been so for the time of the settings.
-pub(super) fn decide(knowledge: Knowledge<'_>, has: &Conditions, gated: bool, lasted: bool) -> Conditions {
+/// gate. `lasted`: what is wrong has been so for the time of the settings. `awaited`: a rule of this cluster by which the Pod waits
+/// for a companion of which the manager says nothing.
+pub(super) fn decide(
+    knowledge: Knowledge<'_>,
+    has: &Conditions,
+    gated: bool,
+    lasted: bool,
+    awaited: Option<&RuleName>,
+) -> Conditions {
     let new = |wanted: Option<Condition>, has: &Option<Condition>| {
         // A condition that stays True isn't written again, whatever its reason.
         let stays = |wanted: &Condition| {
@@ -84,6 +93,11 @@ pub(super) fn decide(knowledge: Knowledge<'_>, has: &Conditions, gated: bool, la
         wanted.filter(|wanted| !stays(wanted))
     };
     let gate = if gated { gate(knowledge, has.gate.as_ref(), lasted) } else { None };
+    let gate = gate.map(|gate| match awaited {
+        // It stays open for a rule that comes later.
+        Some(rule) if gate.is_true() && !has.gate.as_ref().is_some_and(Condition::is_true) => unserved(rule),
+        _ => gate,
+    });
     Conditions {
         information: new(information(knowledge, has.information.as_ref(), lasted), &has.information),
         gate: new(gate, &has.gate),
@@ -95,7 +109,7 @@ pub(super) fn decide(knowledge: Knowledge<'_>, has: &Conditions, gated: bool, la
 fn information(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) -> Option<Condition> {
     let wrong = has.is_some_and(|has| !has.is_true());
     match knowledge {
-        Knowledge::Told(Companions { all, ordered }) => {
+        Knowledge::Told(Companions { all, ordered, .. }) => {
             let told = wrong || ordered.total > 0 || all.wrong > 0 && lasted;
             told.then(|| condition(all))
         }
@@ -131,6 +145,15 @@ fn gate(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) -> Opti
         ),
         Knowledge::Unheard | Knowledge::Unreachable | Knowledge::Unsupported => None,
     }
+}
+
+/// The rule exists here, and the manager may not have it yet: an open gate would let the Pod be ready without its companion.
+fn unserved(rule: &RuleName) -> Condition {
+    let message = format!(
+        "rule {rule} asks that the Pod isn't ready before its companion, and the infrastructure cluster's manager doesn't say that \
+         there will be one: see the rule's conditions"
+    );
+    Condition::new(Status::False, "RuleNotServed", message)
 }
 
 fn condition(group: &Group) -> Condition {

@@ -4,6 +4,7 @@
 //! made printable when they arrive, and of many companions only the worst are kept: memory doesn't grow with their number.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use outrigger_core::ids::RuleName;
 use outrigger_core::reason::Cause;
@@ -14,6 +15,9 @@ use crate::rules::printable;
 /// Maximum length of the manager's own text in bytes.
 const MAX_TEXT: usize = 512;
 
+/// Maximum number of rules whose names are kept. A workload with more of them waits for the first in the alphabet.
+const MAX_RULES: usize = 256;
+
 /// The companions of one workload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Companions {
@@ -21,6 +25,8 @@ pub(crate) struct Companions {
     pub all: Group,
     /// Those that the workload waits for: their rules have the ordering `BeforeReady`.
     pub ordered: Group,
+    /// The tenant's own rules among those.
+    pub rules: BTreeSet<RuleName>,
 }
 
 /// A number of companions, and the worst of them.
@@ -48,7 +54,14 @@ pub(crate) struct Problem {
 impl Companions {
     /// Reduces what the manager told.
     pub(crate) fn of(told: &[Companion]) -> Self {
-        Self { all: Group::of(told, |_| true), ordered: Group::of(told, |companion| companion.before_ready) }
+        let ordered = |companion: &Companion| companion.before_ready;
+        let own = told.iter().filter(|companion| ordered(companion));
+        let mut rules: BTreeSet<RuleName> =
+            own.filter_map(|companion| RuleName::new(&companion.rule).ok()).collect();
+        while rules.len() > MAX_RULES {
+            rules.pop_last();
+        }
+        Self { all: Group::of(told, |_| true), ordered: Group::of(told, ordered), rules }
     }
 }
 

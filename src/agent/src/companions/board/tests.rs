@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use outrigger_core::rule::{ExpressionSpec, Operator, Ordering, RuleSpec};
 use outrigger_proto::companion::{Companion, CompanionState};
 use serde_json::json;
 
@@ -44,6 +45,7 @@ struct Stage {
 impl Stage {
     fn new(pods: &[(&str, bool)]) -> Self {
         let mut this = Self { board: Board::new(Clock::system(), AFTER), pods: Default::default() };
+        this.board.expect(Vec::new());
         for (name, gated) in pods {
             this.pods.insert(id(name), (*gated, Vec::new()));
             this.board.apply(&id(name), &pod(name, *gated, &[]));
@@ -239,4 +241,62 @@ async fn failed_and_forbidden_writes_pause() {
     assert_eq!(attempts(Outcome::Forbidden, 899).await, 3);
     let failed = attempts(Outcome::Failed, 600).await;
     assert!((10..=16).contains(&failed), "{failed}");
+}
+
+/// A rule of this cluster by which Pods wait for their companions.
+fn ordered(name: &str, key: &str) -> Arc<Rule> {
+    let expression = ExpressionSpec::new(key, Operator::Exists, &[]);
+    let spec = RuleSpec {
+        terms: vec![vec![expression]],
+        ordering: Ordering::BeforeReady,
+        ..RuleSpec::new(RuleName::new(name).unwrap())
+    };
+    Arc::new(Rule::compile(spec).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gate_waits_for_a_rule_that_the_manager_does_not_have_yet() {
+    let mut stage = Stage::new(&[("a", true)]);
+    stage.board.expect(vec![ordered("r", "@"), ordered("other", ".state.extra.labels.none")]);
+    let stream = stage.board.opened();
+    stage.board.complete(stream);
+    // The manager says nothing of it.
+    assert_eq!(stage.later(10).await, written("a", "False RuleNotServed", true));
+    assert_eq!(stage.later(3600).await, []);
+    // It has the rule.
+    assert!(stage.board.told(stream, &id("a"), told(CompanionState::Ready, true)));
+    assert_eq!(stage.later(10).await, written("a", "True Ready", true));
+    // Another rule comes later: the gate stays open.
+    stage.board.expect(vec![ordered("r", "@"), ordered("later", "@")]);
+    assert_eq!(stage.later(3600).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gate_waits_for_each_of_several_rules_and_opens_when_they_are_deleted() {
+    let mut stage = Stage::new(&[("a", true)]);
+    stage.board.expect(vec![ordered("r", "@"), ordered("s", "@")]);
+    let stream = stage.board.opened();
+    assert!(stage.board.told(stream, &id("a"), told(CompanionState::Ready, true)));
+    stage.board.complete(stream);
+    let first: Vec<_> = stage.writes().into_iter().map(|(_, what, _)| what).collect();
+    assert_eq!(first.len(), 1, "{first:?}");
+    let gate = stage.pods[&id("a")].1.iter().find(|(kind, _)| *kind == keys::COMPANIONS_GATE);
+    assert_eq!(gate.map(|(_, c)| (c.status, c.reason.as_str())), Some((Status::False, "RuleNotServed")));
+    stage.board.expect(vec![ordered("r", "@")]);
+    stage.later(60).await;
+    let gate = stage.pods[&id("a")].1.iter().find(|(kind, _)| *kind == keys::COMPANIONS_GATE);
+    assert_eq!(gate.map(|(_, c)| c.status), Some(Status::True));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_gate_opens_before_the_rules_are_known() {
+    let mut stage = Stage::new(&[]);
+    stage.board = Board::new(Clock::system(), AFTER);
+    stage.pods.insert(id("a"), (true, Vec::new()));
+    stage.board.apply(&id("a"), &pod("a", true, &[]));
+    let stream = stage.board.opened();
+    stage.board.complete(stream);
+    assert_eq!(stage.later(3600).await, []);
+    stage.board.expect(Vec::new());
+    assert_eq!(stage.later(1).await, written("a", "True NoCompanion", true));
 }

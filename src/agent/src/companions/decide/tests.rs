@@ -11,7 +11,7 @@ fn group(total: usize, wrong: usize, reason: &'static str) -> Group {
 
 /// Companions of which none, or some, have an ordering.
 fn companions(all: Group, ordered: Group) -> Companions {
-    Companions { all, ordered }
+    Companions { all, ordered, rules: Default::default() }
 }
 
 fn apply(has: &Conditions, new: Conditions) -> Conditions {
@@ -25,7 +25,7 @@ fn apply(has: &Conditions, new: Conditions) -> Conditions {
 fn after(states: &[(Knowledge<'_>, bool)]) -> [Option<(Status, String)>; 2] {
     let mut has = Conditions::default();
     for (knowledge, lasted) in states {
-        has = apply(&has, decide(*knowledge, &has, true, *lasted));
+        has = apply(&has, decide(*knowledge, &has, true, *lasted, None));
     }
     [has.information, has.gate].map(|condition| condition.map(|c| (c.status, c.reason)))
 }
@@ -103,7 +103,7 @@ fn the_gate_stays_in_an_outage_and_with_an_old_manager() {
 fn a_pod_without_the_gate_has_no_condition_of_it() {
     let starting = companions(group(1, 1, "Starting"), group(1, 1, "Starting"));
     for knowledge in [Told(&starting), Absent, Unheard, Unreachable, Unsupported] {
-        assert_eq!(decide(knowledge, &Conditions::default(), false, true).gate, None);
+        assert_eq!(decide(knowledge, &Conditions::default(), false, true, None).gate, None);
     }
 }
 
@@ -131,10 +131,10 @@ proptest! {
         let told = companions(groups.0, groups.1);
         let knowledge = [Told(&told), Absent, Unheard, Unreachable, Unsupported][what];
         let has = Conditions { information, gate };
-        let new = decide(knowledge, &has, gated, lasted);
+        let new = decide(knowledge, &has, gated, lasted, None);
         prop_assert!(gated || new.gate.is_none());
         let has = apply(&has, new.clone());
-        prop_assert!(decide(knowledge, &has, gated, lasted).is_empty(), "{new:?}");
+        prop_assert!(decide(knowledge, &has, gated, lasted, None).is_empty(), "{new:?}");
         for condition in [new.information, new.gate].into_iter().flatten() {
             prop_assert!(condition.message.len() <= MAX_MESSAGE && !condition.message.is_empty());
         }
@@ -145,7 +145,7 @@ proptest! {
     fn silence_opens_no_gate(gate in any_condition(), what in 0..3usize, lasted: bool) {
         let has = Conditions { information: None, gate };
         let was = has.gate.as_ref().is_some_and(Condition::is_true);
-        let now = apply(&has, decide([Unheard, Unreachable, Unsupported][what], &has, true, lasted)).gate;
+        let now = apply(&has, decide([Unheard, Unreachable, Unsupported][what], &has, true, lasted, None)).gate;
         prop_assert_eq!(now.is_some_and(|gate| gate.is_true()), was);
     }
 }
