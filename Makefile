@@ -23,7 +23,7 @@ control-plane: tools ## Build the control plane for demo and tests (once; minute
 	@tests/controlplane/build.sh >/dev/null
 
 .PHONY: test-tools
-test-tools: control-plane ## Build what tests need beside it: grpcurl, Helm, promtool, mdBook, buf, crdify, patches (once; minutes)
+test-tools: control-plane ## Build what tests need beside it: grpcurl, Helm, promtool, mdBook, cargo-cyclonedx... (once; minutes)
 	@tests/grpcurl/build.sh >/dev/null
 	@tests/mdbook/build.sh >/dev/null
 	@tests/helm/build.sh >/dev/null
@@ -31,6 +31,7 @@ test-tools: control-plane ## Build what tests need beside it: grpcurl, Helm, pro
 	@tests/buf/build.sh >/dev/null
 	@tests/crdify/build.sh >/dev/null
 	@tests/patches/build.sh >/dev/null
+	@tests/cyclonedx/build.sh >/dev/null
 
 .PHONY: demo
 demo: control-plane ## Run the main job on two real clusters
@@ -76,21 +77,38 @@ words: ## Search texts for phrases that tests/words.txt rejects
 	@tests/words.sh
 
 .PHONY: lint
-lint: words control-plane ## Check words, format, lints, unused dependencies and generated files
+lint: words control-plane ## Check words, format, lints, dependencies and generated files
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	cd tests && test -z "$$(gofmt -l .)"
 	"$$(tests/shear/build.sh)"
-	@$(MAKE) --no-print-directory crds-check reference-check
+	@$(MAKE) --no-print-directory deny crds-check reference-check
+
+VERSION := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+ARCH ?= amd64
+RUST_TARGET = $(if $(filter arm64,$(ARCH)),aarch64,x86_64)-unknown-linux-gnu
+# The profile of what is released: `dev` takes minutes less and is for trying out.
+RELEASE_PROFILE ?= release
+
+.PHONY: image docker-image
+image: tools ## Build the image without docker or a registry: target/image; ARCH=arm64 for the other architecture
+	@program="$$(deploy/program.sh $(RELEASE_PROFILE) $(RUST_TARGET))" && \
+	deploy/image.sh "$$program" $(ARCH) target/image/outrigger-$(VERSION)-image-linux-$(ARCH).tar
 
 IMAGE ?= outrigger
-VERSION := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 DOCKER ?= docker
-
-.PHONY: image
-image: ## Build the image, with docker (DOCKER=podman, IMAGE=registry.example/outrigger)
+docker-image: ## Build the image with docker (DOCKER=podman, IMAGE=registry.example/outrigger)
 	$(DOCKER) build --file deploy/Dockerfile --build-arg VERSION=$(VERSION) \
-		--build-arg COMMIT=$$(git rev-parse --short=12 HEAD) --tag $(IMAGE):$(VERSION) .
+		--build-arg COMMIT=$$(git rev-parse --short=12 HEAD) --build-arg SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+		--tag $(IMAGE):$(VERSION) .
+
+.PHONY: release
+release: control-plane ## Build everything that a release consists of: target/release-artifacts; SIGNING_KEY=FILE signs it
+	@CARGO=$(CARGO) deploy/release.sh $(RELEASE_PROFILE) target/release-artifacts $(ARCH)
+
+.PHONY: deny
+deny: ## Judge licenses, sources and versions of dependencies
+	"$$(tests/deny/build.sh)" --locked --log-level error check licenses sources bans
 
 BENCHES := outrigger load-webhook load-admission load-manager load-matching load-tenants load-rules load-abuse load-fleet bench-report
 export OUTRIGGER_BENCH_ROW = $(ROW)

@@ -32,5 +32,5 @@ fn pages() -> Vec<PathBuf> {
 
 /// Pages that are read outside the book.
 fn others() -> Vec<PathBuf> {
-    ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root().join(name)).into()
+    ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"].map(|name| root().join(name)).into()
 }

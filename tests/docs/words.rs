@@ -114,7 +114,7 @@ fn mistakes_are_found() {
     for right in [
         "kubectl logs -n x POD --previous",
         "outrigger check -o json",
-        "make image IMAGE=x",
+        "make docker-image IMAGE=x",
         "cargo test -p outrigger-tests --test e2e -- escape",
         "helm install x deploy/helm/outrigger -f deploy/helm/values/tenant.yaml",
         "kubectl port-forward deploy/outrigger-manager 8080 &",

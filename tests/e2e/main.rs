@@ -7,6 +7,7 @@ mod admin_rules;
 mod admission;
 mod audit;
 mod claims;
+mod companions;
 mod control_plane;
 mod devices;
 mod diff;

@@ -14,7 +14,7 @@ use crate::crd::CrdArgs;
 use crate::diff::DiffArgs;
 use crate::explain::ExplainArgs;
 use crate::files::InputError;
-use crate::program::{CompletionArgs, NAME, VERSION};
+use crate::program::{CompletionArgs, ManualArgs, NAME, VERSION};
 use crate::reference::ReferenceArgs;
 use crate::render::RenderArgs;
 use crate::review::ReviewArgs;
@@ -123,6 +123,10 @@ enum Command {
     /// `kubectl_complete-outrigger`, another name of the same file.
     Completion(CompletionArgs),
 
+    /// Write the manual pages, one for each subcommand. For who packages Outrigger.
+    #[command(hide = true)]
+    Manual(ManualArgs),
+
     /// Write the documentation's reference. For developers of Outrigger.
     #[command(hide = true)]
     Reference(ReferenceArgs),
@@ -151,6 +155,7 @@ impl Cli {
             Command::Claims(args) => args.run(),
             Command::Crd(args) => args.run().map(done),
             Command::Completion(args) => args.run().map(done),
+            Command::Manual(args) => args.run().map(done),
             Command::Reference(args) => args.run(Self::command()).map(done),
             Command::Webhooks(args) => args.run().map(done),
         };

@@ -2,9 +2,10 @@
 
 use std::ffi::OsStr;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::builder::StyledStr;
 use clap::{Arg, Args, Command, CommandFactory, FromArgMatches};
 use clap_complete::Shell;
@@ -67,6 +68,23 @@ impl CompletionArgs {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), NAME, &mut script);
         Ok(std::io::stdout().write_all(&script)?)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManualArgs {
+    /// Write the pages into this directory.
+    #[arg(long, value_name = "DIR")]
+    output_dir: PathBuf,
+}
+
+impl ManualArgs {
+    /// Writes `outrigger.1`, and `outrigger-<subcommand>.1` for each subcommand that isn't hidden.
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        let dir = &self.output_dir;
+        // Help says the same as an option of each command.
+        let command = Cli::command().disable_help_subcommand(true);
+        clap_mangen::generate_to(command, dir).with_context(|| format!("--output-dir: {}", dir.display()))
     }
 }
 

@@ -99,6 +99,33 @@ fn completion_scripts_are_for_the_program() {
 }
 
 #[test]
+fn every_subcommand_of_users_has_a_manual_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().to_str().unwrap();
+    text(env!("CARGO_BIN_EXE_outrigger").as_ref(), &["manual", "--output-dir", to]);
+    let names =
+        std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: std::collections::BTreeSet<String> = names.collect();
+    let help = text(env!("CARGO_BIN_EXE_outrigger").as_ref(), &["--help"]);
+    let commands = help.split_once("\nCommands:\n").unwrap().1.split_once("\nOptions:").unwrap().0;
+    let named = commands.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let subcommands = named.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+    for name in subcommands {
+        assert!(names.contains(&format!("outrigger-{name}.1")), "{name}: {names:?}");
+    }
+    assert!(
+        names.contains("outrigger-explain-audit.1") && !names.contains("outrigger-reference.1"),
+        "{names:?}"
+    );
+    let page = std::fs::read_to_string(dir.path().join("outrigger-check.1")).unwrap();
+    assert!(
+        page.contains("Find faults, in files or in a cluster") && page.contains("tenant\\-kubeconfig"),
+        "{page}"
+    );
+    assert_eq!(failure(&["manual", "--output-dir", "/nowhere"]).0, Some(1));
+}
+
+#[test]
 fn a_pod_of_an_unknown_namespace_names_what_the_files_lack() {
     let dir = tempfile::tempdir().unwrap();
     let (pod, namespace) = (dir.path().join("pod.yaml"), dir.path().join("namespace.yaml"));

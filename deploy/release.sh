@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# release.sh PROFILE DIRECTORY ARCHITECTURE: writes everything that a release consists of, and lists it. `make release` calls it;
+# docs/releases.md says what each file is and how it is verified.
+#
+#   PROGRAM=FILE         takes this static program instead of building one
+#   RELEASE_URL=URL      where the files will be downloaded from, for krew
+#   SIGNING_KEY=FILE     a private key for Ed25519 (PEM), by which the checksums are signed
+#   SIGNING_PASSPHRASE   the passphrase of the key; without it openssl asks for it, if the key has one
+#   SOURCE_DATE_EPOCH    the time that files have; the commit's by default
+set -euo pipefail
+export LC_ALL=C
+profile=$1 out=$(realpath -m "$2") architecture=$3
+key=${SIGNING_KEY:+$(realpath "$SIGNING_KEY")}
+program=${PROGRAM:+$(realpath "$PROGRAM")}
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+url=${RELEASE_URL:-https://downloads.example/outrigger/v$version}
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+case $architecture in
+amd64) machine=x86_64 ;;
+arm64) machine=aarch64 ;;
+*) echo "ARCH: is $architecture; use amd64 or arm64" >&2; exit 1 ;;
+esac
+if [ -z "$program" ]; then program=$(deploy/program.sh "$profile" "$machine-unknown-linux-gnu"); fi
+# Completions and manual pages are the program's own, so it has to run here.
+native=$program
+if [ "$machine" != "$(uname -m)" ]; then native=$(deploy/program.sh dev "$(uname -m)-unknown-linux-gnu"); fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+rm -rf "$out"
+mkdir -p "$out"
+
+# archive DIRECTORY FILE: the same directory makes the same archive, whoever packs it.
+archive() {
+    chmod -R u=rwX,go=rX "$1"
+    tar -C "$(dirname "$1")" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --format=ustar \
+        -cf - "$(basename "$1")" | gzip -n >"$2"
+}
+
+command_line() {
+    local name=outrigger-$version-linux-$architecture
+    local dir=$work/$name
+    mkdir -p "$dir/completions" "$dir/man/man1"
+    install -m 0755 "$program" "$dir/outrigger"
+    install -m 0644 LICENSE "$dir/LICENSE"
+    "$native" completion bash >"$dir/completions/outrigger.bash"
+    "$native" completion zsh >"$dir/completions/_outrigger"
+    "$native" completion fish >"$dir/completions/outrigger.fish"
+    "$native" manual --output-dir "$dir/man/man1"
+    archive "$dir" "$out/$name.tar.gz"
+    krew "$name"
+}
+
+# The manifest of the plugin of kubectl, for krew.
+krew() {
+    cat >"$out/outrigger-$version-krew-linux-$architecture.yaml" <<YAML
+apiVersion: krew.googlecontainertools.github.com/v1alpha2
+kind: Plugin
+metadata:
+  name: outrigger
+spec:
+  version: v$version
+  shortDescription: Explain and check companion Pods on DPUs
+  description: |
+    Explains which rule gives which workload a companion, finds faults in an installation, and predicts what a change of
+    rules would do.
+  platforms:
+    - selector:
+        matchLabels: {os: linux, arch: $architecture}
+      uri: $url/$1.tar.gz
+      sha256: $(sha256sum "$out/$1.tar.gz" | cut -d' ' -f1)
+      bin: outrigger
+      files:
+        - {from: $1/outrigger, to: .}
+        - {from: $1/LICENSE, to: .}
+YAML
+}
+
+manifests() {
+    local control_plane overlay
+    control_plane=$(tests/controlplane/build.sh)
+    for overlay in infrastructure tenant all-in-one webhook-only; do
+        "$control_plane" kubectl kustomize "deploy/overlays/$overlay" >"$out/outrigger-$version-$overlay.yaml"
+    done
+    "$control_plane" kubectl kustomize deploy/crds >"$out/outrigger-$version-crds.yaml"
+    # As `helm package` would name and lay it out, without the time of packing that Helm writes into it. Directories of
+    # definitions and roles are links to those of deploy/, whose kustomizations .helmignore leaves out.
+    mkdir -p "$work/chart"
+    cp -rL deploy/helm/outrigger "$work/chart/outrigger"
+    find "$work/chart" -iname 'kustomization*' -delete
+    archive "$work/chart/outrigger" "$out/outrigger-$version.tgz"
+}
+
+# The bill of materials (CycloneDX) of the program. The tool writes beside each Cargo.toml, so it gets a copy.
+bill() {
+    local tool copy=$work/source
+    tool=$(tests/cyclonedx/build.sh)
+    mkdir "$copy"
+    git ls-files -z -- Cargo.toml Cargo.lock proto src tests | tar --null -T - -cf - | tar -C "$copy" -xf -
+    "$tool" cyclonedx --quiet --manifest-path "$copy/src/cli/Cargo.toml" --format json --spec-version 1.5 \
+        --target "$machine-unknown-linux-gnu" --override-filename bill >&2
+    sed "s|file://$copy|file:///src|g" "$copy/src/cli/bill.json" >"$out/outrigger-$version-linux-$architecture.cdx.json"
+}
+
+# What the changelog says of this version.
+notes() {
+    awk -v heading="## $version" '$0 == heading {found = 1; next} /^## / {found = 0} found' CHANGELOG.md >"$work/notes"
+    [ -s "$work/notes" ] || { echo "CHANGELOG.md has no section \"## $version\"" >&2; exit 1; }
+    { printf '# Outrigger %s\n' "$version"; cat "$work/notes"; } >"$out/outrigger-$version-notes.md"
+}
+
+command_line
+deploy/image.sh "$program" "$architecture" "$out/outrigger-$version-image-linux-$architecture.tar" >/dev/null
+manifests
+bill
+notes
+(cd "$out" && sha256sum -- * >"$work/SHA256SUMS" && mv "$work/SHA256SUMS" SHA256SUMS)
+if [ -n "$key" ]; then
+    openssl pkeyutl -sign -rawin -inkey "$key" ${SIGNING_PASSPHRASE:+-passin env:SIGNING_PASSPHRASE} -in "$out/SHA256SUMS" -out "$out/SHA256SUMS.sig"
+else
+    echo "not signed: SIGNING_KEY isn't set" >&2
+fi
+chmod 0644 "$out"/*
+ls -l --time-style=+ "$out" | awk 'NR > 1 {printf "%12d  %s\n", $5, $6}'

@@ -1,0 +1,95 @@
+//! The image, run: its user, its root, which is read-only, and nothing else.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use outrigger_tests::control_plane::ControlPlane;
+use outrigger_tests::outrigger::{Outrigger, get};
+use outrigger_tests::tenant::Tenant;
+use outrigger_tests::{eventually, holds, root};
+
+use crate::image::IMAGE;
+use crate::{directory, run};
+
+/// Unpacks the image into a directory, and writes a program that runs it with `shared` visible inside. `hosts` is its /etc/hosts.
+fn unpacked(dir: &Path, shared: &Path, hosts: &str) -> PathBuf {
+    let (image, program) = (dir.join("image"), dir.join("outrigger.sh"));
+    for path in [&image, &dir.join("image.run")] {
+        std::fs::create_dir_all(path).unwrap();
+    }
+    run("tar", &["-C", image.to_str().unwrap(), "-xzf", IMAGE.layer.to_str().unwrap()]);
+    std::fs::write(shared.join("hosts"), hosts).unwrap();
+    let inside = root().join("tests/release/inside.sh");
+    let text = format!(
+        "#!/bin/sh\nexec '{}' '{}' '{}' \"$@\"\n",
+        inside.display(),
+        image.display(),
+        shared.display()
+    );
+    std::fs::write(&program, text).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    program
+}
+
+#[test]
+fn every_subcommand_starts_inside() {
+    let dir = directory();
+    let program = unpacked(dir.path(), dir.path(), "");
+    let program = program.to_str().unwrap();
+    assert!(run(program, &["--version"]).starts_with(&format!("outrigger {} (", crate::VERSION)));
+    // `cmd="outrigger__subcmd__explain__subcmd__audit"`: the script names each subcommand, the hidden ones too.
+    let script = run(program, &["completion", "bash"]);
+    let named = script
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("cmd=\"outrigger__subcmd__")?.strip_suffix('"'));
+    let commands: BTreeSet<Vec<&str>> = named
+        .map(|name| name.split("__subcmd__").collect())
+        .filter(|words: &Vec<_>| !words.contains(&"help"))
+        .collect();
+    assert!(commands.len() > 12, "{commands:?}");
+    for words in commands {
+        let help = run(program, &[&words[..], &["--help"]].concat());
+        assert!(help.contains(&format!("Usage: outrigger {}", words.join(" "))), "{words:?}: {help}");
+    }
+}
+
+#[test]
+fn its_root_is_read_only() {
+    let dir = directory();
+    let program = unpacked(dir.path(), dir.path(), "");
+    let to = |place: &str| Command::new(&program).args(["crd", "--output-dir", place]).output().unwrap();
+    for place in ["/", "/etc"] {
+        let error = String::from_utf8(to(place).stderr).unwrap();
+        assert!(error.contains("Read-only file system"), "{place}: {error}");
+    }
+    // A volume can be written.
+    assert!(to(dir.path().to_str().unwrap()).status.success());
+}
+
+/// From a Pod of a tenant to its companion, and each part alive. The agent finds the manager by a name: the resolver of a
+/// static program works without files of the machine.
+#[tokio::test(flavor = "multi_thread")]
+async fn webhook_manager_and_agent_run_from_the_image() {
+    const NAME: &str = "api-gateway.local";
+    let dir = directory();
+    let plane = ControlPlane::start().unwrap();
+    let program = unpacked(dir.path(), &plane.dir, &format!("127.0.0.1 {NAME}\n"));
+    let mut outrigger = Outrigger::new(plane).unwrap();
+    outrigger.binary = program;
+    // It ends with the process of the tests.
+    let o: &'static Outrigger = Box::leak(Box::new(outrigger.started().await.unwrap()));
+    let tenant = Tenant::with_rule_only(o, "blue").await;
+    let manager = format!("--manager-address=https://{NAME}:{}", o.grpc_port);
+    let agent = tenant.start_agent_with_admin(&[manager]);
+    tenant.web("w").await;
+    tenant.companion().await;
+    for (part, port) in [("webhook", o.webhook_admin), ("manager", o.manager_admin), ("agent", agent)] {
+        eventually(&format!("{part} is alive"), || async {
+            let (status, body) = get(port, "/livez").await?;
+            holds(status == 200, body)
+        })
+        .await;
+    }
+}
