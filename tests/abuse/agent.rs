@@ -21,7 +21,7 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::is_modest;
+use crate::{alone, is_modest};
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -127,6 +127,7 @@ async fn without_a_filter_that_can_be_used_nothing_is_told() {
 /// Each has some 25,000 values, and 1.2 MB: a page of them, decoded as what it is, takes more than the agent may have.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_pods_do_not_exhaust_the_agent() {
+    let _alone = alone().await;
     const PODS: usize = 60;
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ab-large", &[("a", 1)]).await;
@@ -242,6 +243,7 @@ fn agent_of(t: &Tenant, port: u16) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hostile_manager_does_not_fill_the_tenants_etcd() {
+    let _alone = alone().await;
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ab-words", &[]).await;
     let mut rule = t.own_rule("r", rule_for("app", "web")).await.unwrap();
@@ -291,6 +293,7 @@ async fn a_hostile_manager_does_not_fill_the_tenants_etcd() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hostile_manager_does_not_exhaust_the_agent() {
+    let _alone = alone().await;
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ab-many", &[]).await;
     t.own_rule("r", rule_for("app", "web")).await.unwrap();

@@ -36,7 +36,7 @@ type Sent = Result<WatchResponse, Status>;
 
 /// A manager that receives workloads, and tells of companions what the test says.
 #[derive(Clone, Default)]
-struct Teller {
+pub(crate) struct Teller {
     told: Arc<Mutex<BTreeMap<String, Vec<Companion>>>>,
     streams: Arc<Mutex<Vec<mpsc::UnboundedSender<Sent>>>>,
     end: CancellationToken,
@@ -44,7 +44,7 @@ struct Teller {
 
 impl Teller {
     /// Starts it; without the call, as managers of earlier versions are, or with it.
-    async fn start(has_call: bool) -> (Self, u16) {
+    pub(crate) async fn start(has_call: bool) -> (Self, u16) {
         let this = Self::default();
         let port = this.serve(0, has_call).await;
         (this, port)
@@ -77,17 +77,17 @@ impl Teller {
         self.send(&workload(id, companions));
     }
 
-    fn send(&self, message: &Message) {
+    pub(crate) fn send(&self, message: &Message) {
         self.streams.lock().retain(|stream| stream.send(Ok(response(message.clone()))).is_ok());
     }
 
     /// Waits until an agent listens.
-    async fn is_heard(&self) {
+    pub(crate) async fn is_heard(&self) {
         eventually("an agent listens", || async { holds(!self.streams.lock().is_empty(), "none") }).await;
     }
 
     /// Ends all calls, and takes no more.
-    fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.end.cancel();
         self.streams.lock().clear();
     }

@@ -10,7 +10,7 @@ use outrigger_tests::tenant::{Tenant, rule_with};
 use outrigger_tests::{InWords, dry_run, eventually, gate, holds};
 use serde_json::{Value, json};
 
-use crate::is_modest;
+use crate::{alone, is_modest};
 
 fn pod(args: usize) -> Value {
     json!({"metadata": {"generateName": "p-", "labels": {"app": "web"}},
@@ -25,6 +25,7 @@ async fn is_gated(pods: &Api<Pod>, pod: &Value) -> Result<bool, String> {
 
 #[tokio::test]
 async fn a_flood_of_the_agents_gate_takes_bounded_memory() {
+    let _alone = alone().await;
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ab-gate", &[("a", 1)]).await;
     let port = gate::start_agent(&t, &[&t.source], &[]);

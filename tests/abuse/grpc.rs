@@ -18,14 +18,10 @@ use outrigger_tests::stream::{self, about, update};
 use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{InWords, eventually, holds};
 use serde_json::json;
-use tokio::sync::Mutex;
 use tonic::Code;
 use tonic::transport::Channel;
 
-use crate::{is_modest, neighbour};
-
-/// Attacks come one after the other: what one takes is not another's.
-static ALONE: Mutex<()> = Mutex::const_new(());
+use crate::{alone, is_modest, neighbour};
 
 pub(crate) async fn channel(o: &Outrigger, tenant: &str) -> Channel {
     stream::channel(&o.client_tls(tenant, &[&tenant_identity(tenant)]), o.grpc_port).await.unwrap()
@@ -38,7 +34,7 @@ async fn say(o: &Outrigger, tenant: &str, message: Bytes) -> tonic::Status {
 
 #[tokio::test]
 async fn workloads_of_two_bytes_are_refused_before_they_are_decoded() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let o = Outrigger::shared().await;
     let neighbour = neighbour(o, "ab-quiet").await;
     let t = Tenant::without_agent(o, "ab-empty", &[]).await;
@@ -85,7 +81,7 @@ async fn hold(channel: &Channel, tenant: &str, length: u32) {
 
 #[tokio::test]
 async fn messages_that_never_end_hold_up_nobody_else() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let o = Outrigger::shared().await;
     let _loud = Tenant::without_agent(o, "ab-hold", &[]).await;
     let loud = channel(o, "ab-hold").await;
@@ -114,7 +110,7 @@ async fn messages_that_never_end_hold_up_nobody_else() {
 
 #[tokio::test]
 async fn calls_for_rules_are_slowed_down_and_then_refused_and_others_go_on() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let o = Outrigger::shared().await;
     let loud = Tenant::without_agent(o, "ab-calls", &[]).await;
     let quiet = Tenant::without_agent(o, "ab-few", &[]).await;
@@ -168,7 +164,7 @@ async fn calls_for_rules_are_slowed_down_and_then_refused_and_others_go_on() {
 
 #[tokio::test]
 async fn one_identity_cannot_use_up_the_connections() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let o = Outrigger::shared().await;
     let neighbour = neighbour(o, "ab-conn-q").await;
     let loud = Tenant::without_agent(o, "ab-conn", &[]).await;

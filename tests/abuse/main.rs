@@ -9,8 +9,10 @@ mod agent;
 mod companions;
 mod gate;
 mod grpc;
+mod nodes;
 mod port;
 mod rules;
+mod watch;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -29,7 +31,14 @@ use outrigger_tests::stream::{Opened, update};
 use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{InWords, create, dry_run, eventually};
 use serde_json::json;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
+
+/// Attacks that take much of the machine come one after the other: what one takes is not another's.
+async fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::const_new(());
+    ALONE.lock().await
+}
 
 /// What a neighbour does all the time.
 #[derive(Debug, Clone, Copy)]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::{is_modest, neighbour};
+use crate::{alone, is_modest, neighbour};
 
 /// The argument that its webhook alone has.
 fn webhook(o: &Outrigger) -> String {
@@ -24,6 +24,7 @@ fn stranger(o: &Outrigger) -> ClientTls {
 
 #[tokio::test]
 async fn requests_that_never_end_take_no_memory_from_others() {
+    let _alone = alone().await;
     let o = Outrigger::shared().await;
     let neighbour = neighbour(o, "hold").await;
     let mut attack = Vec::new();
@@ -43,6 +44,7 @@ async fn requests_that_never_end_take_no_memory_from_others() {
 
 #[tokio::test]
 async fn connections_that_say_nothing_keep_nobody_out() {
+    let _alone = alone().await;
     let o = Outrigger::shared().await;
     let neighbour = neighbour(o, "idle").await;
     let mut silent = Vec::new();
@@ -82,6 +84,7 @@ async fn refusal(t: &Tenant, pod: &Value) -> Option<String> {
 
 #[tokio::test]
 async fn what_takes_long_or_much_is_refused_and_holds_nobody_up() {
+    let _alone = alone().await;
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "much", &[("a", 1)]).await;
     let neighbour = neighbour(o, "beside").await;

@@ -10,13 +10,10 @@ use outrigger_tests::stream::{Opened, about, update};
 use outrigger_tests::tenant::{self, Tenant};
 use outrigger_tests::{InWords, eventually, holds};
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::OnceCell;
 
 use crate::grpc::channel;
-use crate::{is_modest, neighbour};
-
-/// Attacks come one after the other: what one takes is not another's.
-static ALONE: Mutex<()> = Mutex::const_new(());
+use crate::{alone, is_modest, neighbour};
 
 /// An installation that no other file's tests use.
 async fn stage() -> &'static Outrigger {
@@ -81,7 +78,7 @@ async fn tell(t: &Tenant, count: usize, node: &str) -> Opened {
 
 #[tokio::test]
 async fn rules_of_many_values_are_refused_with_their_field() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let o = stage().await;
     let t = Tenant::without_agent(o, "ab-junk", &[]).await;
     let neighbour = neighbour(o, "ab-junk-q").await;
@@ -131,7 +128,7 @@ async fn is_full(t: &Tenant, more: impl AsyncFn() -> Result<(), String>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn as_much_as_the_limits_admit_is_served_also_after_a_restart() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let o = stage().await;
     let first = neighbour(o, "ab-full-q").await;
     // Few large texts, through the API server. Each becomes companions that are as large.
@@ -180,7 +177,7 @@ async fn as_much_as_the_limits_admit_is_served_also_after_a_restart() {
 async fn rules_that_match_everything_are_matched_up_to_a_limit() {
     const RULES: usize = 100;
     const COMPANIONS: usize = 500;
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let o = stage().await;
     let neighbour = neighbour(o, "ab-all-q").await;
     let t = Tenant::without_agent(o, "ab-all", &[]).await;

@@ -21,7 +21,7 @@ const OVERLAYS: [(&str, &[&str]); 4] = [
 ];
 
 /// What is added to an overlay: the overlay, the component, and the chart's values that make the same of it.
-const COMPONENTS: [(&str, &str, &[&str]); 8] = [
+const COMPONENTS: [(&str, &str, &[&str]); 10] = [
     ("infrastructure", "liqo", &["--set", "crds.liqo=false,manager.manageOffloading=false"]),
     (
         "infrastructure",
@@ -41,6 +41,12 @@ const COMPONENTS: [(&str, &str, &[&str]); 8] = [
         "no-pod-conditions",
         &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.podConditions=false"],
     ),
+    (
+        "tenant",
+        "node-conditions",
+        &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.nodes.conditions=true"],
+    ),
+    ("tenant", "node-taints", &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.nodes.taints=true"]),
     ("tenant", "gate", &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.gate.enabled=true"]),
 ];
 

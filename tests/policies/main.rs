@@ -172,6 +172,7 @@ async fn expressions_fit_the_types() {
         "webhooks/emergency.yaml",
         "deploy/base/agent/rbac.yaml",
         "deploy/base/agent-conditions/rbac.yaml",
+        "deploy/base/agent-nodes/rbac.yaml",
     ];
     let objects: Vec<Value> = files.into_iter().flat_map(emergency::objects).collect();
     let of = |kind: &str| objects.iter().filter(|o| o["kind"] == kind).cloned().collect::<Vec<_>>();

@@ -63,6 +63,7 @@ impl Setup {
             "machines/rbac",
             "agent/rbac",
             "agent-conditions/rbac",
+            "agent-nodes/rbac",
             "manager/rbac",
         ] {
             infra.apply_file(&format!("deploy/base/{part}.yaml")).unwrap();

@@ -31,6 +31,7 @@ pub mod scenarios;
 pub mod shipped;
 pub mod stream;
 pub mod tenant;
+pub mod watch;
 pub mod wire;
 pub mod wrapped;
 pub mod writes;

@@ -3,7 +3,7 @@
 //! **In**: watches of the Pods of the configured namespaces and of the tenant's rules; a stream from the manager, of how
 //! companions are. **Out**: a workload stream to the manager, with all workloads first and then each change; the rules in the
 //! infrastructure cluster, and their status in the tenant's cluster ([`rules`]); conditions and Events of Pods, of their
-//! companions (`companions`). **Callers**: `outrigger agent`, and the tests.
+//! companions (`companions`); and, where the tenant wants it, a condition and a taint of its Nodes (`nodes`). **Callers**: `outrigger agent`, and the tests.
 //!
 //! The stream is level-based and not acknowledged. After an interruption the agent reconnects with exponential backoff
 //! and sends all workloads again.
@@ -18,8 +18,10 @@ mod context;
 mod gate;
 mod metrics;
 mod namespaces;
+mod nodes;
 pub mod pod;
 mod pod_watches;
+mod queue;
 pub mod rules;
 mod sender;
 mod settings;
@@ -50,6 +52,7 @@ use crate::context::Context;
 pub use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::namespaces::{CONFIG_MAP, Scope};
+use crate::nodes::Hosts;
 use crate::rules::{RuleStore, Syncer};
 use crate::sender::Sender;
 pub use crate::settings::AgentArgs;
@@ -103,7 +106,8 @@ pub fn assemble(
     let board = Arc::new(Board::new(context.environment.clock, args.report_companions_after));
     let store = Arc::new(WorkloadStore::new(board.clone()));
     report(process, &store, &board, &context.metrics);
-    tell_companions(process, &context, &store, &board);
+    let hosts = hosts(process, &context, &args);
+    tell_companions(process, &context, &store, &board, hosts);
 
     let rules = watch_rules(process, &context, &args.rules_namespace);
     let selection = selection(process, &context, rules.as_ref(), allowed);
@@ -193,15 +197,26 @@ fn selection(
     receiver
 }
 
+/// Starts to write to Nodes what the manager tells of their DPUs, if the tenant wants that.
+fn hosts(process: &Process, context: &Arc<Context>, args: &AgentArgs) -> Option<Arc<Hosts>> {
+    if !args.node_conditions {
+        return None;
+    }
+    let hosts = Arc::new(Hosts::new(context.environment.clock, args.node_taints));
+    nodes::start(process, context, &hosts);
+    Some(hosts)
+}
+
 /// Starts to follow what the manager tells of companions, and to write it to Pods.
 fn tell_companions(
     process: &Process,
     context: &Arc<Context>,
     store: &Arc<WorkloadStore>,
     board: &Arc<Board>,
+    hosts: Option<Arc<Hosts>>,
 ) {
     let unsupported = process.readiness.warning("companions");
-    let follower = Follower { context: context.clone(), board: board.clone(), unsupported };
+    let follower = Follower { context: context.clone(), board: board.clone(), hosts, unsupported };
     process.spawn("companions", follower.run());
     let writer = Writer {
         context: context.clone(),

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicI64;
 
 use outrigger_proto::v1::workload_chunked_stream_request::Message;
 use outrigger_runtime::metrics;
-use prometheus_client::encoding::EncodeLabelValue;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -22,6 +22,7 @@ pub(crate) struct Metrics {
     companion_watch_ends: Family<[(&'static str, WatchEnd); 1], Counter>,
     ordered: Family<[(&'static str, GateState); 1], Gauge<i64, AtomicI64>>,
     condition_writes: Family<[(&'static str, WriteOutcome); 1], Counter>,
+    node_writes: Family<NodeWrite, Counter>,
 }
 
 /// How a call for the state of companions has ended.
@@ -35,7 +36,21 @@ pub(crate) enum WatchEnd {
     Unsupported,
 }
 
-/// What came of a write of the conditions of a Pod.
+/// Which part of a Node was written, and the outcome.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NodeWrite {
+    part: NodePart,
+    outcome: WriteOutcome,
+}
+
+/// What of a Node is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum NodePart {
+    Condition,
+    Taint,
+}
+
+/// What came of a write of a Pod's conditions, or of a Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum WriteOutcome {
     Ok,
@@ -79,12 +94,16 @@ impl Metrics {
         metrics::AGENT_COMPANION_WATCH.register(registry, this.companion_watch.clone());
         metrics::AGENT_COMPANION_WATCH_ENDS.register(registry, this.companion_watch_ends.clone());
         metrics::AGENT_CONDITION_WRITES.register(registry, this.condition_writes.clone());
+        metrics::AGENT_NODE_WRITES.register(registry, this.node_writes.clone());
         // They are shown before anything has happened.
         for how in [WatchEnd::Closed, WatchEnd::Failed, WatchEnd::Unsupported] {
             let _ = this.companion_watch_ends.get_or_create(&[("outcome", how)]);
         }
         for outcome in [WriteOutcome::Ok, WriteOutcome::Failed, WriteOutcome::Forbidden] {
             let _ = this.condition_writes.get_or_create(&[("outcome", outcome)]);
+            for part in [NodePart::Condition, NodePart::Taint] {
+                let _ = this.node_writes.get_or_create(&NodeWrite { part, outcome });
+            }
         }
         metrics::AGENT_ORDERED_RULES.register(registry, this.ordered.clone());
         this.ordered_rules(false, 0);
@@ -116,6 +135,11 @@ impl Metrics {
 
     pub(crate) fn condition_write(&self, outcome: WriteOutcome) {
         self.condition_writes.get_or_create(&[("outcome", outcome)]).inc();
+    }
+
+    pub(crate) fn node_write(&self, taint: bool, outcome: WriteOutcome) {
+        let part = if taint { NodePart::Taint } else { NodePart::Condition };
+        self.node_writes.get_or_create(&NodeWrite { part, outcome }).inc();
     }
 
     pub(crate) fn round(&self, outcome: RoundOutcome) {

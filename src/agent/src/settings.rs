@@ -63,6 +63,16 @@ pub struct AgentArgs {
     #[arg(long, env = "OUTRIGGER_REPORT_COMPANIONS_AFTER", default_value = "15s", value_parser = duration, value_name = "DURATION")]
     pub report_companions_after: Duration,
 
+    /// Write the condition outrigger.dev/DPUReady on the Nodes of this cluster that are hosts of the Tenant. The role and policy
+    /// outrigger-agent-nodes permit it.
+    #[arg(long, env = "OUTRIGGER_NODE_CONDITIONS")]
+    pub node_conditions: bool,
+
+    /// Also taint these Nodes with outrigger.dev/dpu-not-ready:NoSchedule while their DPUs take no companions, which keeps new
+    /// Pods away that don't tolerate it. The role outrigger-agent-node-taints permits it.
+    #[arg(long, env = "OUTRIGGER_NODE_TAINTS", requires = "node_conditions")]
+    pub node_taints: bool,
+
     /// PEM file with the CA certificates that verify the manager's certificate.
     #[arg(long, env = "OUTRIGGER_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,

@@ -14,6 +14,7 @@ pub mod conditions;
 pub mod device_claim;
 pub mod machine;
 pub mod namespace_offloading;
+pub mod node;
 mod null;
 pub mod pod;
 pub mod rule_wire;

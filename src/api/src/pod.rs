@@ -114,7 +114,7 @@ struct Metadata {
     owner_references: Option<Vec<OwnerReference>>,
 }
 
-fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+pub(crate) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let Some(read) = Option::<Metadata>::deserialize(deserializer)? else {
         return Ok(ObjectMeta::default());
     };

@@ -315,7 +315,7 @@ impl Context {
         self.companions_touched(state, keys);
     }
 
-    /// Companions may be other than before, or wanted in another way: what the tenant is told of them may change, and each gets a
+    /// Companions may be other than before, or wanted in another way: what is sent to the tenant about them may change, and each gets a
     /// step.
     pub(crate) fn companions_touched(&self, state: &TenantState, keys: Vec<CompanionKey>) {
         let now = self.environment.clock.wall();

@@ -28,7 +28,7 @@ pub mod telemetry;
 pub mod tls;
 pub mod watch;
 
-pub use outrigger_api::pod;
+pub use outrigger_api::{node, pod};
 pub use process::Process;
 
 #[cfg(test)]

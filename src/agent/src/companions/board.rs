@@ -15,9 +15,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::decide::{Condition, Conditions, Knowledge, Status, decide};
-use super::queue::Queue;
 use super::told::Companions;
 use crate::bucket::{Bucket, Rate};
+use crate::queue::Queue;
 
 /// Writes of all Pods.
 const WRITES: Rate = Rate { burst: 50.0, minute: 1500.0 };
@@ -92,7 +92,7 @@ pub(crate) struct Board {
 #[derive(Debug)]
 struct State {
     pods: HashMap<WorkloadId, Known>,
-    queue: Queue,
+    queue: Queue<WorkloadId>,
     link: Link,
     /// Number of the current stream.
     stream: u64,

@@ -12,7 +12,6 @@
 mod board;
 mod decide;
 mod follow;
-mod queue;
 mod told;
 mod writer;
 

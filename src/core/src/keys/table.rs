@@ -40,7 +40,7 @@ impl Form {
             Self::Finalizer => "Finalizers",
             Self::Gate => "Scheduling gates",
             Self::Resource => "Extended resources",
-            Self::Condition => "Conditions of Pods",
+            Self::Condition => "Conditions of Pods and Nodes",
         }
     }
 }
@@ -164,6 +164,9 @@ keys! {
     /// Nothing of a tenant may start until what the former tenant ran there is gone, so no Pod of a tenant may tolerate it.
     pub const HANDOVER = "outrigger.dev/handover",
         Taint on "Nodes of DPUs" by "manager": "`=<next tenant>:NoSchedule`: the DPU is being handed over, nothing new starts on it";
+    /// Its effect never evicts: a failure of the platform must not end what runs in the tenant's cluster.
+    pub const DPU_NOT_READY = "outrigger.dev/dpu-not-ready",
+        Taint on "Nodes in a tenant's cluster" by "agent, with `--node-taints`": "`:NoSchedule`: the host's DPU takes no companions, so no new Pods that need one should start there";
     pub const NOT_ALLOWED = "virtual-node.liqo.io/not-allowed",
         Taint on "virtual nodes" by "Liqo": "`=true:NoExecute`: only Pods of offloaded namespaces";
     pub const NODE_NOT_READY = "node.kubernetes.io/not-ready",
@@ -196,6 +199,8 @@ keys! {
     /// It differs from [`COMPANIONS_CONDITION`] by its case only.
     pub const COMPANIONS_GATE = "outrigger.dev/companions",
         Condition on "Pods in a tenant's cluster with this readiness gate" by "agent": "`True`: all companions are ready for which the Pod waits";
+    pub const DPU_READY = "outrigger.dev/DPUReady",
+        Condition on "Nodes in a tenant's cluster" by "agent, with `--node-conditions`": "Whether the host has a DPU that takes companions, and if not, why. Only on hosts of the Tenant";
 }
 
 #[cfg(test)]

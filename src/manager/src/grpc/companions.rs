@@ -1,4 +1,4 @@
-//! `outrigger.companion.v1.CompanionService`: what has become of companions and of hosts' DPUs goes out.
+//! `outrigger.companion.v1.CompanionService`: the status of companions and of hosts' DPUs is sent to agents.
 //!
 //! The replica that receives the tenant's workloads tells of them: it alone knows all of what is wanted. A call to another replica
 //! waits for the tenant's stream, and ends when it doesn't come. Nothing is stored for a reader but which workloads have changed;
@@ -280,7 +280,7 @@ fn workload(told: Told) -> WorkloadCompanions {
     WorkloadCompanions { workload_id: id.as_str().to_owned(), companions }
 }
 
-/// Of a companion of an admin rule only its state and its cause are told, and whether the workload waits for it.
+/// Of a companion of an admin rule only its state and its cause are sent, and whether the workload waits for it.
 fn companion(told: ToldCompanion, texts: &mut usize) -> Companion {
     let ToldCompanion { rule, outcome, faults } = told;
     let cause = outcome.progress.cause;

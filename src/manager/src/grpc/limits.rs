@@ -79,7 +79,7 @@ pub const RULE_CALL_PATIENCE: Duration = Duration::from_secs(10);
 /// Seconds of `ruleCallsPerSecond` and `ruleBytesPerSecond` that may come at once after a pause.
 pub const RULE_BURST_SECONDS: u32 = 10;
 
-/// Messages that a call for companions may be told in a second. Who reads slower is told less: of each workload the last state.
+/// Messages that a call for companions may send in a second. A slower reader receives fewer: of each workload the last state.
 pub const WATCH_MESSAGES_PER_SECOND: u64 = 5_000;
 
 /// Time in which changes of one workload become one message.

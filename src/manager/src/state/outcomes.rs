@@ -1,4 +1,4 @@
-//! What has become of each workload's companions, and of the DPU of each host: what the tenant's agent is told.
+//! The status of each workload's companions and of the DPU of each host, which is sent to the tenant's agent.
 //!
 //! An outcome is kept so that it is known since when it is so, whether a companion has been ready before, and how many there are of
 //! which cause. There is one for each match, as there is one companion. Who follows the outcomes has a set of the workloads that
@@ -25,7 +25,7 @@ use super::registry::Registry;
 /// Workloads that a follower may have in its set beyond twice those that are known. Those that are gone are dropped then.
 const SPARE: usize = 1024;
 
-/// What has become of a companion.
+/// The status of a companion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub progress: Progress,
@@ -340,7 +340,7 @@ impl TenantData {
         }
     }
 
-    /// What has become of a companion, if something is to be told of it.
+    /// The status of a companion, if there is something to send about it.
     fn outcome(
         &self,
         key: &CompanionKey,

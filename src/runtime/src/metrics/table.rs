@@ -157,6 +157,9 @@ table! {
     AGENT_CONDITION_WRITES = plain("agent_condition_writes", Counter, &[Agent],
         &[("outcome", OneOf(&["Ok", "Failed", "Forbidden"]))],
         "Writes of conditions of Pods; Forbidden: the agent's role or a policy doesn't allow it");
+    AGENT_NODE_WRITES = plain("agent_node_writes", Counter, &[Agent],
+        &[("part", OneOf(&["Condition", "Taint"])), ("outcome", OneOf(&["Ok", "Failed", "Forbidden"]))],
+        "Writes of Nodes, of their condition DPUReady or of their taint; Forbidden: the agent's role or a policy doesn't allow it");
     AGENT_ORDERED_RULES = plain("agent_ordered_rules", Gauge, &[Agent], &[("gate", OneOf(&["Served", "Missing"]))],
         "Valid rules of the tenant's cluster with the ordering BeforeReady, by whether the agent serves the webhook that adds the readiness gate. Missing: Pods don't wait for their companions");
 }

@@ -179,7 +179,7 @@ fn changes_of_one_workload_are_one_message_with_the_last_state() {
     assert_eq!(world.data.outcomes.next_workload(number), None);
     world.shows("w0", |o| o.ready = true);
     assert_eq!(world.data.outcomes.next_workload(number), None, "nothing has changed");
-    // A rule that has workloads wait changes what is told of each.
+    // A rule that has workloads wait changes what is sent about each.
     let mut ordered = rule("BeforeReady");
     ordered["metadata"]["generation"] = json!(2);
     let touched = world.data.apply_rule(&serde_json::from_value(ordered).unwrap());

@@ -1,26 +1,37 @@
-//! The Pods that have to be examined, now or later.
+//! The Pods or Nodes that have to be examined, now or later.
 //!
-//! Each Pod is in it at most once for now and once for later, so however often something changes, memory doesn't grow.
+//! Each is in it at most once for now and once for later, so however often something changes, memory doesn't grow.
 
 use std::collections::BTreeSet;
+use std::hash::Hash;
 
-use outrigger_core::ids::WorkloadId;
 use outrigger_core::map::HashMap;
 use tokio::time::Instant;
 
-#[derive(Debug, Default)]
-pub(super) struct Queue {
-    /// Pods whose readiness depends on it.
-    urgent: BTreeSet<WorkloadId>,
-    others: BTreeSet<WorkloadId>,
-    later: BTreeSet<(Instant, WorkloadId)>,
-    /// When each Pod of `later` is due.
-    due: HashMap<WorkloadId, Instant>,
+#[derive(Debug)]
+pub(crate) struct Queue<K> {
+    /// Those that wait for it: Pods whose readiness depends on it.
+    urgent: BTreeSet<K>,
+    others: BTreeSet<K>,
+    later: BTreeSet<(Instant, K)>,
+    /// When each of `later` is due.
+    due: HashMap<K, Instant>,
 }
 
-impl Queue {
-    /// Adds a Pod for now.
-    pub(super) fn push(&mut self, id: WorkloadId, urgent: bool) {
+impl<K> Default for Queue<K> {
+    fn default() -> Self {
+        Self {
+            urgent: BTreeSet::new(),
+            others: BTreeSet::new(),
+            later: BTreeSet::new(),
+            due: HashMap::default(),
+        }
+    }
+}
+
+impl<K: Ord + Hash + Clone> Queue<K> {
+    /// Adds one for now.
+    pub(crate) fn push(&mut self, id: K, urgent: bool) {
         if urgent {
             self.urgent.insert(id)
         } else {
@@ -28,16 +39,16 @@ impl Queue {
         };
     }
 
-    /// Adds a Pod for later, in place of an earlier entry for later.
-    pub(super) fn push_later(&mut self, id: WorkloadId, at: Instant) {
+    /// Adds one for later, in place of an earlier entry for later.
+    pub(crate) fn push_later(&mut self, id: K, at: Instant) {
         if let Some(before) = self.due.insert(id.clone(), at) {
             self.later.remove(&(before, id.clone()));
         }
         self.later.insert((at, id));
     }
 
-    /// Returns the next Pod that is due, urgent ones first.
-    pub(super) fn pop(&mut self, now: Instant, urgent: impl Fn(&WorkloadId) -> bool) -> Option<WorkloadId> {
+    /// Returns the next one that is due, urgent ones first.
+    pub(crate) fn pop(&mut self, now: Instant, urgent: impl Fn(&K) -> bool) -> Option<K> {
         while self.later.first().is_some_and(|(at, _)| *at <= now)
             && let Some((_, id)) = self.later.pop_first()
         {
@@ -48,13 +59,13 @@ impl Queue {
         self.urgent.pop_first().or_else(|| self.others.pop_first())
     }
 
-    /// Returns when the next Pod of those for later is due.
-    pub(super) fn next_due(&self) -> Option<Instant> {
+    /// Returns when the next one of those for later is due.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
         self.later.first().map(|(at, _)| *at)
     }
 
-    /// Removes a Pod.
-    pub(super) fn remove(&mut self, id: &WorkloadId) {
+    /// Removes one.
+    pub(crate) fn remove(&mut self, id: &K) {
         self.urgent.remove(id);
         self.others.remove(id);
         if let Some(at) = self.due.remove(id) {
@@ -67,12 +78,14 @@ impl Queue {
 mod tests {
     use std::time::Duration;
 
+    use outrigger_core::ids::WorkloadId;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn each_pod_is_due_once_and_urgent_ones_first() {
+    async fn each_is_due_once_and_urgent_ones_first() {
         let id = |name: &str| WorkloadId::new(name).unwrap();
-        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (mut queue, now) = (Queue::<WorkloadId>::default(), Instant::now());
         let second = |n| now + Duration::from_secs(n);
         queue.push(id("a"), false);
         queue.push(id("a"), false);

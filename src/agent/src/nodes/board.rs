@@ -1,0 +1,336 @@
+//! The tenant's Nodes, with what the manager told of each, and which of them have to be written.
+//!
+//! All limits of rates are kept here. Level-based: however often a DPU changes, the next write of its Node holds the last state.
+
+use std::time::Duration;
+
+use outrigger_core::map::HashMap;
+use outrigger_core::reason::Cause;
+use outrigger_proto::companion::HostStatus;
+use outrigger_runtime::cache;
+use outrigger_runtime::environment::Clock;
+use outrigger_runtime::node::Node;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::decide::{Change, Knowledge, Marks, decide};
+use crate::bucket::{Bucket, Rate};
+use crate::companions::Link;
+use crate::queue::Queue;
+
+/// Writes of all Nodes.
+const WRITES: Rate = Rate { burst: 100.0, minute: 1500.0 };
+/// Writes of one Node, as of one Pod: of a DPU that comes and goes the first changes are written at once, then one every ten seconds.
+const NODE_WRITES: Rate = Rate { burst: 5.0, minute: 6.0 };
+/// Hosts that are remembered; what a manager tells beyond is dropped. Kubernetes is made for 5,000 Nodes.
+const MAX_HOSTS: usize = 20_000;
+/// Longest name of a Node.
+const MAX_NAME: usize = 253;
+/// Time for which a stream has to be complete before silence about a Node means that it is no host of the tenant's: a manager that
+/// has just started may not have read the Tenant.
+const SILENCE: Duration = Duration::from_secs(10);
+/// Pause after the API server has forbidden a kind of write. Only an administrator can change that.
+const FORBIDDEN: Duration = Duration::from_secs(300);
+/// Longest pause after a write has failed.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+
+/// What of a Node is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Condition,
+    Taint,
+}
+
+/// What came of the write of a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Written,
+    Failed,
+    Forbidden,
+}
+
+/// A write of a Node.
+#[derive(Debug)]
+pub(super) struct Write {
+    pub name: String,
+    pub uid: String,
+    /// What the Node has, from which the change was computed.
+    pub has: Marks,
+    pub change: Change,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    clock: Clock,
+    /// The tenant wants the taint.
+    taints: bool,
+    state: Mutex<State>,
+    /// Wakes a writer.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    nodes: HashMap<String, Known>,
+    /// What the current stream told, also of hosts whose Nodes don't exist yet.
+    told: HashMap<String, Option<Cause>>,
+    queue: Queue<String>,
+    link: Link,
+    writes: Bucket,
+    /// When each part may be tried again.
+    forbidden: [Option<Instant>; 2],
+}
+
+/// A Node.
+#[derive(Debug)]
+struct Known {
+    uid: String,
+    has: Marks,
+    deleted: bool,
+    /// It is being written.
+    busy: bool,
+    /// Failed writes in a row.
+    failures: u32,
+    /// No write before that.
+    pause: Option<Instant>,
+    writes: Option<Bucket>,
+}
+
+/// What has to be done for a Node.
+enum Step {
+    Nothing,
+    Later(Instant),
+    /// No write of any Node before that.
+    Full(Instant),
+    Write(Box<Write>),
+}
+
+impl Hosts {
+    pub(crate) fn new(clock: Clock, taints: bool) -> Self {
+        let now = clock.now();
+        let state = State {
+            nodes: HashMap::default(),
+            told: HashMap::default(),
+            queue: Queue::default(),
+            link: Link::Down(now),
+            writes: Bucket::new(WRITES, now),
+            forbidden: [None; 2],
+        };
+        Self { clock, taints, state: Mutex::new(state), changed: Notify::new() }
+    }
+
+    /// Records a change of a Node. Most, kubelets' heartbeats among them, don't concern it.
+    pub(super) fn node(&self, change: cache::Change<Node>) {
+        let mut state = self.state.lock();
+        match change {
+            cache::Change::Gone { name, .. } => {
+                state.queue.remove(&name);
+                state.nodes.remove(&name);
+            }
+            cache::Change::Applied(node) => {
+                let has = Marks::of(&node);
+                let deleted = node.metadata.deletion_timestamp.is_some();
+                let (name, uid) =
+                    (node.metadata.name.unwrap_or_default(), node.metadata.uid.unwrap_or_default());
+                match state.nodes.get_mut(&name) {
+                    Some(known) if known.uid == uid => {
+                        if known.has == has && known.deleted == deleted {
+                            return;
+                        }
+                        (known.has, known.deleted) = (has, deleted);
+                    }
+                    _ => _ = state.nodes.insert(name.clone(), Known::new(uid, has, deleted)),
+                }
+                state.queue.push(name, false);
+            }
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// A stream is open, which tells all hosts.
+    pub(crate) fn opened(&self) {
+        let mut state = self.state.lock();
+        state.told.clear();
+        state.link = Link::Open { since: self.clock.now(), complete: None };
+    }
+
+    /// The manager told of a host.
+    pub(crate) fn told(&self, host: HostStatus) {
+        let cause = match host.reason.parse() {
+            _ if host.dpu_ready => None,
+            Ok(cause) => Some(cause),
+            Err(_) => Some(Cause::Unknown),
+        };
+        let name = host.node_name;
+        let mut state = self.state.lock();
+        if cause == Some(Cause::HostNotListed) {
+            state.told.remove(&name);
+        } else {
+            let room = state.told.len() < MAX_HOSTS || state.told.contains_key(&name);
+            if !room || name.len() > MAX_NAME {
+                return;
+            }
+            state.told.insert(name.clone(), cause);
+        }
+        if state.nodes.contains_key(&name) {
+            state.queue.push(name, false);
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// The manager has told everything.
+    pub(crate) fn complete(&self) {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        if let Link::Open { complete, .. } = &mut state.link {
+            *complete = Some(now);
+        }
+        state.push_all();
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// There is no stream.
+    pub(crate) fn down(&self) {
+        self.state.lock().link = Link::Down(self.clock.now());
+    }
+
+    /// Waits for the next write.
+    pub(super) async fn next(&self) -> Write {
+        loop {
+            let changed = self.changed.notified();
+            let wake = match self.take() {
+                Ok(write) => {
+                    // Another writer may have something to do too.
+                    self.changed.notify_one();
+                    return write;
+                }
+                Err(wake) => wake,
+            };
+            let Some(at) = wake else {
+                changed.await;
+                continue;
+            };
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = sleep_until(at) => {}
+            }
+        }
+    }
+
+    /// Returns the next write, or when there may be one.
+    fn take(&self) -> Result<Write, Option<Instant>> {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        while let Some(name) = state.queue.pop(now, |_| false) {
+            match state.examine(&name, self.taints, now) {
+                Step::Nothing => {}
+                Step::Later(at) => state.queue.push_later(name, at),
+                Step::Full(at) => {
+                    state.queue.push(name, false);
+                    return Err(Some(at));
+                }
+                Step::Write(write) => return Ok(*write),
+            }
+        }
+        Err(state.queue.next_due())
+    }
+
+    /// Records what came of a write.
+    pub(super) fn done(&self, name: &str, outcomes: &[(Part, Outcome)], jitter: f64) {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        for (part, outcome) in outcomes {
+            match outcome {
+                Outcome::Written => state.forbidden[*part as usize] = None,
+                Outcome::Forbidden => state.forbidden[*part as usize] = Some(now + FORBIDDEN),
+                Outcome::Failed => {}
+            }
+        }
+        let Some(known) = state.nodes.get_mut(name) else { return };
+        known.busy = false;
+        if outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Failed) {
+            let pause = Duration::from_secs(1 << known.failures.min(6)).min(MAX_PAUSE);
+            known.pause = Some(now + pause.mul_f64(0.5 + jitter / 2.0));
+            known.failures = known.failures.saturating_add(1);
+        } else {
+            (known.failures, known.pause) = (0, None);
+        }
+        // It may have changed meanwhile.
+        state.queue.push(name.to_owned(), false);
+        drop(state);
+        self.changed.notify_one();
+    }
+}
+
+impl State {
+    fn push_all(&mut self) {
+        for name in self.nodes.keys() {
+            self.queue.push(name.clone(), false);
+        }
+    }
+
+    /// What is known of the DPU of a Node, and when silence about it will mean something.
+    fn knowledge(&self, name: &str, now: Instant) -> (Knowledge, Option<Instant>) {
+        let Link::Open { complete, .. } = self.link else { return (Knowledge::Unknown, None) };
+        if let Some(cause) = self.told.get(name) {
+            return (Knowledge::Told(*cause), None);
+        }
+        match complete.map(|at| at + SILENCE) {
+            Some(silent) if silent <= now => (Knowledge::Absent, None),
+            silent => (Knowledge::Unknown, silent),
+        }
+    }
+
+    /// Compares a Node with what it should have.
+    fn examine(&mut self, name: &str, taints: bool, now: Instant) -> Step {
+        let (knowledge, due) = self.knowledge(name, now);
+        let Some(known) = self.nodes.get_mut(name) else { return Step::Nothing };
+        // A write in progress examines the Node once more.
+        if known.busy || known.deleted {
+            return Step::Nothing;
+        }
+        let mut change = decide(knowledge, &known.has, taints);
+        let mut later = due;
+        let [condition, taint] = self.forbidden.map(|until| until.filter(|until| *until > now));
+        if let Some(until) = condition.filter(|_| change.condition.take().is_some()) {
+            later = Some(later.map_or(until, |later| later.min(until)));
+        }
+        if let Some(until) = taint.filter(|_| change.taint.take().is_some()) {
+            later = Some(later.map_or(until, |later| later.min(until)));
+        }
+        if change.is_empty() {
+            return later.map_or(Step::Nothing, Step::Later);
+        }
+        if let Some(pause) = known.pause.filter(|pause| *pause > now) {
+            return Step::Later(pause);
+        }
+        let writes = known.writes.get_or_insert_with(|| Bucket::new(NODE_WRITES, now));
+        let (own, all) = (writes.next(NODE_WRITES, now), self.writes.next(WRITES, now));
+        if own > now {
+            return Step::Later(own);
+        }
+        if all > now {
+            return Step::Full(all);
+        }
+        writes.spend(1.0);
+        self.writes.spend(1.0);
+        known.busy = true;
+        let (name, uid, has) = (name.to_owned(), known.uid.clone(), known.has.clone());
+        Step::Write(Box::new(Write { name, uid, has, change }))
+    }
+}
+
+impl Known {
+    fn new(uid: String, has: Marks, deleted: bool) -> Self {
+        Self { uid, has, deleted, busy: false, failures: 0, pause: None, writes: None }
+    }
+}
+
+#[cfg(test)]
+mod tests;

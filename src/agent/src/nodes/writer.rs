@@ -1,0 +1,162 @@
+//! Writes what [`Hosts`] asks for, and watches the Nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use kube::api::{Api, Patch, PatchParams};
+use outrigger_core::keys;
+use outrigger_runtime::Process;
+use outrigger_runtime::cache::Feed;
+use outrigger_runtime::node::Node;
+use outrigger_runtime::ready::{Readiness, Warning};
+use outrigger_runtime::watch::Watch;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+
+use super::Hosts;
+use super::board::{Outcome, Part, Write};
+use super::decide::Condition;
+use crate::context::Context;
+use crate::metrics::WriteOutcome;
+
+/// Number of writes at the same time.
+const WRITERS: usize = 2;
+/// Time after which Nodes that could not be listed are worth a warning.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+struct Writer {
+    context: Arc<Context>,
+    hosts: Arc<Hosts>,
+    /// Receives the Nodes of the API server's responses.
+    feed: Feed<Node>,
+    /// Set while the agent may not write conditions.
+    conditions_forbidden: Warning,
+    /// Set while the agent may not write taints.
+    taints_forbidden: Warning,
+}
+
+/// Starts to watch Nodes, and to write on them what the manager tells of their DPUs. The agent is ready without either: it may lack
+/// the permissions, and everything else goes on.
+pub(crate) fn start(process: &Process, context: &Arc<Context>, hosts: &Arc<Hosts>) {
+    let (board, listed) = (hosts.clone(), Readiness::default());
+    let feed = Feed::new(move |change| board.node(change));
+    let watch = Watch::<Node>::all(&context.client, "nodes").environment(&context.environment);
+    process.spawn("nodes", watch.follow(listed.wait_for("nodes"), feed.sink()));
+    process.spawn("list of nodes", tell_missing(listed, process.readiness.warning("nodes")));
+    let writer = Writer {
+        context: context.clone(),
+        hosts: hosts.clone(),
+        feed,
+        conditions_forbidden: process.readiness.warning("conditions of Nodes"),
+        taints_forbidden: process.readiness.warning("taints of Nodes"),
+    };
+    process.spawn("conditions of Nodes", writer.run());
+}
+
+/// Says that Nodes could not be listed, until they are.
+async fn tell_missing(listed: Readiness, warning: Warning) {
+    if timeout(PATIENCE, listed.done()).await.is_err() {
+        let text = "the Nodes could not be listed, so nothing is written on them; the role outrigger-agent-nodes permits it";
+        warning.set(Some(text.to_owned()));
+        warn!("could not list Nodes; nothing is written on them; the role outrigger-agent-nodes permits it");
+        listed.done().await;
+        warning.set(None);
+    }
+    std::future::pending::<()>().await;
+}
+
+impl Writer {
+    async fn run(self) {
+        join_all((0..WRITERS).map(|_| async {
+            loop {
+                let write = self.hosts.next().await;
+                self.write(write).await;
+            }
+        }))
+        .await;
+    }
+
+    async fn write(&self, write: Write) {
+        let mut outcomes = Vec::new();
+        if let Some(condition) = &write.change.condition {
+            let patch = Patch::Strategic(self.condition(&write, condition.as_ref()));
+            outcomes.push((Part::Condition, self.patch(&write.name, &patch, Part::Condition).await));
+        }
+        if let Some(tainted) = write.change.taint {
+            let patch = write.has.patch(&write.uid, tainted);
+            let outcome = match serde_json::from_value(patch) {
+                Ok(patch) => self.patch(&write.name, &Patch::Json::<Value>(patch), Part::Taint).await,
+                Err(_) => Outcome::Failed,
+            };
+            outcomes.push((Part::Taint, outcome));
+        }
+        if outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Written) {
+            let ready = write.change.condition.as_ref().map(|condition| match condition {
+                Some(condition) => condition.status.as_str(),
+                None => "Removed",
+            });
+            info!(node = write.name, ready, tainted = write.change.taint, "told a Node of its DPU");
+        }
+        self.hosts.done(&write.name, &outcomes, self.context.environment.random.fraction());
+    }
+
+    async fn patch(&self, name: &str, patch: &Patch<Value>, part: Part) -> Outcome {
+        let api: Api<Node> = Api::all(self.context.client.clone());
+        let params = PatchParams { field_manager: Some(keys::AGENT.to_owned()), ..PatchParams::default() };
+        let (result, warning, what) = match part {
+            Part::Condition => {
+                (api.patch_status(name, &params, patch).await, &self.conditions_forbidden, "conditions")
+            }
+            Part::Taint => (api.patch(name, &params, patch).await, &self.taints_forbidden, "taints"),
+        };
+        let outcome = match result {
+            Ok(written) => {
+                // Before the write is done, so that the Node isn't compared with what it had.
+                self.feed.answer(written);
+                warning.set(None);
+                Outcome::Written
+            }
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                let text = format!("the agent may not write {what} of Nodes: {}", status.message);
+                if warning.set(Some(text)) {
+                    warn!(node = name, what, reason = %status.message, "may not write what a Node should have");
+                }
+                Outcome::Forbidden
+            }
+            Err(error) => {
+                // Somebody else has changed the taints, or the Node is gone.
+                debug!(node = name, what, %error, "failed to write a Node; retrying");
+                Outcome::Failed
+            }
+        };
+        let counted = match outcome {
+            Outcome::Written => WriteOutcome::Ok,
+            Outcome::Failed => WriteOutcome::Failed,
+            Outcome::Forbidden => WriteOutcome::Forbidden,
+        };
+        self.context.metrics.node_write(part == Part::Taint, counted);
+        outcome
+    }
+
+    /// The patch of the status. The list of conditions is merged by their types, so all others stay.
+    fn condition(&self, write: &Write, wanted: Option<&Condition>) -> Value {
+        let now = self.context.environment.clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let mut condition = json!({"type": keys::DPU_READY});
+        match wanted {
+            None => condition["$patch"] = json!("delete"),
+            Some(Condition { status, reason, message }) => {
+                condition["status"] = json!(status);
+                condition["reason"] = json!(reason);
+                condition["message"] = json!(message);
+                condition["lastHeartbeatTime"] = json!(now);
+                let before = write.has.condition.as_ref().map(|condition| &condition.status);
+                if before != Some(status) {
+                    condition["lastTransitionTime"] = json!(now);
+                }
+            }
+        }
+        json!({"metadata": {"uid": write.uid}, "status": {"conditions": [condition]}})
+    }
+}

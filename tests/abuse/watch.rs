@@ -1,0 +1,78 @@
+//! Callers of Watch: those who may not, those who call too often, and those who never read.
+
+use futures::future::join_all;
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::stream::update;
+use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::{eventually, holds, watch};
+use tonic::Code;
+
+use crate::grpc::channel;
+use crate::{alone, is_modest, neighbour};
+
+#[tokio::test]
+async fn nobody_hears_of_another_tenants_companions() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::with_rule_only(o, "ab-heard").await;
+    let _other = Tenant::without_agent(o, "ab-curious", &[]).await;
+    let opened = t.tells(t.on_a(&["w"])).await;
+    for tenant in ["ab-heard", "ab-nobody"] {
+        let status = watch::open(channel(o, "ab-curious").await, tenant).await.unwrap_err();
+        assert_eq!(status.code(), Code::PermissionDenied, "{status}");
+    }
+    // The control: its own identity hears it.
+    let heard = t.watches().await.heard();
+    assert!(heard.workloads.contains_key("w"), "{heard:?}");
+    assert!(!opened.1.is_finished());
+}
+
+#[tokio::test]
+async fn readers_that_never_read_cost_little_and_a_tenant_has_few_of_them() {
+    let _alone = alone().await;
+    const WORKLOADS: usize = 2_000;
+    let o = Outrigger::shared().await;
+    let neighbour = neighbour(o, "ab-read-q").await;
+    let t = Tenant::without_agent(o, "ab-read", &[("a", 1)]).await;
+    // Companions that wait for a node: no Pod is made, and each change is sent.
+    t.rule("r", rule_for("app", "web")).await;
+    let all = |version: usize| {
+        (0..WORKLOADS).map(move |i| {
+            let mut update = update(&format!("w{i}"), "");
+            let app = if version.is_multiple_of(2) { "web" } else { "other" };
+            outrigger_tests::stream::set_label(&mut update, "app", app);
+            update
+        })
+    };
+    let opened = t.tells(all(0)).await;
+    let loud = channel(o, "ab-read").await;
+    let mut asleep = Vec::new();
+    for _ in 0..4 {
+        asleep.push(watch::open(loud.clone(), "ab-read").await.unwrap());
+    }
+    let more = join_all((0..8).map(|_| watch::open(loud.clone(), "ab-read"))).await;
+    for refused in more {
+        let status = refused.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        assert!(status.message().contains("has 4 calls of Watch open already"), "{status}");
+    }
+    for version in 1..=20 {
+        opened.0.send(outrigger_tests::stream::sync(all(version))).await.unwrap();
+    }
+    neighbour.goes_on(10).await;
+    assert!(!opened.1.is_finished(), "its stream has ended");
+    is_modest("manager", &format!("--bind-address=tcp://127.0.0.1:{}", o.grpc_port));
+    // Who goes away makes room, and whoever reads hears the last state of all.
+    drop(asleep);
+    let watch = eventually("there is room again", || async {
+        let opened = watch::open(loud.clone(), "ab-read").await;
+        opened.map(watch::Watch::of).map_err(|status| status.to_string())
+    })
+    .await;
+    watch
+        .says("the last state of all is sent", |heard| {
+            let waiting = heard.workloads.values().filter(|companions| companions.len() == 1).count();
+            holds(heard.synced && waiting == WORKLOADS, waiting.to_string())
+        })
+        .await;
+    neighbour.undisturbed().await;
+}

@@ -1,0 +1,174 @@
+//! What a tenant hears of its companions, and what its agent writes on workloads.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use outrigger_core::keys;
+use outrigger_core::reason::Cause;
+use outrigger_proto::companion::CompanionState::{Lost, NoDpu, Pending, Ready, Refused, Starting};
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::stream::update;
+use outrigger_tests::tenant::{Tenant, admin_rule, is_ready, rule_for, rule_with};
+use outrigger_tests::{create, eventually, gate, holds, until};
+use serde_json::{Value, json};
+
+/// The condition by which tests say that a companion is ready.
+const UP: &str = "example.com/up";
+
+/// A rule for `app: web` whose companions are ready when a test says so.
+fn rule_with_gate() -> Value {
+    rule_with("/template/spec/readinessGates", json!([{"conditionType": UP}]))
+}
+
+/// Says whether the one companion is ready.
+async fn set(t: &Tenant, up: bool) {
+    let name = eventually("there is a companion", || async {
+        t.companions().await?.first().map(ResourceExt::name_any).ok_or_else(|| "none".to_owned())
+    })
+    .await;
+    let status = if up { "True" } else { "False" };
+    let patch = json!({"status": {"conditions": [{"type": UP, "status": status}]}});
+    t.pods().patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_tenant_hears_how_its_companion_comes_up_is_lost_and_goes() {
+    let t = Tenant::without_agent(Outrigger::shared().await, "dl-life", &[("a", 1)]).await;
+    t.rule("r", rule_with_gate()).await;
+    let opened = t.tells(t.on_a(&["w"])).await;
+    let watch = t.watches().await;
+    watch.tells("w", &[(Starting, "Starting")]).await;
+    set(&t, true).await;
+    let ready = watch.tells("w", &[(Ready, "")]).await.remove(0);
+    assert_eq!((ready.rule.as_str(), ready.message.as_str(), ready.before_ready), ("r", "", false));
+    set(&t, false).await;
+    let lost = watch.tells("w", &[(Lost, "Lost")]).await.remove(0);
+    assert_eq!(lost.message, Cause::Lost.message());
+    assert!(lost.since >= ready.since, "{lost:?} {ready:?}");
+    // A new reader hears the same first.
+    let other = t.watches().await;
+    assert_eq!(other.heard().workloads["w"], [lost]);
+    assert!(other.heard().hosts[&t.node("a")].dpu_ready, "{other:?}");
+
+    t.rules().delete("r", &DeleteParams::default()).await.unwrap();
+    for watch in [&watch, &other] {
+        watch.tells("w", &[]).await;
+    }
+    // The stream of workloads ends: nobody knows any longer.
+    drop(opened.0);
+    let status = watch.call.await.unwrap();
+    assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+}
+
+#[tokio::test]
+async fn a_tenant_hears_what_is_wrong_in_words_that_name_nothing_of_the_platform() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "dl-wrong", &[("a", 1), ("b", 0)]).await;
+    t.set(json!({"limits": {"companions": 1}})).await.unwrap();
+    eventually("the quota is the limit", || async {
+        let quotas = o.plane.infra.get(&["-n", &t.namespace, "resourcequota"]).map_err(|e| e.to_string())?;
+        let hard = &quotas["items"][0]["status"]["hard"]["pods"];
+        holds(hard == "1", hard.to_string())
+    })
+    .await;
+    t.rule("r", rule_for("app", "web")).await;
+    let mut workloads = t.on_a(&["first"]);
+    let opened = t.tells(workloads.clone()).await;
+    let watch = t.watches().await;
+    watch.tells("first", &[(Ready, "")]).await;
+    workloads.extend([update("elsewhere", "")]);
+    workloads.extend(t.on_a(&["second"]));
+    opened.0.send(outrigger_tests::stream::sync(workloads)).await.unwrap();
+    let refused = watch.tells("second", &[(Refused, "QuotaExceeded")]).await.remove(0);
+    assert_eq!(refused.message, Cause::QuotaExceeded.message());
+    watch.tells("elsewhere", &[(Pending, "WorkloadNotScheduled")]).await;
+    t.set(json!({"limits": {"companions": 9}})).await.unwrap();
+    watch.tells("second", &[(Ready, "")]).await;
+
+    opened.0.send(outrigger_tests::stream::sync([update("lonely", &t.node("b"))])).await.unwrap();
+    watch.tells("lonely", &[(NoDpu, "NoDPU")]).await;
+    let heard = watch.heard();
+    let host = |name: &str| (heard.hosts[&t.node(name)].dpu_ready, heard.hosts[&t.node(name)].reason.clone());
+    assert_eq!((host("a"), host("b")), ((true, String::new()), (false, "NoDPU".to_owned())));
+    // A DPU comes, and its Node's name is the platform's.
+    o.plane.infra.apply(&[outrigger_tests::tenant::dpu("dl-wrong-secret-node", &t.node("b"))]).unwrap();
+    watch.tells("lonely", &[(Ready, "")]).await;
+    watch.says("the host has a DPU", |heard| holds(heard.hosts[&t.node("b")].dpu_ready, "not yet")).await;
+    o.plane.infra.kubectl(&["cordon", "dl-wrong-secret-node"]).unwrap();
+    watch
+        .says("its DPU takes no Pods", |heard| {
+            let host = &heard.hosts[&t.node("b")];
+            holds(!host.dpu_ready && host.reason == "DPUNotReady", format!("{host:?}"))
+        })
+        .await;
+    let log = watch.heard().log;
+    for secret in ["secret-node", &t.namespace, "exceeded quota", "taint", "a-dpu1"] {
+        assert!(!log.contains(secret), "{secret}: {log}");
+    }
+}
+
+#[tokio::test]
+async fn of_a_companion_of_the_platform_a_tenant_hears_only_how_it_is() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "dl-admin", &[("a", 1)]).await;
+    let mut spec = rule_for("app", "web");
+    spec["tenantSelector"] = json!({"matchExpressions": [
+        {"key": keys::TENANT, "operator": "In", "values": [t.id]}]});
+    spec["template"]["metadata"]["labels"]["confidential"] = json!("contents");
+    let rule = admin_rule("universe", "dl-hidden", spec);
+    o.plane.infra.apply(&[rule]).unwrap();
+    let _opened = t.tells(t.on_a(&["w"])).await;
+    let watch = t.watches().await;
+    let told = watch.tells("w", &[(Ready, "")]).await.remove(0);
+    assert_eq!((told.rule.as_str(), told.message.as_str()), ("", ""));
+    o.plane.infra.kubectl(&["delete", "adminworkloadrule", "-n", "universe", "dl-hidden"]).unwrap();
+    watch.tells("w", &[]).await;
+    let log = watch.heard().log;
+    for secret in ["dl-hidden", "confidential", "contents", "universe"] {
+        assert!(!log.contains(secret), "{secret}: {log}");
+    }
+}
+
+/// Status and reason of a condition.
+fn condition(pod: &Pod, kind: &str) -> Option<(String, String)> {
+    let all = pod.status.as_ref()?.conditions.as_deref()?;
+    let found = all.iter().find(|condition| condition.type_ == kind)?;
+    Some((found.status.clone(), found.reason.clone().unwrap_or_default()))
+}
+
+/// Waits until a condition of a workload is so.
+async fn has(t: &Tenant, name: &str, kind: &str, status: &str, reason: &str) {
+    until(&format!("{kind} of {name} is {status} {reason}"), &t.work(), name, |pod| {
+        let found = condition(&pod, kind);
+        let is = found.as_ref().is_some_and(|(is, why)| is == status && why == reason);
+        holds(is, format!("{found:?}"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_workload_waits_for_its_companion_and_says_why() {
+    let t = Tenant::without_agent(Outrigger::shared().await, "dl-agent", &[("a", 1)]).await;
+    gate::start_agent(&t, &[&t.source], &["--report-companions-after=1s".to_owned()]);
+    let mut rule = rule_with_gate();
+    rule["ordering"] = json!("BeforeReady");
+    t.own_rule("fw", rule).await.unwrap();
+    let pod = json!({"metadata": {"name": "w", "labels": {"app": "web"}},
+        "spec": {"nodeName": t.node("a"), "containers": [{"name": "c", "image": "i"}]}});
+    eventually("the Pod gets the gate", || async {
+        let made = outrigger_tests::dry_run(&t.work(), &pod).await.map_err(|e| e.to_string())?;
+        let gates = made.spec.and_then(|spec| spec.readiness_gates).unwrap_or_default();
+        holds(gates.iter().any(|gate| gate.condition_type == keys::COMPANIONS_GATE), format!("{gates:?}"))
+    })
+    .await;
+    create(&t.work(), &pod).await.unwrap();
+    has(&t, "w", keys::COMPANIONS_GATE, "False", "Starting").await;
+    assert!(!is_ready(&t.work().get("w").await.unwrap()));
+    set(&t, true).await;
+    has(&t, "w", keys::COMPANIONS_GATE, "True", "Ready").await;
+    until("the workload is ready", &t.work(), "w", |pod| holds(is_ready(&pod), "not yet")).await;
+    set(&t, false).await;
+    has(&t, "w", keys::COMPANIONS_CONDITION, "False", "Lost").await;
+    set(&t, true).await;
+    has(&t, "w", keys::COMPANIONS_CONDITION, "True", "Ready").await;
+}
