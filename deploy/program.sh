@@ -6,7 +6,7 @@
 # installations, and another resolver of names.
 #
 # Profile dev is for tests: it takes the objects of dependencies that `cargo build` has made, where they have the same features. All
-# others have no path of the build in them, so that builds in different directories are the same, and contain the list of their
+# others have no path of the build in them, so that builds in different directories can be the same, and contain the list of their
 # dependencies (cargo-auditable).
 set -euo pipefail
 export LC_ALL=C

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
 
+use outrigger_tests::control_plane::remove_old;
 use outrigger_tests::root;
 use outrigger_tests::shipped::output;
 
@@ -44,11 +45,14 @@ fn script(name: &str, args: &[&str]) -> Command {
     command
 }
 
-/// An empty directory below `target/`, which is on a disk with space.
+/// An empty directory below `target/`, which is on a disk with space. Directories that all tests share are left when the process ends,
+/// so the next process removes them.
 fn directory() -> tempfile::TempDir {
     let below: PathBuf = root().join("target/release-test");
     std::fs::create_dir_all(&below).unwrap();
-    tempfile::tempdir_in(below).unwrap()
+    remove_old(&below);
+    let prefix = format!("{}-", std::process::id());
+    tempfile::Builder::new().prefix(&prefix).tempdir_in(below).unwrap()
 }
 
 /// Standard output of a program, which has to succeed.

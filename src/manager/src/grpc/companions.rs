@@ -121,8 +121,7 @@ impl CompanionOutcomes {
         let (number, changed) = {
             let mut data = state.lock();
             if data.tenant.as_ref() != Some(&id) {
-                let message =
-                    format!("namespace {} of tenant {id} is not there yet; call again", tenant.namespace);
+                let message = format!("the namespace of tenant {id} is not there yet; call again");
                 return Err(Status::unavailable(message));
             }
             data.outcomes.follow(most).ok_or_else(|| {

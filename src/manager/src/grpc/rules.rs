@@ -72,17 +72,22 @@ impl WorkloadRuleService for Rules {
     }
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
-        let rule = verbs::get(&self.api(&request)?, &request.get_ref().id).await?;
+        let mut rule = verbs::get(&self.api(&request)?, &request.get_ref().id).await?;
+        hide(&mut rule, &super::admitted(&request)?.tenant.namespace);
         Ok(Response::new(v1::GetResponse { rule: Some(rule) }))
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Answer<v1::ListResponse> {
         let Admitted { tenant, .. } = super::admitted(&request)?;
         if request.get_ref().brief {
-            return Ok(Response::new(brief(&self.0.states.state(&tenant.namespace))));
+            let mut brief = brief(&self.0.states.state(&tenant.namespace));
+            brief.rules.iter_mut().for_each(|rule| hide(rule, &tenant.namespace));
+            return Ok(Response::new(brief));
         }
         let v1::ListRequest { page_size, page_token, .. } = request.into_inner();
-        let (rules, next_page_token) = verbs::list(&self.rules_of(&tenant), page_size, page_token).await?;
+        let (mut rules, next_page_token) =
+            verbs::list(&self.rules_of(&tenant), page_size, page_token).await?;
+        rules.iter_mut().for_each(|rule| hide(rule, &tenant.namespace));
         Ok(Response::new(v1::ListResponse { rules, next_page_token }))
     }
 }
@@ -99,4 +104,37 @@ fn brief(state: &TenantState) -> v1::ListResponse {
     };
     let own = data.rules.iter().filter(|(name, _)| !name.is_admin());
     v1::ListResponse { rules: own.map(rule).collect(), next_page_token: String::new() }
+}
+
+/// Removes the name of the tenant's namespace from the words of the API server, which the tenant's own cluster would show to everybody
+/// there.
+fn hide(rule: &mut v1::Rule, namespace: &str) {
+    let (place, quoted) = (format!("{namespace}/"), format!("\"{namespace}\""));
+    for condition in rule.status.iter_mut().flat_map(|status| &mut status.conditions) {
+        let message = &mut condition.message;
+        if message.contains(namespace) {
+            *message = message.replace(&place, "").replace(&quoted, "of the tenant");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_namespace_stays_in_the_infrastructure_cluster() {
+        let hidden = |message: &str| {
+            let condition = v1::RuleCondition { message: message.into(), ..Default::default() };
+            let status = v1::RuleStatus { conditions: vec![condition], ..Default::default() };
+            let mut rule = v1::Rule { status: Some(status), ..Default::default() };
+            hide(&mut rule, "tenant-blue");
+            rule.status.unwrap().conditions.remove(0).message
+        };
+        let account =
+            hidden("error looking up service account tenant-blue/x: serviceaccount \"x\" not found");
+        assert_eq!(account, "error looking up service account x: serviceaccount \"x\" not found");
+        assert_eq!(hidden("in the namespace \"tenant-blue\""), "in the namespace of the tenant");
+        assert_eq!(hidden("a tenant-blue-c is not ready"), "a tenant-blue-c is not ready");
+    }
 }
