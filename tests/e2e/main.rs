@@ -15,6 +15,7 @@ mod escape;
 mod grpc;
 mod identity;
 mod large;
+mod leaks;
 mod lifecycle;
 mod machines;
 mod monitoring;
