@@ -140,6 +140,7 @@ async fn tour(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
     told(tenant, 3)?;
     show.kubectl(tenant, "tenant", &["get", "workloadrules", "-n", "universe"])?;
 
+    why(show, tenant, &demo).await?;
     escape(show, o).await?;
 
     show.step("The tenant scales to 1: two companions go", async {
@@ -187,6 +188,30 @@ async fn tour(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
 fn told(tenant: &Cluster, ready: usize) -> anyhow::Result<()> {
     let ready = format!("--for=jsonpath={{.status.ready}}={ready}");
     tenant.kubectl(&["wait", &ready, "workloadrule/firewall", "-n", "universe", "--timeout=60s"]).map(drop)
+}
+
+/// A companion that can't come: the tenant's own cluster says why.
+async fn why(show: &mut Show, tenant: &Cluster, demo: &Demo) -> anyhow::Result<()> {
+    show.step(
+        "A Pod on host-c, whose DPU is not blue's, gets no companion; after 15 s the Pod itself says why, in the tenant's cluster",
+        async {
+            tenant.apply(&[host("host-c")])?;
+            let pod = json!({"metadata": {"name": "lonely", "labels": {"app": "web"}},
+            "spec": {"nodeName": "host-c", "containers": [{"name": "c", "image": "i"}]}});
+            outrigger_tests::create(&demo.work, &pod).await?;
+            let wrong = format!("--for=condition={}=False", keys::COMPANIONS_CONDITION);
+            tenant.kubectl(&["wait", &wrong, "pod/lonely", "-n", "shop", "--timeout=60s"]).map(drop)
+        },
+    )
+    .await?;
+    let condition = format!(
+        "jsonpath={{range .status.conditions[?(@.type==\"{}\")]}}{{.type}}={{.status}} {{.reason}}: {{.message}}{{'\\n'}}{{end}}",
+        keys::COMPANIONS_CONDITION
+    );
+    show.kubectl(tenant, "tenant", &["get", "pod", "lonely", "-n", "shop", "-o", &condition])?;
+    tenant.kubectl(&["delete", "pod", "lonely", "-n", "shop", "--grace-period=0", "--force"])?;
+    tenant.kubectl(&["delete", "node", "host-c"])?;
+    demo.companions_ready(3).await
 }
 
 /// The other tenant tries to get out.

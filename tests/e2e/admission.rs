@@ -224,7 +224,12 @@ async fn roles_allow_what_is_needed_and_no_more() {
         (&["get", "secrets", "-n", "default"], false),
         (&["get", "nodes"], false),
         (&["create", "events.events.k8s.io", "-n", "universe"], true),
-        (&["create", "events.events.k8s.io", "-n", "default"], false),
+        // The state of companions, at their workloads.
+        (&["create", "events.events.k8s.io", "-n", "default"], true),
+        (&["delete", "events.events.k8s.io", "-n", "default"], false),
+        (&["patch", "pods", "--subresource=status", "-n", "default"], true),
+        (&["patch", "pods", "-n", "default"], false),
+        (&["patch", "nodes", "--subresource=status"], false),
     ] {
         assert_eq!(can(tenant, "agent", args), allowed, "agent {args:?}");
     }
