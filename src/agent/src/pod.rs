@@ -1,6 +1,7 @@
 //! Conversion of Pods to workloads.
 
 use outrigger_core::ids::WorkloadId;
+use outrigger_core::keys;
 use outrigger_core::rule::POD;
 use outrigger_core::texts::Texts;
 use outrigger_core::workload::{Orchestrator, Workload};
@@ -11,6 +12,12 @@ use std::collections::BTreeMap;
 pub(crate) fn is_workload(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     !matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// Reports whether a Pod has the readiness gate of companions.
+pub(crate) fn is_gated(pod: &Pod) -> bool {
+    let mut gates = pod.spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
+    gates.any(|gate| gate.condition_type == keys::COMPANIONS_GATE)
 }
 
 /// Converts a Pod to a workload. Returns `None` for a Pod that has terminated, in phase Succeeded or Failed.

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use super::decide::{Condition, Conditions, Knowledge, Status, decide};
 use super::told::Companions;
 use crate::bucket::{Bucket, Rate};
-use crate::pod::workload;
+use crate::pod::{is_gated, workload};
 use crate::queue::Queue;
 
 /// Writes of all Pods.
@@ -480,12 +480,6 @@ impl Known {
 }
 
 /// The conditions of a Pod that the agent owns.
-/// Reports whether a Pod has the readiness gate.
-fn is_gated(pod: &Pod) -> bool {
-    let mut gates = pod.spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
-    gates.any(|gate| gate.condition_type == keys::COMPANIONS_GATE)
-}
-
 fn conditions(pod: &Pod) -> Conditions {
     let all = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let read = |kind: &str| {
