@@ -39,10 +39,12 @@ fn content(kind: usize, number: u64) -> Value {
         "ConfigMap" => json!({"data": {"a": number.to_string(), "b": "b"}}),
         "Lease" => json!({"spec": {"holderIdentity": "h", "leaseDurationSeconds": number}}),
         "Pod" => json!({"spec": {"containers": containers}}),
-        _ => json!({"spec": {"resourceKind": "v1/Pod", "dpuSelectionPolicy": "SameNode",
+        _ => {
+            json!({"spec": {"resourceKind": "v1/Pod", "dpuSelectionPolicy": "SameNode", "ordering": "Parallel",
             "workloadTerms": [{"matchExpressions": [{"key": ".metadata.resourceNamespace", "operator": "In", "values": ["shop"]}]}],
             "template": {
-            "apiVersion": "v1", "kind": "Pod", "spec": {"containers": containers}}}}),
+            "apiVersion": "v1", "kind": "Pod", "spec": {"containers": containers}}}})
+        }
     }
 }
 
