@@ -4,9 +4,14 @@
 
 use std::collections::BTreeSet;
 use std::hash::Hash;
+use std::time::Duration;
 
 use outrigger_core::map::HashMap;
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+/// Longest pause after a write has failed.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct Queue<K> {
@@ -74,10 +79,37 @@ impl<K: Ord + Hash + Clone> Queue<K> {
     }
 }
 
+/// Waits until `take` returns something to do. Otherwise it returns when there may be something; `changed` wakes those who wait.
+pub(crate) async fn next<T>(changed: &Notify, take: impl Fn() -> Result<T, Option<Instant>>) -> T {
+    loop {
+        let woken = changed.notified();
+        let wake = match take() {
+            Ok(next) => {
+                // Another writer may have something to do too.
+                changed.notify_one();
+                return next;
+            }
+            Err(wake) => wake,
+        };
+        let Some(at) = wake else {
+            woken.await;
+            continue;
+        };
+        tokio::select! {
+            biased;
+            () = woken => {}
+            () = sleep_until(at) => {}
+        }
+    }
+}
+
+/// The pause after a write has failed, after so many failures in a row before. `jitter` is from 0 to 1.
+pub(crate) fn pause(failures: u32, jitter: f64) -> Duration {
+    Duration::from_secs(1 << failures.min(6)).min(MAX_PAUSE).mul_f64(0.5 + jitter / 2.0)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use outrigger_core::ids::WorkloadId;
 
     use super::*;

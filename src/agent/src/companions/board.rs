@@ -15,13 +15,13 @@ use outrigger_runtime::environment::Clock;
 use outrigger_runtime::pod::Pod;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::decide::{Condition, Conditions, Knowledge, Status, decide};
 use super::told::Companions;
 use crate::bucket::{Bucket, Rate};
 use crate::pod::{is_gated, workload};
-use crate::queue::Queue;
+use crate::queue::{self, Queue};
 
 /// Writes of all Pods.
 const WRITES: Rate = Rate { burst: 50.0, minute: 1500.0 };
@@ -36,8 +36,6 @@ const POD_EVENTS: Rate = Rate { burst: 3.0, minute: 1.0 };
 const SILENCE: Duration = Duration::from_secs(10);
 /// Pause after the API server has forbidden a write in a namespace. Only an administrator can change that.
 const FORBIDDEN: Duration = Duration::from_secs(300);
-/// Longest pause after a write has failed.
-const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// The state of the stream from the manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,9 +112,7 @@ struct Known {
     namespace: String,
     name: String,
     has: Conditions,
-    /// It has the readiness gate.
-    gated: bool,
-    /// What rules read of a Pod that has the gate.
+    /// What rules read of a Pod that has the readiness gate; `None` without the gate.
     workload: Option<Box<Workload>>,
     deleted: bool,
     /// Since when the agent has known it.
@@ -169,8 +165,7 @@ impl Board {
     pub(crate) fn apply(&self, id: &WorkloadId, pod: &Pod) {
         let has = conditions(pod);
         let deleted = pod.metadata.deletion_timestamp.is_some();
-        let gated = is_gated(pod);
-        let facts = if gated { workload(pod.clone()).map(Box::new) } else { None };
+        let facts = if is_gated(pod) { workload(pod.clone()).map(Box::new) } else { None };
         let mut state = self.state.lock();
         if let Some(known) = state.pods.get_mut(id) {
             if known.has == has && known.deleted == deleted && known.workload == facts {
@@ -178,7 +173,7 @@ impl Board {
             }
             (known.has, known.deleted, known.workload) = (has, deleted, facts);
         } else {
-            let known = Known { gated, workload: facts, ..Known::new(pod, has, deleted, self.clock.now()) };
+            let known = Known::new(pod, has, facts, deleted, self.clock.now());
             state.pods.insert(id.clone(), known);
         }
         state.push(id);
@@ -191,7 +186,7 @@ impl Board {
         let mut state = self.state.lock();
         state.ordered = Some(ordered);
         let State { pods, queue, .. } = &mut *state;
-        for (id, _) in pods.iter().filter(|(_, known)| known.gated) {
+        for (id, _) in pods.iter().filter(|(_, known)| known.gated()) {
             queue.push(id.clone(), true);
         }
         drop(state);
@@ -262,26 +257,7 @@ impl Board {
 
     /// Waits for the next write.
     pub(super) async fn next(&self) -> Write {
-        loop {
-            let changed = self.changed.notified();
-            let wake = match self.take() {
-                Ok(write) => {
-                    // Another writer may have something to do too.
-                    self.changed.notify_one();
-                    return write;
-                }
-                Err(wake) => wake,
-            };
-            let Some(at) = wake else {
-                changed.await;
-                continue;
-            };
-            tokio::select! {
-                biased;
-                () = changed => {}
-                () = sleep_until(at) => {}
-            }
-        }
+        queue::next(&self.changed, || self.take()).await
     }
 
     /// Returns the next write, or when there may be one.
@@ -316,8 +292,7 @@ impl Board {
                 forbidden.remove(&known.namespace);
             }
             Outcome::Failed => {
-                let pause = Duration::from_secs(1 << known.failures.min(6)).min(MAX_PAUSE);
-                known.pause = Some(now + pause.mul_f64(0.5 + jitter / 2.0));
+                known.pause = Some(now + queue::pause(known.failures, jitter));
                 known.failures = known.failures.saturating_add(1);
             }
             Outcome::Forbidden => _ = forbidden.insert(known.namespace.clone(), now + FORBIDDEN),
@@ -332,18 +307,18 @@ impl Board {
 impl State {
     fn pop(&mut self, now: Instant) -> Option<WorkloadId> {
         let Self { pods, queue, .. } = self;
-        queue.pop(now, |id| pods.get(id).is_some_and(|known| known.gated))
+        queue.pop(now, |id| pods.get(id).is_some_and(|known| known.gated()))
     }
 
     fn push(&mut self, id: &WorkloadId) {
         if let Some(known) = self.pods.get(id) {
-            self.queue.push(id.clone(), known.gated);
+            self.queue.push(id.clone(), known.gated());
         }
     }
 
     fn push_all(&mut self) {
         for (id, known) in &self.pods {
-            self.queue.push(id.clone(), known.gated);
+            self.queue.push(id.clone(), known.gated());
         }
     }
 
@@ -359,10 +334,10 @@ impl State {
         let awaited = match &self.ordered {
             Some(ordered) => known.awaited(ordered),
             // Its gate could open too early.
-            None if known.gated => return Step::Nothing,
+            None if known.gated() => return Step::Nothing,
             None => None,
         };
-        let new = decide(knowledge, &known.has, known.gated, lasted, awaited);
+        let new = decide(knowledge, &known.has, known.gated(), lasted, awaited);
         if new.is_empty() {
             return due.filter(|due| *due > now).map_or(Step::Nothing, Step::Later);
         }
@@ -396,13 +371,18 @@ impl State {
 }
 
 impl Known {
-    fn new(pod: &Pod, has: Conditions, deleted: bool, seen: Instant) -> Self {
+    fn new(
+        pod: &Pod,
+        has: Conditions,
+        workload: Option<Box<Workload>>,
+        deleted: bool,
+        seen: Instant,
+    ) -> Self {
         Self {
             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
             name: pod.metadata.name.clone().unwrap_or_default(),
             has,
-            gated: false,
-            workload: None,
+            workload,
             deleted,
             seen,
             told: None,
@@ -413,6 +393,11 @@ impl Known {
             writes: None,
             events: None,
         }
+    }
+
+    /// Reports whether it has the readiness gate.
+    fn gated(&self) -> bool {
+        self.workload.is_some()
     }
 
     /// Returns a rule that matches it, of whose companion the manager has said nothing.
@@ -446,7 +431,7 @@ impl Known {
             _ if silent.is_some_and(|at| at <= now) => (Knowledge::Absent, None),
             _ if silent.is_some() => (Knowledge::Unheard, silent),
             // Only a Pod with the gate has to say so.
-            _ => (Knowledge::Unreachable, self.gated.then_some(since.max(self.seen) + after)),
+            _ => (Knowledge::Unreachable, self.gated().then_some(since.max(self.seen) + after)),
         }
     }
 

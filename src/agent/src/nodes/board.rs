@@ -12,12 +12,12 @@ use outrigger_runtime::environment::Clock;
 use outrigger_runtime::node::Node;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::decide::{Change, Knowledge, Marks, decide};
 use crate::bucket::{Bucket, Rate};
 use crate::companions::Link;
-use crate::queue::Queue;
+use crate::queue::{self, Queue};
 
 /// Writes of all Nodes.
 const WRITES: Rate = Rate { burst: 100.0, minute: 1500.0 };
@@ -32,8 +32,6 @@ const MAX_NAME: usize = 253;
 const SILENCE: Duration = Duration::from_secs(10);
 /// Pause after the API server has forbidden a kind of write. Only an administrator can change that.
 const FORBIDDEN: Duration = Duration::from_secs(300);
-/// Longest pause after a write has failed.
-const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// What of a Node is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,26 +199,7 @@ impl Hosts {
 
     /// Waits for the next write.
     pub(super) async fn next(&self) -> Write {
-        loop {
-            let changed = self.changed.notified();
-            let wake = match self.take() {
-                Ok(write) => {
-                    // Another writer may have something to do too.
-                    self.changed.notify_one();
-                    return write;
-                }
-                Err(wake) => wake,
-            };
-            let Some(at) = wake else {
-                changed.await;
-                continue;
-            };
-            tokio::select! {
-                biased;
-                () = changed => {}
-                () = sleep_until(at) => {}
-            }
-        }
+        queue::next(&self.changed, || self.take()).await
     }
 
     /// Returns the next write, or when there may be one.
@@ -255,8 +234,7 @@ impl Hosts {
         let Some(known) = state.nodes.get_mut(name) else { return };
         known.busy = false;
         if outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Failed) {
-            let pause = Duration::from_secs(1 << known.failures.min(6)).min(MAX_PAUSE);
-            known.pause = Some(now + pause.mul_f64(0.5 + jitter / 2.0));
+            known.pause = Some(now + queue::pause(known.failures, jitter));
             known.failures = known.failures.saturating_add(1);
         } else {
             (known.failures, known.pause) = (0, None);
