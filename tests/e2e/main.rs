@@ -24,6 +24,7 @@ mod offline;
 mod offloading;
 mod operation;
 mod ordering;
+mod pod;
 mod rollout;
 mod rule_sync;
 mod rules;

@@ -135,7 +135,7 @@ async fn gates(o: &'static Outrigger) -> Vec<Row> {
     let (one, many) = (gated(&t, "one", 1).await, gated(&t, "many", SAMPLES / 2).await);
     let floor = bare(&t, "one").await;
 
-    // Nothing changes any more, so nothing is written.
+    // Nothing changes from now on, so nothing is written.
     let all = async || (writes(&t.cluster, "pods").await, writes(&t.cluster, "events").await);
     tokio::time::sleep(Duration::from_secs(5)).await;
     let before = all().await;

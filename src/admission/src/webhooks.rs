@@ -19,7 +19,7 @@ use crate::{admin, claims, mutate, offloading, pods, rules, tenants};
 
 use endpoints::Needs;
 
-pub use decide::{decide, kind_named};
+pub use decide::{Call, calls, decide, kind_named};
 pub use endpoints::{Endpoint, endpoint, endpoints, gate_endpoints, watches};
 pub use yaml::configurations;
 
@@ -415,6 +415,11 @@ fn adds_finalizers(request: &Request) -> bool {
 }
 
 impl Webhook {
+    /// Its name in the configuration.
+    fn full_name(&self) -> String {
+        format!("{}.{}", self.name, keys::DOMAIN)
+    }
+
     fn timeout(&self) -> Duration {
         if self.endpoint.writes { WRITER_TIMEOUT } else { TIMEOUT }
     }

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 use outrigger_admission::caches::Caches;
 use outrigger_admission::review::{Kind, Request};
-use outrigger_admission::{Context, Decision, Settings, webhooks};
+use outrigger_admission::webhooks::{self, Call};
+use outrigger_admission::{Context, Decision, Settings};
 use outrigger_core::ids::TenantId;
 use outrigger_runtime::cache::Change;
 use outrigger_webhook::settings::AdmissionArgs;
@@ -73,17 +74,29 @@ impl Admission {
         self.settings.managers.first().map_or("", String::as_str)
     }
 
+    /// The webhooks that the API server would call for a request, and why not the others.
+    pub(crate) fn calls(&self, request: &Request) -> Vec<Call> {
+        let labels = self.labels(&request.namespace);
+        webhooks::calls(Context::new(&self.caches, &self.settings), request, labels.as_ref())
+    }
+
+    /// The labels of a namespace; `None` where they aren't known.
+    fn labels(&self, namespace: &str) -> Option<BTreeMap<&str, &str>> {
+        let labels = self.state.namespace_labels(namespace);
+        if labels.is_none() && *namespace == *self.settings.admin.resources {
+            // It is there in every cluster that has us, and no tenant's: else the state would say so.
+            return Some(BTreeMap::new());
+        }
+        labels
+    }
+
     /// Decides a request, which is changed on the way. A state from files never catches up, so requests for which the
     /// server would wait are denied, as the server does after waiting.
     pub(crate) fn decide(&self, request: &mut Request) -> Decision {
         if let Err(message) = complete(request) {
             return Decision::deny(400, message);
         }
-        let mut labels = self.state.namespace_labels(&request.namespace);
-        if labels.is_none() && *request.namespace == *self.settings.admin.resources {
-            // It is there in every cluster that has us, and no tenant's: else the state would say so.
-            labels = Some(BTreeMap::new());
-        }
+        let labels = self.labels(&request.namespace);
         let cx = Context::new(&self.caches, &self.settings);
         let admission = match webhooks::decide(cx, request, labels.as_ref()) {
             Ok(admission) => admission,

@@ -1,6 +1,7 @@
 //! Offline decisions: which webhooks the API server would call, and the result.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use json_patch::Patch;
 use serde_json::Value;
@@ -58,6 +59,29 @@ pub fn decide(
     Ok(Admission { reserve, ..Decision::Allow { patch, warnings, audit }.into() })
 }
 
+/// A webhook that the API server calls for requests of one kind, or why not for this one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Its name in the configuration.
+    pub webhook: String,
+    /// It changes the object; otherwise it validates the result.
+    pub mutates: bool,
+    /// Why it isn't called; `None` if it is.
+    pub why_not: Option<String>,
+}
+
+/// The webhooks for the kind and operation of a request, in the order in which they would be called. `labels` as for [`decide`].
+pub fn calls(cx: Context<'_>, request: &Request, labels: Option<&BTreeMap<&str, &str>>) -> Vec<Call> {
+    let called = WEBHOOKS.iter().filter(|webhook| webhook.is_for(request)).map(|webhook| Call {
+        webhook: webhook.full_name(),
+        mutates: webhook.endpoint.mutates,
+        why_not: webhook.why_not(cx, request, labels),
+    });
+    let mut calls: Vec<Call> = called.collect();
+    calls.sort_by_key(|call| !call.mutates);
+    calls
+}
+
 impl Webhook {
     /// Whether the API server calls this webhook for a request.
     pub(super) fn matches(
@@ -66,6 +90,31 @@ impl Webhook {
         request: &Request,
         labels: Option<&BTreeMap<&str, &str>>,
     ) -> bool {
+        self.is_for(request)
+            && self.namespaces.iter().all(|requirement| requirement.holds(cx, request, labels))
+            && self.is_for_object(request)
+            && self.condition.as_ref().is_none_or(|condition| (condition.holds)(request))
+    }
+
+    /// The first selector that doesn't match, in words. As [`Self::matches`] for a webhook that [is for](Self::is_for) the request.
+    fn why_not(
+        &self,
+        cx: Context<'_>,
+        request: &Request,
+        labels: Option<&BTreeMap<&str, &str>>,
+    ) -> Option<String> {
+        if let Some(requirement) = self.namespaces.iter().find(|r| !r.holds(cx, request, labels)) {
+            return Some(format!("the namespace {requirement}"));
+        }
+        if let Some((key, value)) = self.object.filter(|_| !self.is_for_object(request)) {
+            return Some(format!("the object doesn't have the label {key}: {value}"));
+        }
+        let condition = self.condition.as_ref().filter(|condition| !(condition.holds)(request))?;
+        Some(format!("its match condition {} isn't met", condition.name))
+    }
+
+    /// Whether it is for the request's kind and operation.
+    fn is_for(&self, request: &Request) -> bool {
         let kind = &request.kind;
         let is_ruled = self.rules.iter().any(|rule| {
             let is_resource = |(resource, of): &(&str, &str)| {
@@ -74,17 +123,30 @@ impl Webhook {
             };
             rule.operations.contains(&&*request.operation) && rule.resources.iter().any(is_resource)
         });
+        self.api == (&*kind.group, &*kind.version) && is_ruled
+    }
+
+    fn is_for_object(&self, request: &Request) -> bool {
         let has_label = |object: &Value, (key, value): (&str, &str)| {
             let labels = object.pointer("/metadata/labels");
             labels.and_then(|labels| labels.get(key)).is_some_and(|found| found == value)
         };
-        self.api == (&*kind.group, &*kind.version)
-            && is_ruled
-            && self.namespaces.iter().all(|requirement| requirement.holds(cx, request, labels))
-            && self.object.is_none_or(|label| {
-                has_label(&request.object, label) || has_label(&request.old_object, label)
-            })
-            && self.condition.as_ref().is_none_or(|condition| (condition.holds)(request))
+        self.object
+            .is_none_or(|label| has_label(&request.object, label) || has_label(&request.old_object, label))
+    }
+}
+
+/// Why it doesn't hold for a namespace, after "the namespace".
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exists(key) => write!(f, "doesn't have the label {key}"),
+            Self::DoesNotExist(key) => write!(f, "has the label {key}"),
+            Self::Is(key, value) => write!(f, "doesn't have the label {key}: {value}"),
+            Self::IsNot(key, value) => write!(f, "has the label {key}: {value}"),
+            Self::NameNotIn(_) => f.write_str("is the cluster's or Outrigger's own"),
+            Self::AdminResources => f.write_str("isn't that of the companions of admin rules"),
+        }
     }
 }
 

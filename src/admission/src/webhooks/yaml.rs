@@ -73,7 +73,7 @@ fn entry(text: &mut String, webhook: &Webhook) -> std::fmt::Result {
     }
     write!(
         text,
-        "  - name: {}.{}\n    \
+        "  - name: {}\n    \
              admissionReviewVersions: [v1]\n    \
              clientConfig:\n      \
                service:\n        \
@@ -81,8 +81,7 @@ fn entry(text: &mut String, webhook: &Webhook) -> std::fmt::Result {
                  namespace: {}\n        \
                  path: {}\n        \
                  port: 443\n",
-        webhook.name,
-        keys::DOMAIN,
+        webhook.full_name(),
         webhook.service,
         keys::SYSTEM_NAMESPACE,
         endpoint.path

@@ -25,8 +25,12 @@ use crate::metrics::Metrics;
 use crate::pod::{is_gated, workload};
 use crate::queue::{self, Queue};
 
-/// Writes of all Pods.
+/// Writes of all Pods, but for those that open gates.
 const WRITES: Rate = Rate { burst: 50.0, minute: 1500.0 };
+/// Writes that open gates of all Pods. Pods are created no faster than that, and wait for it.
+const OPENINGS: Rate = Rate { burst: 200.0, minute: 6000.0 };
+/// Pause of a gate that has to be closed while there are no more writes: many of them must not be examined for each write.
+const CLOSING: Duration = Duration::from_secs(1);
 /// Writes of one Pod.
 const POD_WRITES: Rate = Rate { burst: 5.0, minute: 6.0 };
 /// Events of all Pods. The conditions say the same, so what exceeds it is dropped.
@@ -104,6 +108,7 @@ struct State {
     /// Number of the current stream.
     stream: u64,
     writes: Bucket,
+    openings: Bucket,
     events: Bucket,
     /// Namespaces in which the agent may not write, each with the time of the next attempt.
     forbidden: HashMap<String, Instant>,
@@ -153,6 +158,7 @@ impl Board {
             link: Link::Down(now),
             stream: 0,
             writes: Bucket::new(WRITES, now),
+            openings: Bucket::new(OPENINGS, now),
             events: Bucket::new(EVENTS, now),
             forbidden: HashMap::default(),
         };
@@ -282,7 +288,9 @@ impl Board {
                 Step::Later(at) => state.queue.push_later(id, at),
                 Step::Full(at) => {
                     state.push(&id);
-                    return Err(Some(at));
+                    // A gate may have to be opened before that.
+                    let due = state.queue.next_due();
+                    return Err(Some(due.map_or(at, |due| due.min(at))));
                 }
                 Step::Write(write) => return Ok(write),
             }
@@ -359,16 +367,18 @@ impl State {
         if let Some(until) = self.forbidden.get(&known.namespace).filter(|until| **until > now) {
             return Step::Later(*until);
         }
+        let opens = new.gate.as_ref().is_some_and(Condition::is_true);
+        let (bucket, rate) = if opens { (&mut self.openings, OPENINGS) } else { (&mut self.writes, WRITES) };
         let writes = known.writes.get_or_insert_with(|| Bucket::new(POD_WRITES, now));
-        let (own, all) = (writes.next(POD_WRITES, now), self.writes.next(WRITES, now));
+        let (own, all) = (writes.next(POD_WRITES, now), bucket.next(rate, now));
         if own > now {
             return Step::Later(own);
         }
         if all > now {
-            return Step::Full(all);
+            return if known.gated() && !opens { Step::Later(now + CLOSING) } else { Step::Full(all) };
         }
         writes.spend(1.0);
-        self.writes.spend(1.0);
+        bucket.spend(1.0);
         known.busy = true;
         let event = known.news(&new).filter(|_| {
             let own = known.events.get_or_insert_with(|| Bucket::new(POD_EVENTS, now));

@@ -63,7 +63,7 @@ impl Condition {
         Self::new(status, cause.as_str(), cause.message())
     }
 
-    fn is_true(&self) -> bool {
+    pub(super) fn is_true(&self) -> bool {
         self.status == Status::True
     }
 }

@@ -5,6 +5,7 @@ mod audit;
 mod devices;
 pub(crate) mod explanation;
 pub(crate) mod live;
+mod pod;
 mod print;
 mod report;
 pub(crate) mod view;
@@ -15,6 +16,7 @@ use std::process::ExitCode;
 use audit::AuditArgs;
 use clap::{Args, Subcommand, ValueEnum};
 use outrigger_core::keys;
+use pod::PodArgs;
 use report::Report;
 use view::{View, ViewArgs};
 
@@ -76,6 +78,14 @@ enum ExplainCommand {
     /// Lines that are no events are counted and named. Exit codes: 0 explained, 1 the log has no request about such a Pod,
     /// 2 an input could not be read.
     Audit(AuditArgs),
+
+    /// Explain which steps and policies changed a Pod, or would refuse it now.
+    ///
+    /// It names the webhooks of Outrigger that the API server calls for such a Pod, and why it doesn't call the others. It decides about
+    /// the Pod as its creator wrote it (the template of its rule or owner, or what kubectl applied), step by step, and about the
+    /// Pod as it is stored. Policies that apply are named. Nothing is changed. Exit codes: 0 explained, 1 there is no such Pod, 2 an
+    /// input could not be read, 3 admission would refuse the Pod now.
+    Pod(Box<PodArgs>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -89,8 +99,10 @@ enum Output {
 impl ExplainArgs {
     /// Exit code 1: one rule and one workload were named, and they have no companion.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
-        if let Some(ExplainCommand::Audit(args)) = &self.command {
-            return args.run();
+        match &self.command {
+            Some(ExplainCommand::Audit(args)) => return args.run(),
+            Some(ExplainCommand::Pod(args)) => return args.run(),
+            None => {}
         }
         let (state, source) = if self.filename.is_empty() {
             let namespace = self.workload.as_ref().map(|w| &w.namespace).or(self.namespace.as_ref());

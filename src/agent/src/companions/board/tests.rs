@@ -331,3 +331,33 @@ async fn workloads_are_counted_by_what_is_wrong_with_them() {
     board.remove(&id("a"));
     assert_eq!(counts(&board.metrics), []);
 }
+
+#[tokio::test(start_paused = true)]
+async fn gates_are_opened_quickly_while_other_writes_wait() {
+    let names: Vec<String> = (0..1000).map(|n| format!("p{n}")).collect();
+    let pods: Vec<(&str, bool)> =
+        names.iter().enumerate().map(|(n, name)| (name.as_str(), n < 300)).collect();
+    let mut stage = Stage::new(&pods);
+    let stream = stage.board.opened();
+    for (n, name) in names.iter().enumerate() {
+        let state = if n < 300 { CompanionState::Ready } else { CompanionState::Failed };
+        stage.board.told(stream, &id(name), told(state, n < 300));
+    }
+    let opened =
+        |writes: &[(String, String, bool)]| writes.iter().filter(|(_, what, _)| what == "True Ready").count();
+    assert_eq!(opened(&stage.writes()), 200, "the burst");
+    let all = stage.later(2).await;
+    assert_eq!(opened(&all), 100, "the rest, beside {} others", all.len());
+
+    // Gates of which many close at once have the rate of all others.
+    for name in &names[..300] {
+        stage.board.told(stream, &id(name), told(CompanionState::Lost, true));
+    }
+    let (mut closed, mut seconds) = (0, 0);
+    while closed < 300 && seconds < 600 {
+        closed += stage.later(1).await.iter().filter(|(pod, ..)| names[..300].contains(pod)).count();
+        seconds += 1;
+    }
+    assert_eq!(closed, 300);
+    assert!(seconds > 5, "{seconds} s are too few for 25 a second");
+}

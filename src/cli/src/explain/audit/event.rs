@@ -1,20 +1,15 @@
 //! Events of `audit.k8s.io/v1`, as far as they tell of Pods.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use outrigger_admission::provenance::{DENIED, KEYS, Origin};
 use outrigger_core::keys;
-use outrigger_core::text::truncate;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use super::lines::Fault;
-use super::report::{Change, Decider, PodKey, Policy, Refusal, Step, Webhook};
-
-/// Most characters of a name or a user.
-const MAX_NAME: usize = 253;
+use super::report::{Change, Decider, MAX_NAME, PodKey, Policy, Refusal, Step, Webhook, cut};
 
 /// Most characters of a message. Those of the API server quote what is wrong.
 const MAX_MESSAGE: usize = 2048;
@@ -228,7 +223,7 @@ fn annotation(key: &str, value: &str, change: &mut Change, patches: &mut BTreeMa
 fn own(webhook: &str, key: &str, value: &str, change: &mut Change) {
     let Some((key, _)) = KEYS.iter().find(|(known, _)| *known == key) else { return };
     let origin = Origin::parse(value);
-    let by = decider(&origin);
+    let by = Decider::of(&origin);
     let webhook = cut(webhook, MAX_NAME);
     if *key == DENIED {
         change.refused_by = Some(Refusal {
@@ -243,17 +238,6 @@ fn own(webhook: &str, key: &str, value: &str, change: &mut Change) {
     }
     let (step, again) = key.strip_suffix("-again").map_or((*key, false), |step| (step, true));
     change.steps.push(Step { step: step.to_owned(), again, webhook, by });
-}
-
-fn decider(origin: &Origin<'_>) -> Decider {
-    let text = |text: &Option<Cow<'_, str>>| text.as_deref().map(|text| cut(text, MAX_NAME));
-    Decider {
-        kind: text(&origin.kind),
-        namespace: text(&origin.namespace),
-        name: text(&origin.name),
-        generation: origin.generation,
-        machine_type: text(&origin.machine_type),
-    }
 }
 
 fn policy(failure: PolicyFailure) -> Policy {
@@ -309,10 +293,4 @@ fn is_our_webhook(name: &str) -> bool {
 
 fn is_our_policy(name: &str) -> bool {
     name.starts_with("outrigger-")
-}
-
-/// The beginning of a text, without characters that would change a terminal.
-fn cut(text: &str, most: usize) -> String {
-    let text = truncate(text, most);
-    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }

@@ -11,6 +11,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+pub(super) use print::decider;
+pub(super) use report::Decider;
 use report::Report;
 
 use super::Output;

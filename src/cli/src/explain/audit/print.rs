@@ -91,7 +91,7 @@ fn refused(refusal: &Refusal, out: &mut impl Write) -> Result<()> {
 }
 
 /// `WorkloadRule tenant-blue/dns, generation 3`.
-fn decider(by: &Decider) -> String {
+pub(in super::super) fn decider(by: &Decider) -> String {
     let name = by.name.as_deref().unwrap_or_default();
     let name = match &by.namespace {
         Some(namespace) => format!("{namespace}/{name}"),

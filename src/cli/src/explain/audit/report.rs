@@ -1,8 +1,14 @@
 //! What the log tells of each Pod. As JSON it is the output of `-o json`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use outrigger_admission::provenance::Origin;
+use outrigger_core::text::truncate;
 use serde::Serialize;
+
+/// Most characters of a name or a user.
+pub(super) const MAX_NAME: usize = 253;
 
 /// Most requests that are kept. Each takes a kilobyte or two.
 pub(super) const MAX_CHANGES: usize = 100_000;
@@ -93,7 +99,7 @@ pub(super) struct Step {
 /// The object that decided.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Decider {
+pub(in super::super) struct Decider {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kind: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,6 +110,20 @@ pub(super) struct Decider {
     pub(super) generation: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) machine_type: Option<String>,
+}
+
+impl Decider {
+    /// The object that an audit annotation names.
+    pub(in super::super) fn of(origin: &Origin<'_>) -> Self {
+        let text = |text: &Option<Cow<'_, str>>| text.as_deref().map(|text| cut(text, MAX_NAME));
+        Self {
+            kind: text(&origin.kind),
+            namespace: text(&origin.namespace),
+            name: text(&origin.name),
+            generation: origin.generation,
+            machine_type: text(&origin.machine_type),
+        }
+    }
 }
 
 /// What refused a request.
@@ -181,4 +201,10 @@ impl Change {
     fn created(&self) -> bool {
         self.verb == "create" && self.subresource.is_empty() && !self.failed && !self.dry_run
     }
+}
+
+/// The beginning of a text, without characters that would change a terminal.
+pub(super) fn cut(text: &str, most: usize) -> String {
+    let text = truncate(text, most);
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }

@@ -1,0 +1,88 @@
+//! What a cluster has of a Pod: the Pod, its owner, its namespace, and what admission decides by.
+
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ReplicationController};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::Resource;
+use kube::api::ListParams;
+use outrigger_api::{AdminWorkloadRule, Machine, NamespaceOffloading, Tenant, WorkloadRule};
+use outrigger_core::keys;
+use outrigger_runtime::cluster::ClusterArgs;
+use serde_json::Value;
+
+use super::super::live::{Reader, client};
+use crate::companion::PodName;
+use crate::files::{InputError, Object};
+use crate::slots::namespace_of;
+use crate::state::State;
+
+/// Whether an object has this name and namespace.
+pub(super) fn is(object: &Object, name: &PodName) -> bool {
+    object.name == name.name && namespace_of(object) == name.namespace
+}
+
+/// Reads what concerns a Pod. What may not be read is noted.
+pub(super) async fn state(cluster: &ClusterArgs, name: &PodName) -> Result<(State, Vec<String>), InputError> {
+    let mut reader = Reader::new(client(cluster, "--kubeconfig").await?);
+    let namespace = Some(name.namespace.as_str());
+    reader.must::<Pod>(namespace, named(&name.name)).await?;
+    let (pods, mut notes) = reader.take();
+    if let Some(owner) = pods.first().and_then(owner) {
+        read_owner(&mut reader, owner, &name.namespace).await?;
+    }
+    reader.keep(pods);
+    reader.may::<Namespace>(None, named(&name.namespace)).await?;
+    reader.may::<Tenant>(None, ListParams::default()).await?;
+    reader.may::<WorkloadRule>(namespace, ListParams::default()).await?;
+    reader.may::<AdminWorkloadRule>(None, ListParams::default()).await?;
+    reader.may::<NamespaceOffloading>(namespace, ListParams::default()).await?;
+    reader.may::<Machine>(None, ListParams::default()).await?;
+    reader.may::<Node>(None, ListParams::default()).await?;
+    let guests = format!("{}={}", keys::POD_ROLE, keys::GUEST);
+    reader.may::<Pod>(None, ListParams::default().labels(&guests)).await?;
+    reader.may::<ResourceClaim>(namespace, ListParams::default()).await?;
+    reader.may::<PriorityClass>(None, ListParams::default()).await?;
+    reader.may::<DeviceClass>(None, ListParams::default()).await?;
+    reader.may::<ValidatingAdmissionPolicy>(None, ListParams::default()).await?;
+    reader.may::<ValidatingAdmissionPolicyBinding>(None, ListParams::default()).await?;
+    let (objects, more) = reader.take();
+    notes.extend(more);
+    Ok((State::new(objects), notes))
+}
+
+/// The one object of this name.
+fn named(name: &str) -> ListParams {
+    ListParams::default().fields(&format!("metadata.name={name}"))
+}
+
+/// The owner reference that says who controls a Pod.
+fn owner(pod: &Object) -> Option<&Value> {
+    let references = pod.value.pointer("/metadata/ownerReferences")?.as_array()?;
+    references.iter().find(|reference| reference["controller"] == true)
+}
+
+/// Reads the object that controls a Pod, where it is of a kind that has a template. Rules are read anyway.
+async fn read_owner(reader: &mut Reader, owner: &Value, namespace: &str) -> Result<(), InputError> {
+    async fn read<K: Resource<DynamicType = ()>>(
+        reader: &mut Reader,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(), InputError> {
+        reader.may::<K>(Some(namespace), named(name)).await
+    }
+    let text = |key: &str| owner[key].as_str().unwrap_or_default();
+    let name = text("name");
+    match (text("apiVersion"), text("kind")) {
+        ("apps/v1", "ReplicaSet") => read::<ReplicaSet>(reader, namespace, name).await,
+        ("apps/v1", "StatefulSet") => read::<StatefulSet>(reader, namespace, name).await,
+        ("apps/v1", "DaemonSet") => read::<DaemonSet>(reader, namespace, name).await,
+        ("batch/v1", "Job") => read::<Job>(reader, namespace, name).await,
+        ("v1", "ReplicationController") => read::<ReplicationController>(reader, namespace, name).await,
+        _ => Ok(()),
+    }
+}

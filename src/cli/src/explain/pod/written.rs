@@ -1,0 +1,110 @@
+//! A Pod as its creator wrote it.
+
+use std::sync::Arc;
+
+use outrigger_api::WorkloadRule;
+use outrigger_core::companion::{Action, Home, plan};
+use outrigger_core::index::Desired;
+use outrigger_core::keys;
+use outrigger_core::workload::Workload;
+use outrigger_manager::companions::observe::observe;
+use outrigger_runtime::pod::Pod;
+use serde_json::{Map, Value, json};
+
+use crate::admission::Admission;
+use crate::companion::PodName;
+use crate::files::InputError;
+use crate::slots::namespace_of;
+
+/// What `kubectl apply` keeps of what it applied.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// A Pod before admission.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) pod: Value,
+    /// What it is made of, for people.
+    pub(super) of: String,
+    /// The manager creates it.
+    pub(super) by_manager: bool,
+}
+
+/// The Pod as its creator wrote it, where that can be found: a companion in the template of its rule, another in the template of
+/// its owner, or in what kubectl applied.
+pub(super) fn written(
+    admission: &Admission,
+    pod: &Value,
+    name: &PodName,
+) -> Result<Option<Written>, InputError> {
+    if let Some(companion) = companion(admission, pod, name)? {
+        return Ok(Some(companion));
+    }
+    Ok(by_owner(admission, pod, name).or_else(|| applied(pod)))
+}
+
+/// A companion as the manager would create it now.
+fn companion(admission: &Admission, pod: &Value, name: &PodName) -> Result<Option<Written>, InputError> {
+    let typed: Pod =
+        serde_json::from_value(pod.clone()).map_err(|error| InputError::new("the Pod", error))?;
+    let (Some((key, observed)), Some(tenant)) = (observe(&typed), admission.owner(&name.namespace)) else {
+        return Ok(None);
+    };
+    let told = observed.annotations.values().find_map(|text| serde_json::from_str::<Workload>(text).ok());
+    let rules: Vec<WorkloadRule> = admission.state().all(keys::WORKLOAD_GROUP, "WorkloadRule")?;
+    let is_its = |rule: &WorkloadRule| {
+        rule.metadata.name.as_deref() == Some(key.rule.as_str())
+            && rule.metadata.namespace.as_deref() == Some(name.namespace.as_str())
+    };
+    let Some(rule) = rules.into_iter().find(is_its) else { return Ok(None) };
+    let of = format!("the template of WorkloadRule {}/{}", name.namespace, key.rule);
+    let home = Home { tenant: &tenant, namespace: &name.namespace, owned: true };
+    if let (Some(workload), Ok(rule)) = (told.map(Arc::new), rule.compile().map(Arc::new))
+        && let Action::Create(pod) = plan(&key, &Desired::of_match(&rule, &workload), None, &home)
+    {
+        return Ok(Some(Written { pod, of, by_manager: true }));
+    }
+    // Without all facts of the workload: its metadata is the manager's, and stays as it is.
+    let template = rule.spec.template.tree();
+    let Some(spec) = template.get("spec") else { return Ok(None) };
+    let kept = ["name", "namespace", "labels", "annotations", "ownerReferences"];
+    let metadata: Map<String, Value> = kept
+        .into_iter()
+        .filter_map(|key| Some((key.to_owned(), pod["metadata"].get(key)?.clone())))
+        .collect();
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+    Ok(Some(Written { pod, of, by_manager: true }))
+}
+
+/// The template of the object that controls the Pod.
+fn by_owner(admission: &Admission, pod: &Value, name: &PodName) -> Option<Written> {
+    let references = pod.pointer("/metadata/ownerReferences")?.as_array()?;
+    let owner = references.iter().find(|reference| reference["controller"] == true)?;
+    let (kind, owned_by) = (owner["kind"].as_str()?, owner["name"].as_str()?);
+    let version = owner["apiVersion"].as_str()?;
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    let mut found = admission.state().of(group, kind);
+    let object = found.find(|object| object.name == owned_by && namespace_of(object) == name.namespace)?;
+    let template = object.value.pointer("/spec/template")?;
+    let mut metadata =
+        template.get("metadata").filter(|m| m.is_object()).cloned().unwrap_or_else(|| json!({}));
+    metadata["name"] = name.name.as_str().into();
+    metadata["namespace"] = name.namespace.as_str().into();
+    metadata["ownerReferences"] = json!([owner]);
+    // Controllers add labels of their own, such as pod-template-hash, which rules may select.
+    if let Some(labels) = pod.pointer("/metadata/labels").and_then(Value::as_object) {
+        for (key, value) in labels.iter().filter(|(key, _)| !keys::is_own(key)) {
+            metadata["labels"][key] = value.clone();
+        }
+    }
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template.get("spec")?});
+    let of = format!("the template of {kind} {}/{owned_by}", name.namespace);
+    Some(Written { pod, of, by_manager: false })
+}
+
+/// What kubectl applied.
+fn applied(pod: &Value) -> Option<Written> {
+    let text = pod.pointer("/metadata/annotations")?.get(LAST_APPLIED)?.as_str()?;
+    let applied: Value = serde_json::from_str(text).ok()?;
+    let of = "what kubectl apply was given".to_owned();
+    applied.is_object().then_some(Written { pod: applied, of, by_manager: false })
+}

@@ -1,0 +1,103 @@
+//! `outrigger explain pod` on a real cluster: which steps changed a Pod, and what would refuse it now.
+
+use std::path::Path;
+
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::tenant::Tenant;
+use outrigger_tests::{eventually, holds};
+use serde_json::{Value, json};
+
+/// The report about a Pod, and the exit code.
+fn explained(
+    o: &Outrigger,
+    kubeconfig: &Path,
+    namespace: &str,
+    name: &str,
+) -> Result<(Value, Option<i32>), String> {
+    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+    let output = o.output(&["explain", "pod", name, "-n", namespace, "-o=json", &kubeconfig]).unwrap();
+    let report = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("{name}: {error}: {}", String::from_utf8_lossy(&output.stderr)))?;
+    Ok((report, output.status.code()))
+}
+
+fn names<'a>(list: &'a Value, field: &str) -> Vec<&'a str> {
+    list.as_array().unwrap().iter().filter_map(|entry| entry[field].as_str()).collect()
+}
+
+#[tokio::test]
+async fn the_steps_that_changed_a_pod_are_told_and_what_would_refuse_it_now() {
+    let o = Outrigger::shared().await;
+    let (t, companion) = Tenant::with_companion(o, "whypod").await;
+    let infra = &o.plane.infra;
+    let (report, code) =
+        explained(o, &infra.kubeconfig, &t.namespace, companion.metadata.name.as_deref().unwrap()).unwrap();
+    assert_eq!(code, Some(0), "{report}");
+    assert_eq!(names(&report["creation"]["steps"], "step"), ["companion", "isolation"], "{report}");
+    assert_eq!(report["creation"]["steps"][0]["generation"], 1);
+    assert_eq!((&report["stored"]["patch"], &report["notes"]), (&json!([]), &json!([])), "{report}");
+    assert!(names(&report["policies"], "policy").contains(&"outrigger-pods"), "{report}");
+
+    // What a user applied, by what was allowed then.
+    let class = format!("{}-high", t.id);
+    infra
+        .apply(&[
+            json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": class},
+            "value": 1000}),
+        ])
+        .unwrap();
+    t.set(json!({"priorityClasses": [class]})).await.unwrap();
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "applied", "namespace": t.namespace},
+        "spec": {"priorityClassName": class, "containers": [{"name": "c", "image": "i"}]}})
+    .to_string();
+    eventually("the class is allowed", || async {
+        infra.kubectl_with(&["apply", "-f", "-"], &pod).map_err(|error| error.to_string())
+    })
+    .await;
+    let (report, code) = explained(o, &infra.kubeconfig, &t.namespace, "applied").unwrap();
+    assert_eq!(code, Some(0), "{report}");
+    assert_eq!(report["creation"]["from"], "what kubectl apply was given");
+    assert_eq!(names(&report["creation"]["steps"], "step"), ["isolation"], "{report}");
+    assert_eq!(report["stored"]["patch"], json!([]), "{report}");
+
+    t.set(json!({"priorityClasses": []})).await.unwrap();
+    let (report, code) = explained(o, &infra.kubeconfig, &t.namespace, "applied").unwrap();
+    let refusal = &report["creation"]["refusal"];
+    assert_eq!((code, &refusal["code"], &refusal["name"]), (Some(3), &json!(403), &json!(t.id)), "{report}");
+    assert!(refusal["message"].as_str().unwrap().starts_with("spec.priorityClassName"), "{refusal}");
+}
+
+#[tokio::test]
+async fn who_may_read_one_namespace_learns_what_is_in_it_and_what_is_missing() {
+    let o = Outrigger::shared().await;
+    let (t, companion) = Tenant::with_companion(o, "whypod-view").await;
+    let infra = &o.plane.infra;
+    let subject = json!([{"kind": "ServiceAccount", "name": "viewer", "namespace": t.namespace}]);
+    let of = |kind: &str| {
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind,
+        "metadata": {"name": "viewer", "namespace": t.namespace}})
+    };
+    let (mut role, mut binding) = (of("Role"), of("RoleBinding"));
+    role["rules"] = json!([
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+        {"apiGroups": ["workload.universe.nvidia.com"], "resources": ["workloadrules"], "verbs": ["list"]}]);
+    binding["roleRef"] = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "viewer"});
+    binding["subjects"] = subject;
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": "viewer", "namespace": t.namespace}});
+    infra.apply(&[account, role, binding]).unwrap();
+    let file = o.plane.dir.join("whypod-viewer.kubeconfig");
+    infra.service_account(&t.namespace, "viewer", &file).unwrap();
+    let name = companion.metadata.name.unwrap();
+    let (report, code) =
+        eventually("the right works", || async { explained(o, &file, &t.namespace, &name) }).await;
+    assert!(matches!(code, Some(0 | 3)), "{report}");
+    let notes = report["notes"].to_string();
+    for kind in ["tenants", "namespaces", "nodes", "validatingadmissionpolicies"] {
+        assert!(notes.contains(kind), "{kind}: {notes}");
+    }
+    let (_, code) = explained(o, &file, &t.namespace, "nobody")
+        .map_or_else(|said| (said, Some(1)), |(r, c)| (r.to_string(), c));
+    holds(code == Some(1), "a Pod that isn't there").unwrap();
+}
