@@ -185,3 +185,6 @@ fn inputs_that_cannot_be_compared_are_errors() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+mod admin;
+mod slots;
