@@ -103,7 +103,11 @@ pub fn assemble(
         drain: process.drain.clone(),
         channel: watch::Sender::new(None),
     });
-    let board = Arc::new(Board::new(context.environment.clock, args.report_companions_after));
+    let board = Arc::new(Board::new(
+        context.environment.clock,
+        args.report_companions_after,
+        context.metrics.clone(),
+    ));
     let store = Arc::new(WorkloadStore::new(board.clone()));
     report(process, &store, &board, &context.metrics);
     let hosts = hosts(process, &context, &args);

@@ -1,7 +1,9 @@
 //! Metrics of the agent.
 
+use std::ops::Deref;
 use std::sync::atomic::AtomicI64;
 
+use outrigger_core::reason::Cause;
 use outrigger_proto::v1::workload_chunked_stream_request::Message;
 use outrigger_runtime::metrics;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
@@ -21,6 +23,7 @@ pub(crate) struct Metrics {
     pub companion_watch: Gauge<i64, AtomicI64>,
     companion_watch_ends: Family<[(&'static str, WatchEnd); 1], Counter>,
     ordered: Family<[(&'static str, GateState); 1], Gauge<i64, AtomicI64>>,
+    reasons: Family<[(&'static str, &'static str); 1], Gauge<i64, AtomicI64>>,
     condition_writes: Family<[(&'static str, WriteOutcome); 1], Counter>,
     node_writes: Family<NodeWrite, Counter>,
 }
@@ -93,9 +96,13 @@ impl Metrics {
         metrics::AGENT_ROUNDS.register(registry, this.rounds.clone());
         metrics::AGENT_COMPANION_WATCH.register(registry, this.companion_watch.clone());
         metrics::AGENT_COMPANION_WATCH_ENDS.register(registry, this.companion_watch_ends.clone());
+        metrics::AGENT_WORKLOADS_BY_REASON.register(registry, this.reasons.clone());
         metrics::AGENT_CONDITION_WRITES.register(registry, this.condition_writes.clone());
         metrics::AGENT_NODE_WRITES.register(registry, this.node_writes.clone());
         // They are shown before anything has happened.
+        for cause in Cause::ALL.iter().filter(|cause| cause.is_told()) {
+            let _ = this.reason(*cause);
+        }
         for how in [WatchEnd::Closed, WatchEnd::Failed, WatchEnd::Unsupported] {
             let _ = this.companion_watch_ends.get_or_create(&[("outcome", how)]);
         }
@@ -131,6 +138,29 @@ impl Metrics {
 
     pub(crate) fn companion_watch_ended(&self, how: WatchEnd) {
         self.companion_watch_ends.get_or_create(&[("outcome", how)]).inc();
+    }
+
+    fn reason(&self, cause: Cause) -> impl Deref<Target = Gauge<i64, AtomicI64>> {
+        self.reasons.get_or_create(&[("reason", cause.as_str())])
+    }
+
+    /// What is wrong with the worst companion of a workload has changed.
+    pub(crate) fn reason_changed(&self, before: Option<Cause>, now: Option<Cause>) {
+        if before == now {
+            return;
+        }
+        if let Some(before) = before {
+            self.reason(before).dec();
+        }
+        if let Some(now) = now {
+            self.reason(now).inc();
+        }
+    }
+
+    /// How many workloads are counted for a reason.
+    #[cfg(test)]
+    pub(crate) fn workloads_of(&self, cause: Cause) -> i64 {
+        self.reason(cause).get()
     }
 
     pub(crate) fn condition_write(&self, outcome: WriteOutcome) {

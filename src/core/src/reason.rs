@@ -1,7 +1,8 @@
 //! Why a workload has no companion that is ready: the closed set of causes.
 //!
 //! The manager finds the first thing that is wrong and names it in one of these words: in conditions of rules and Tenants, in
-//! Events, in metrics, and to the tenant's agent, which writes the word into conditions of Pods. So the same word means the same
+//! Events, in metrics, and to the tenant's agent, which writes the word into conditions of Pods, and has some for what it finds
+//! itself. So the same word means the same
 //! everywhere, and whoever reads it finds in one table what would have to change, and who can change it. A word of a later
 //! version is read as [`Cause::Unknown`].
 
@@ -29,12 +30,22 @@ pub enum Subject {
     Dpu,
     /// A guest of a Machine.
     Guest,
+    /// The connection of the tenant's agent to the manager.
+    Link,
 }
 
 impl Subject {
     /// All of them, in the order in which they are looked at.
-    pub const ALL: &[Self] =
-        &[Self::Workload, Self::Rule, Self::Tenant, Self::Companion, Self::Claim, Self::Dpu, Self::Guest];
+    pub const ALL: &[Self] = &[
+        Self::Workload,
+        Self::Rule,
+        Self::Tenant,
+        Self::Companion,
+        Self::Claim,
+        Self::Dpu,
+        Self::Guest,
+        Self::Link,
+    ];
 
     /// A heading for the documentation.
     pub const fn title(self) -> &'static str {
@@ -46,18 +57,27 @@ impl Subject {
             Self::Claim => "Claims",
             Self::Dpu => "DPUs",
             Self::Guest => "Guests of Machines",
+            Self::Link => "Connections of agents",
         }
     }
 }
 
-/// Whether a manager names a cause to agents of tenants.
+/// Who hears of a cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
     /// It does: the cause says nothing of other tenants, nor of the platform's Nodes and rules.
     Tenant,
     /// It doesn't: it is in conditions and Events of the infrastructure cluster only.
     Platform,
+    /// The agent finds it by itself, and names it in conditions and Events of the tenant's cluster only.
+    Agent,
 }
+
+/// The reason of a condition while all companions are ready.
+pub const READY: &str = "Ready";
+
+/// The reason of a condition while no rule asks for a companion.
+pub const NO_COMPANION: &str = "NoCompanion";
 
 /// A text that is no [`Cause`] that this version knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -104,6 +124,7 @@ mod tests {
         }
         let words: BTreeSet<_> = Cause::ALL.iter().map(|cause| cause.as_str()).collect();
         assert_eq!(words.len(), Cause::ALL.len(), "each has its own word");
+        assert!(!words.contains(READY) && !words.contains(NO_COMPANION), "nothing is wrong then");
         assert_eq!(["pending", ""].map(str::parse::<Cause>), [Err(UnknownCause), Err(UnknownCause)]);
     }
 

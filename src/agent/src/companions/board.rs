@@ -9,6 +9,7 @@ use std::time::Duration;
 use outrigger_core::ids::{RuleName, WorkloadId};
 use outrigger_core::keys;
 use outrigger_core::map::HashMap;
+use outrigger_core::reason::Cause;
 use outrigger_core::rule::Rule;
 use outrigger_core::workload::Workload;
 use outrigger_runtime::environment::Clock;
@@ -17,9 +18,10 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::decide::{Condition, Conditions, Knowledge, Status, decide};
+use super::decide::{Condition, Conditions, Knowledge, decide};
 use super::told::Companions;
 use crate::bucket::{Bucket, Rate};
+use crate::metrics::Metrics;
 use crate::pod::{is_gated, workload};
 use crate::queue::{self, Queue};
 
@@ -87,6 +89,7 @@ pub(crate) struct Board {
     /// Time for which something has to be wrong before a Pod says so for the first time.
     after: Duration,
     state: Mutex<State>,
+    metrics: Metrics,
     /// Wakes a writer.
     changed: Notify,
 }
@@ -141,7 +144,7 @@ enum Step {
 }
 
 impl Board {
-    pub(crate) fn new(clock: Clock, after: Duration) -> Self {
+    pub(crate) fn new(clock: Clock, after: Duration, metrics: Metrics) -> Self {
         let now = clock.now();
         let state = State {
             pods: HashMap::default(),
@@ -153,7 +156,7 @@ impl Board {
             events: Bucket::new(EVENTS, now),
             forbidden: HashMap::default(),
         };
-        Self { clock, after, state: Mutex::new(state), changed: Notify::new() }
+        Self { clock, after, state: Mutex::new(state), metrics, changed: Notify::new() }
     }
 
     /// The state of the stream from the manager.
@@ -163,7 +166,7 @@ impl Board {
 
     /// Records a state of a Pod. Most changes of a Pod don't concern its companions.
     pub(crate) fn apply(&self, id: &WorkloadId, pod: &Pod) {
-        let has = conditions(pod);
+        let has = Conditions::of(pod);
         let deleted = pod.metadata.deletion_timestamp.is_some();
         let facts = if is_gated(pod) { workload(pod.clone()).map(Box::new) } else { None };
         let mut state = self.state.lock();
@@ -196,7 +199,9 @@ impl Board {
     /// Forgets a Pod.
     pub(crate) fn remove(&self, id: &WorkloadId) {
         let mut state = self.state.lock();
-        state.pods.remove(id);
+        if let Some(known) = state.pods.remove(id) {
+            self.metrics.reason_changed(known.reason(), None);
+        }
         state.queue.remove(id);
     }
 
@@ -218,7 +223,9 @@ impl Board {
         }
         let Some(known) = state.pods.get_mut(id) else { return false };
         known.wrong = if companions.all.wrong > 0 { known.wrong.or(Some(now)) } else { None };
+        let before = known.reason();
         known.told = Some((stream, companions));
+        self.metrics.reason_changed(before, known.reason());
         state.push(id);
         drop(state);
         self.changed.notify_one();
@@ -233,6 +240,11 @@ impl Board {
             && let Link::Open { complete, .. } = &mut state.link
         {
             *complete = Some(now);
+            // It stands for the present only if this stream has told it too.
+            for known in state.pods.values_mut().filter(|known| known.told_before(stream)) {
+                self.metrics.reason_changed(known.reason(), None);
+                known.told = None;
+            }
             state.push_all();
         }
         drop(state);
@@ -400,6 +412,16 @@ impl Known {
         self.workload.is_some()
     }
 
+    /// Returns what is wrong with the worst of its companions, as far as the manager has told it.
+    fn reason(&self) -> Option<Cause> {
+        self.told.as_ref()?.1.all.worst.as_ref().map(|worst| worst.reason)
+    }
+
+    /// Reports whether the manager told of it, and on an earlier stream.
+    fn told_before(&self, stream: u64) -> bool {
+        self.told.as_ref().is_some_and(|(told, _)| *told != stream)
+    }
+
     /// Returns a rule that matches it, of whose companion the manager has said nothing.
     fn awaited<'a>(&self, ordered: &'a [Arc<Rule>]) -> Option<&'a RuleName> {
         let workload = self.workload.as_deref()?;
@@ -462,22 +484,6 @@ impl Known {
             event,
         }
     }
-}
-
-/// The conditions of a Pod that the agent owns.
-fn conditions(pod: &Pod) -> Conditions {
-    let all = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    let read = |kind: &str| {
-        let found = all.iter().find(|condition| condition.type_ == kind)?;
-        let status = match found.status.as_str() {
-            "True" => Status::True,
-            "False" => Status::False,
-            _ => Status::Unknown,
-        };
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        Some(Condition { status, reason: text(&found.reason), message: text(&found.message) })
-    };
-    Conditions { information: read(keys::COMPANIONS_CONDITION), gate: read(keys::COMPANIONS_GATE) }
 }
 
 #[cfg(test)]

@@ -4,6 +4,9 @@
 use std::fmt;
 
 use outrigger_core::ids::RuleName;
+use outrigger_core::keys;
+use outrigger_core::reason::{Cause, NO_COMPANION, READY};
+use outrigger_runtime::pod::Pod;
 
 use super::told::{Companions, Group};
 
@@ -55,6 +58,11 @@ impl Condition {
         Self { status, reason: reason.to_owned(), message: message.into() }
     }
 
+    /// What the agent finds by itself.
+    fn of(status: Status, cause: Cause) -> Self {
+        Self::new(status, cause.as_str(), cause.message())
+    }
+
     fn is_true(&self) -> bool {
         self.status == Status::True
     }
@@ -63,13 +71,29 @@ impl Condition {
 /// The conditions of a Pod that the agent owns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Conditions {
-    /// [`outrigger_core::keys::COMPANIONS_CONDITION`].
+    /// [`keys::COMPANIONS_CONDITION`].
     pub information: Option<Condition>,
-    /// [`outrigger_core::keys::COMPANIONS_GATE`].
+    /// [`keys::COMPANIONS_GATE`].
     pub gate: Option<Condition>,
 }
 
 impl Conditions {
+    /// Those that a Pod has.
+    pub(super) fn of(pod: &Pod) -> Self {
+        let all = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        let read = |kind: &str| {
+            let found = all.iter().find(|condition| condition.type_ == kind)?;
+            let status = match found.status.as_str() {
+                "True" => Status::True,
+                "False" => Status::False,
+                _ => Status::Unknown,
+            };
+            let text = |text: &Option<String>| text.clone().unwrap_or_default();
+            Some(Condition { status, reason: text(&found.reason), message: text(&found.message) })
+        };
+        Self { information: read(keys::COMPANIONS_CONDITION), gate: read(keys::COMPANIONS_GATE) }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.information.is_none() && self.gate.is_none()
     }
@@ -114,10 +138,7 @@ fn information(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) 
             told.then(|| condition(all))
         }
         Knowledge::Absent => wrong.then(|| condition(&Group::default())),
-        Knowledge::Unsupported => {
-            let message = "the infrastructure cluster's manager doesn't tell how companions are; upgrade it";
-            wrong.then(|| Condition::new(Status::Unknown, "ManagerTooOld", message))
-        }
+        Knowledge::Unsupported => wrong.then(|| Condition::of(Status::Unknown, Cause::ManagerTooOld)),
         // The last truth stays.
         Knowledge::Unheard | Knowledge::Unreachable => None,
     }
@@ -126,42 +147,31 @@ fn information(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) 
 /// A gate opens only when the manager says that all companions are ready that the workload waits for, and stays as it is while
 /// the manager says nothing.
 fn gate(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) -> Option<Condition> {
-    let closed = |reason, message: &str| Some(Condition::new(Status::False, reason, message));
+    let closed = |cause| Some(Condition::of(Status::False, cause));
     match knowledge {
         Knowledge::Told(companions) => {
             let told = condition(&companions.ordered);
             Some(if told.is_true() { told } else { Condition { status: Status::False, ..told } })
         }
         Knowledge::Absent => Some(condition(&Group::default())),
-        Knowledge::Unsupported if !has.is_some_and(Condition::is_true) => closed(
-            "ManagerTooOld",
-            "a rule asks that the Pod isn't ready before its companion, and the infrastructure cluster's manager doesn't tell \
-             how companions are: upgrade the manager, or delete the ordering from the rule and recreate the Pod",
-        ),
-        Knowledge::Unreachable if has.is_none() && lasted => closed(
-            "ManagerUnreachable",
-            "a rule asks that the Pod isn't ready before its companion, and the infrastructure cluster's manager hasn't said how \
-             the companion is; the agent's log says whether it can be reached",
-        ),
+        Knowledge::Unsupported if !has.is_some_and(Condition::is_true) => closed(Cause::ManagerTooOld),
+        Knowledge::Unreachable if has.is_none() && lasted => closed(Cause::ManagerUnreachable),
         Knowledge::Unheard | Knowledge::Unreachable | Knowledge::Unsupported => None,
     }
 }
 
 /// The rule exists here, and the manager may not have it yet: an open gate would let the Pod be ready without its companion.
 fn unserved(rule: &RuleName) -> Condition {
-    let message = format!(
-        "rule {rule} asks that the Pod isn't ready before its companion, and the infrastructure cluster's manager doesn't say that \
-         there will be one: see the rule's conditions"
-    );
-    Condition::new(Status::False, "RuleNotServed", message)
+    let cause = Cause::RuleNotServed;
+    Condition::new(Status::False, cause.as_str(), format!("rule {rule}: {}", cause.message()))
 }
 
 fn condition(group: &Group) -> Condition {
     let Some(worst) = &group.worst else {
         return match group.total {
-            0 => Condition::new(Status::True, "NoCompanion", "no rule asks for a companion"),
-            1 => Condition::new(Status::True, "Ready", "the companion is ready"),
-            total => Condition::new(Status::True, "Ready", format!("all {total} companions are ready")),
+            0 => Condition::new(Status::True, NO_COMPANION, "no rule asks for a companion"),
+            1 => Condition::new(Status::True, READY, "the companion is ready"),
+            total => Condition::new(Status::True, READY, format!("all {total} companions are ready")),
         };
     };
     let status = if worst.unknown { Status::Unknown } else { Status::False };
@@ -169,7 +179,11 @@ fn condition(group: &Group) -> Condition {
         1 => worst.text.to_string(),
         wrong => format!("{} ({wrong} of {} companions aren't ready)", worst.text, group.total),
     };
-    Condition::new(status, worst.reason, outrigger_core::text::truncate_bytes(&message, MAX_MESSAGE, "..."))
+    Condition::new(
+        status,
+        worst.reason.as_str(),
+        outrigger_core::text::truncate_bytes(&message, MAX_MESSAGE, "..."),
+    )
 }
 
 #[cfg(test)]

@@ -45,8 +45,7 @@ pub(crate) struct Group {
 pub(crate) struct Problem {
     /// The manager didn't say how the companion is, or in a word that this agent doesn't know.
     pub unknown: bool,
-    /// One word of a closed set.
-    pub reason: &'static str,
+    pub reason: Cause,
     /// The rule, and what is wrong: printable text.
     pub text: Box<str>,
 }
@@ -87,7 +86,8 @@ impl Problem {
         let unknown = state == CompanionState::Unspecified;
         let reason = match companion.reason.as_str() {
             "" => of_state(state),
-            told => told.parse().unwrap_or(Cause::Unknown),
+            // A manager that names others isn't ours, or is of a later version.
+            told => told.parse().ok().filter(|cause: &Cause| cause.is_told()).unwrap_or(Cause::Unknown),
         };
         let rule = match companion.rule.as_str() {
             "" => "a rule of the platform".to_owned(),
@@ -96,7 +96,7 @@ impl Problem {
         };
         let message = printable(&companion.message, MAX_TEXT);
         let text = if message.trim().is_empty() { reason.meaning() } else { message.trim() };
-        Self { unknown, reason: reason.as_str(), text: format!("{rule}: {text}").into() }
+        Self { unknown, reason, text: format!("{rule}: {text}").into() }
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
         told.reverse();
         assert_eq!(Companions::of(&told), companions);
         let worst = companions.all.worst.unwrap();
-        assert_eq!((companions.all.total, companions.all.wrong, worst.reason), (4, 3, "QuotaExceeded"));
+        assert_eq!((companions.all.total, companions.all.wrong, worst.reason), (4, 3, Cause::QuotaExceeded));
         assert_eq!(&*worst.text, "rule b: the quota is used up");
         let ordered = companions.ordered;
         assert_eq!((ordered.total, ordered.wrong), (1, 1));
@@ -167,7 +167,10 @@ mod tests {
     fn words_that_nobody_defined_become_unknown() {
         let of = |companion: &Companion| Problem::of(companion);
         let unknown = of(&Companion { state: 99, ..companion("", CompanionState::Pending, "Owned", "") });
-        assert_eq!((unknown.unknown, unknown.reason), (true, "Unknown"));
+        assert_eq!((unknown.unknown, unknown.reason), (true, Cause::Unknown));
+        for foreign in ["HostConflict", "ManagerUnreachable"] {
+            assert_eq!(of(&companion("", CompanionState::Failed, foreign, "")).reason, Cause::Unknown);
+        }
         let hostile = of(&companion("a\u{1b}[2J", CompanionState::Failed, "", "x\u{202e}y\u{7}\n"));
         assert_eq!(&*hostile.text, "a rule with an unreadable name: x y");
     }
@@ -179,7 +182,7 @@ mod tests {
             let problem = Problem::of(&told);
             prop_assert!(problem.text.len() <= MAX_TEXT + 253 + 7, "{}", problem.text.len());
             prop_assert!(!problem.text.chars().any(char::is_control));
-            prop_assert!(problem.reason.bytes().all(|b| b.is_ascii_alphanumeric()) && !problem.reason.is_empty());
+            prop_assert!(problem.reason.is_told());
         }
     }
 }

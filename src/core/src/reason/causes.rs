@@ -76,6 +76,9 @@ causes! {
     RollingOut = "RollingOut", Rule, Tenant,
         "The companion is being replaced, because the rule has changed",
         "wait: maxUnavailable of the rule limits how many are replaced at once", "nothing";
+    RuleNotServed = "RuleNotServed", Rule, Agent,
+        "The Pod waits for the rule's companion, and the manager doesn't say that there will be one",
+        "look at the conditions of the rule", "look at the conditions of the rule";
     NoTenant = "NoTenant", Rule, Platform,
         "An admin rule selects no Tenant",
         "nothing", "correct spec.tenantSelector";
@@ -190,4 +193,10 @@ causes! {
     Failure = "Failure", Guest, Platform,
         "A Machine or its pool is not as it should be",
         "nothing", "look at its condition Ready, which names the problems";
+    ManagerUnreachable = "ManagerUnreachable", Link, Agent,
+        "The infrastructure cluster's manager hasn't said yet how the companion is",
+        "look at the agent's log, which says whether the manager can be reached", "check that agents reach the manager";
+    ManagerTooOld = "ManagerTooOld", Link, Agent,
+        "The infrastructure cluster's manager is too old to say how companions are",
+        "have it upgraded, or delete the ordering from the rule and recreate the Pod", "upgrade the manager";
 }

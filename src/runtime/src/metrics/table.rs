@@ -141,6 +141,8 @@ table! {
         "Keys in a work queue: waiting for a worker, delayed (retries too), or being reconciled");
     LEADER = plain("leader", Gauge, &[Manager], &[], "1 while this replica holds the Lease, else 0");
     AGENT_WORKLOADS = plain("agent_workloads", Gauge, &[Agent], &[], "Workloads of the tenant cluster");
+    AGENT_WORKLOADS_BY_REASON = plain("agent_workloads_by_reason", Gauge, &[Agent], &[("reason", Named("as in [Reasons](reasons.md)"))],
+        "Workloads with a companion that isn't ready, by the reason of the worst, as the manager last told it");
     AGENT_CONNECTED = plain("agent_connected", Gauge, &[Agent], &[],
         "1 while a stream to the manager is open, else 0");
     AGENT_CONNECTIONS = plain("agent_connections", Counter, &[Agent], &[], "Streams opened");

@@ -4,6 +4,7 @@ use outrigger_core::rule::{ExpressionSpec, Operator, Ordering, RuleSpec};
 use outrigger_proto::companion::{Companion, CompanionState};
 use serde_json::json;
 
+use super::super::decide::Status;
 use super::*;
 
 const AFTER: Duration = Duration::from_secs(15);
@@ -44,7 +45,8 @@ struct Stage {
 
 impl Stage {
     fn new(pods: &[(&str, bool)]) -> Self {
-        let mut this = Self { board: Board::new(Clock::system(), AFTER), pods: Default::default() };
+        let mut this =
+            Self { board: Board::new(Clock::system(), AFTER, Metrics::default()), pods: Default::default() };
         this.board.expect(Vec::new());
         for (name, gated) in pods {
             this.pods.insert(id(name), (*gated, Vec::new()));
@@ -291,7 +293,7 @@ async fn a_gate_waits_for_each_of_several_rules_and_opens_when_they_are_deleted(
 #[tokio::test(start_paused = true)]
 async fn no_gate_opens_before_the_rules_are_known() {
     let mut stage = Stage::new(&[]);
-    stage.board = Board::new(Clock::system(), AFTER);
+    stage.board = Board::new(Clock::system(), AFTER, Metrics::default());
     stage.pods.insert(id("a"), (true, Vec::new()));
     stage.board.apply(&id("a"), &pod("a", true, &[]));
     let stream = stage.board.opened();
@@ -299,4 +301,33 @@ async fn no_gate_opens_before_the_rules_are_known() {
     assert_eq!(stage.later(3600).await, []);
     stage.board.expect(Vec::new());
     assert_eq!(stage.later(1).await, written("a", "True NoCompanion", true));
+}
+
+/// The counts of the metric that are more than 0.
+fn counts(metrics: &Metrics) -> Vec<(Cause, i64)> {
+    let count = |cause: &Cause| Some((*cause, metrics.workloads_of(*cause))).filter(|(_, count)| *count != 0);
+    Cause::ALL.iter().filter_map(count).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn workloads_are_counted_by_what_is_wrong_with_them() {
+    use CompanionState::{NoDpu, Pending, Ready};
+    let stage = Stage::new(&[("a", false), ("b", false)]);
+    let board = &stage.board;
+    let stream = board.opened();
+    for (name, state) in [("a", Pending), ("b", Pending), ("a", NoDpu), ("stranger", NoDpu)] {
+        board.told(stream, &id(name), told(state, false));
+    }
+    assert_eq!(counts(&board.metrics), [(Cause::Pending, 1), (Cause::NoDpu, 1)]);
+    board.told(stream, &id("a"), told(Ready, false));
+    assert_eq!(counts(&board.metrics), [(Cause::Pending, 1)]);
+
+    // The next stream doesn't tell of b until it is complete.
+    let stream = board.opened();
+    board.told(stream, &id("a"), told(NoDpu, false));
+    assert_eq!(counts(&board.metrics), [(Cause::Pending, 1), (Cause::NoDpu, 1)]);
+    board.complete(stream);
+    assert_eq!(counts(&board.metrics), [(Cause::NoDpu, 1)]);
+    board.remove(&id("a"));
+    assert_eq!(counts(&board.metrics), []);
 }

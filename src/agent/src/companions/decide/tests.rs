@@ -4,8 +4,11 @@ use super::super::told::Problem;
 use super::*;
 
 fn group(total: usize, wrong: usize, reason: &'static str) -> Group {
-    let problem =
-        || Problem { unknown: reason == "Unknown", reason, text: format!("rule r: {reason}").into() };
+    let problem = || Problem {
+        unknown: reason == "Unknown",
+        reason: reason.parse().unwrap(),
+        text: format!("rule r: {reason}").into(),
+    };
     Group { total, wrong, worst: (wrong > 0).then(problem) }
 }
 
