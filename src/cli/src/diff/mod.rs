@@ -7,6 +7,7 @@
 mod predict;
 mod print;
 mod proposal;
+mod quota;
 mod report;
 mod rules;
 mod tenants;
@@ -21,6 +22,7 @@ use outrigger_webhook::settings::AdmissionArgs;
 
 use self::predict::{Prediction, Settings};
 use self::proposal::{Accepted, RuleSet};
+use self::quota::Quotas;
 use self::report::Report;
 use self::rules::RuleKind;
 use self::tenants::{Asked, Question};
@@ -109,6 +111,7 @@ impl DiffArgs {
             let more = More {
                 admin: self.concerns(RuleKind::AdminWorkloadRule, &new).then_some(&admin),
                 machines: new.iter().any(proposal::makes_guests),
+                quotas: true,
             };
             live::wait(live::read(&self.view, one, more))?
         } else {
@@ -214,15 +217,21 @@ impl DiffArgs {
             predictions.push(prediction);
         }
         let admission = self.afterwards(changes, &predictions)?;
+        let made: Vec<_> = predictions.iter().flat_map(Prediction::made).collect();
+        let usual_class = views.first().and_then(|view| view.default_priority_class.as_deref());
+        let mut quotas = Quotas::new(changes.before.state(), &made, usual_class)?;
         for prediction in &predictions {
-            prediction.release_slots(&admission);
+            prediction.release(&admission, &mut quotas);
         }
         for (view, prediction) in views.iter().zip(predictions) {
-            let companions = prediction.companions(&admission)?;
-            for note in prediction.notes(&companions) {
+            let companions = prediction.companions(&admission, &mut quotas)?;
+            for note in prediction.notes(&companions, &quotas) {
                 report.note_of(view, &note);
             }
             report.companions.extend(companions);
+        }
+        for note in quotas.notes() {
+            report.note(note.clone());
         }
         Ok(report)
     }

@@ -19,6 +19,7 @@ use outrigger_runtime::pod::Pod;
 use serde_json::Value;
 
 use super::proposal::Accepted;
+use super::quota::Quotas;
 use super::report::{Change, CompanionChange};
 use super::rules::{AnyRule, Filing, RuleKind};
 use crate::admission::Admission;
@@ -232,13 +233,15 @@ impl<'a> Prediction<'a> {
         &self.made
     }
 
-    /// Gives back the slots of companions that are deleted, also of those that are created again.
-    pub(super) fn release_slots(&self, admission: &Admission) {
-        for key in self.companions.keys() {
+    /// Gives back the slots and quotas of companions that are deleted, also of those that are created again.
+    pub(super) fn release(&self, admission: &Admission, quotas: &mut Quotas) {
+        for (key, observed) in &self.companions {
             if let (Action::Delete { reason, .. }, Some(home)) = (self.step(key).action, self.home(&key.rule))
                 && !self.stays(key, reason)
             {
-                admission.release_slot(home.namespace, &companion::name(key, home.tenant));
+                let name = companion::name(key, home.tenant);
+                admission.release_slot(home.namespace, &name);
+                quotas.release(home.namespace, observed.kind, &name);
             }
         }
     }
@@ -264,12 +267,16 @@ impl<'a> Prediction<'a> {
     }
 
     /// What would happen to each companion. What would happen without the change too is left out.
-    pub(super) fn companions(&self, admission: &Admission) -> Result<Vec<CompanionChange>, InputError> {
+    pub(super) fn companions(
+        &self,
+        admission: &Admission,
+        quotas: &mut Quotas,
+    ) -> Result<Vec<CompanionChange>, InputError> {
         let mut all = Vec::new();
         for key in self.keys() {
             let step = self.step(&key);
             let is_new = self.changed.contains(&key.rule) || self.before.get(&key) != Some(&step);
-            if is_new && let Some(change) = self.change(&key, &step, admission)? {
+            if is_new && let Some(change) = self.change(&key, &step, admission, quotas)? {
                 all.push(change);
             }
         }
@@ -281,6 +288,7 @@ impl<'a> Prediction<'a> {
         key: &CompanionKey,
         step: &Step,
         admission: &Admission,
+        quotas: &mut Quotas,
     ) -> Result<Option<CompanionChange>, InputError> {
         let Some(home) = self.home(&key.rule) else { return Ok(None) };
         let mut entry = CompanionChange {
@@ -311,7 +319,7 @@ impl<'a> Prediction<'a> {
             }
             (Action::Create(_), _) => {
                 entry.change = Change::Created;
-                self.admit(key, step, admission, &mut entry)?;
+                self.admit(key, step, admission, quotas, &mut entry)?;
             }
             (Action::Delete { reason, .. }, _) if self.stays(key, *reason) => {
                 entry.change = Change::Outdated;
@@ -320,7 +328,7 @@ impl<'a> Prediction<'a> {
             (Action::Delete { reason, .. }, Desired::Wanted { .. }) => {
                 entry.change = Change::Replaced;
                 reason.as_str().clone_into(&mut entry.reason);
-                self.admit(key, step, admission, &mut entry)?;
+                self.admit(key, step, admission, quotas, &mut entry)?;
             }
             (Action::Delete { reason, .. }, _) => {
                 entry.change = Change::Deleted;
@@ -336,6 +344,7 @@ impl<'a> Prediction<'a> {
         key: &CompanionKey,
         step: &Step,
         admission: &Admission,
+        quotas: &mut Quotas,
         entry: &mut CompanionChange,
     ) -> Result<(), InputError> {
         let Some((rule, object, home)) = self.creation(key, Some(&step.action)) else { return Ok(()) };
@@ -343,6 +352,13 @@ impl<'a> Prediction<'a> {
         let slot = if rule.name().is_admin() { None } else { admission.slot_of(home.namespace, &object) };
         let object = match admitted(&object, home.namespace, admission)? {
             Ok(object) => {
+                if let Err(message) = quotas.take(home.namespace, rule.kind(), &object) {
+                    // The webhook's grant of a slot expires.
+                    admission.release_slot(home.namespace, &entry.companion);
+                    entry.change = Change::Refused;
+                    entry.reason = message;
+                    return Ok(());
+                }
                 entry.slot = slot;
                 object
             }
@@ -391,7 +407,7 @@ impl<'a> Prediction<'a> {
     }
 
     /// What else should be known about the prediction.
-    pub(super) fn notes(&self, changes: &[CompanionChange]) -> Vec<String> {
+    pub(super) fn notes(&self, changes: &[CompanionChange], quotas: &Quotas) -> Vec<String> {
         let mut notes = Vec::new();
         // Those of admin rules don't count as the tenant's.
         let count = |change| {
@@ -401,6 +417,7 @@ impl<'a> Prediction<'a> {
         let present = self.companions.keys().filter(|key| !key.rule.is_admin()).count();
         let will_exist = (present + count(Change::Created)).saturating_sub(count(Change::Deleted));
         if let Some(limits) = &self.view.limits
+            && !quotas.count_pods(&self.view.namespace)
             && count(Change::Created) > 0
             && will_exist > usize::try_from(limits.companions).unwrap_or(usize::MAX)
         {

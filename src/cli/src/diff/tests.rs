@@ -187,4 +187,5 @@ fn inputs_that_cannot_be_compared_are_errors() {
 }
 
 mod admin;
+mod quotas;
 mod slots;

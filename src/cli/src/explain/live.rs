@@ -1,6 +1,6 @@
 //! The same objects out of clusters.
 
-use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Event, LimitRange, Namespace, Node, Pod, ResourceQuota};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, TypeMeta};
@@ -84,6 +84,8 @@ pub(crate) struct More<'a> {
     pub(crate) admin: Option<&'a AdminNamespaces>,
     /// Machines, which say how many slots they have.
     pub(crate) machines: bool,
+    /// ResourceQuotas and LimitRanges.
+    pub(crate) quotas: bool,
 }
 
 /// Most objects of one answer: lists come in pages.
@@ -207,6 +209,13 @@ impl Reader {
         self.may::<PriorityClass>(None, ListParams::default()).await?;
         if more.machines {
             self.may::<Machine>(None, ListParams::default()).await?;
+        }
+        if more.quotas {
+            let admin = more.admin.filter(|_| namespace.is_some()).map(|admin| &*admin.resources);
+            for namespace in [Some(namespace), admin.map(Some)].into_iter().flatten() {
+                self.may::<ResourceQuota>(namespace, ListParams::default()).await?;
+                self.may::<LimitRange>(namespace, ListParams::default()).await?;
+            }
         }
         self.devices(namespace, more.admin).await
     }
