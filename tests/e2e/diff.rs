@@ -232,7 +232,7 @@ impl Stage {
             1 => changed(Kind::Own, "/updateStrategy", json!({"type": "OnDelete"})),
             2 => changed(Kind::Own, image, json!("another")),
             3 => changed(Kind::Own, "/updateStrategy", json!({"type": "RollingUpdate"})),
-            4 => changed(Kind::Own, "/workloadInfoInject", all.clone()),
+            4 => changed(Kind::Own, "/workloadInfoInject", all),
             5 => (Kind::Admin, rule_for("app", "db")),
             6 => changed(Kind::Admin, image, json!("another")),
             7 => changed(Kind::Admin, "/workloadInfoInject", all),
