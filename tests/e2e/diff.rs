@@ -2,16 +2,40 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kube::ResourceExt;
-use kube::api::DeleteParams;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, ListParams};
+use kube::{Resource, ResourceExt};
+use outrigger_api::AdminWorkloadRule;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, annotation, is_ready, node_of, rule, rule_for};
+use outrigger_tests::tenant::{Tenant, admin_rule, annotation, is_ready, node_of, rule, rule_for};
 use outrigger_tests::{InWords, eventually, holds};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
+
+/// Where admin rules and their companions are.
+const UNIVERSE: &str = "universe";
+
+/// A kind of rules. A rule of each may have the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Own,
+    Admin,
+}
+
+impl Kind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Own => "WorkloadRule",
+            Self::Admin => "AdminWorkloadRule",
+        }
+    }
+}
+
+/// A rule's kind and name.
+type RuleId = (Kind, String);
 
 /// A companion: its uid, its injected facts, and its Node.
 type Seen = (String, BTreeMap<String, String>, String);
@@ -22,15 +46,15 @@ type Changes = BTreeMap<String, (String, BTreeSet<String>)>;
 struct Stage {
     t: Tenant,
     random: StdRng,
-    /// The specs of the rules that there are, by name.
-    rules: BTreeMap<String, Value>,
-    /// How often each change was predicted.
-    counts: BTreeMap<String, usize>,
+    /// The specs of the rules that there are.
+    rules: BTreeMap<RuleId, Value>,
+    /// How often each change was predicted for companions of each kind of rules.
+    counts: BTreeMap<(String, String), usize>,
 }
 
 /// What is done to one rule.
 struct Operation {
-    name: String,
+    id: RuleId,
     /// `None`: it is deleted.
     spec: Option<Value>,
     valid: bool,
@@ -38,11 +62,12 @@ struct Operation {
 
 impl Stage {
     fn operation(&mut self) -> Operation {
-        let name = format!("r{}", self.random.random_range(0..3));
+        let kind = if self.random.random_bool(0.5) { Kind::Admin } else { Kind::Own };
+        let id = (kind, format!("r{}", self.random.random_range(0..3)));
         let apps = ["web", "db", "nothing"];
         let app = *apps.choose(&mut self.random).unwrap();
-        let Some(mut spec) = self.rules.get(&name).cloned() else {
-            return Operation { name, spec: Some(rule_for("app", app)), valid: true };
+        let Some(mut spec) = self.rules.get(&id).cloned() else {
+            return Operation { id, spec: Some(rule_for("app", app)), valid: true };
         };
         let number = self.random.random_range(0..3);
         let mut valid = true;
@@ -64,14 +89,45 @@ impl Stage {
                 let kind = if number > 0 { "OnDelete" } else { "RollingUpdate" };
                 spec["updateStrategy"] = json!({"type": kind});
             }
-            9 => return Operation { name, spec: None, valid },
+            9 => return Operation { id, spec: None, valid },
             10 => {
-                spec["template"]["spec"]["hostPID"] = json!(true);
+                // No rule may tolerate every taint.
+                spec["template"]["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
                 valid = false;
             }
+            _ if kind == Kind::Admin => spec["tenantSelector"] = self.selector(number),
             _ => {}
         }
-        Operation { name, spec: Some(spec), valid }
+        Operation { id, spec: Some(spec), valid }
+    }
+
+    /// Selects the tenant by its name, or by what every tenant has, or another one.
+    fn selector(&self, number: usize) -> Value {
+        match number {
+            0 => json!({"matchLabels": {keys::TENANT: self.t.id}}),
+            1 => json!({"matchExpressions": [{"key": keys::TENANT, "operator": "Exists"}]}),
+            _ => json!({"matchLabels": {keys::TENANT: "another"}}),
+        }
+    }
+
+    fn object(&self, (kind, name): &RuleId, spec: &Value) -> Value {
+        match kind {
+            Kind::Own => rule(&self.t.namespace, name, spec.clone()),
+            Kind::Admin => admin_rule(UNIVERSE, name, spec.clone()),
+        }
+    }
+
+    fn admin_rules(&self) -> Api<AdminWorkloadRule> {
+        Api::namespaced(self.t.infra.clone(), UNIVERSE)
+    }
+
+    /// The Pods of both kinds of rules.
+    async fn pods(&self) -> Result<Vec<Pod>, String> {
+        let params = ListParams::default().labels(keys::RULE);
+        let admin: Api<Pod> = Api::namespaced(self.t.infra.clone(), UNIVERSE);
+        let mut all = self.t.pods().list(&params).await.in_words()?.items;
+        all.extend(admin.list(&params).await.in_words()?.items);
+        Ok(all)
     }
 
     /// The prediction, and the exit code.
@@ -79,11 +135,10 @@ impl Stage {
         let (infra, tenant) = (&self.t.outrigger.plane.infra, &self.t.outrigger.plane.tenant);
         let mut rules = self.rules.clone();
         match &operation.spec {
-            Some(spec) => rules.insert(operation.name.clone(), spec.clone()),
-            None => rules.remove(&operation.name),
+            Some(spec) => rules.insert(operation.id.clone(), spec.clone()),
+            None => rules.remove(&operation.id),
         };
-        let rules: Vec<Value> =
-            rules.iter().map(|(name, spec)| rule(&self.t.namespace, name, spec.clone())).collect();
+        let rules: Vec<Value> = rules.iter().map(|(id, spec)| self.object(id, spec)).collect();
         let file =
             std::env::temp_dir().join(format!("outrigger-diff-{}-{}.json", self.t.id, std::process::id()));
         std::fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": rules}).to_string())
@@ -93,7 +148,7 @@ impl Stage {
             .outrigger
             .output(&[
                 "diff",
-                "--prune",
+                "--prune=WorkloadRule,AdminWorkloadRule",
                 "-o=json",
                 "--tenant",
                 &self.t.id,
@@ -111,8 +166,9 @@ impl Stage {
     }
 
     async fn seen(&self) -> Result<BTreeMap<String, Seen>, String> {
-        let all = self.t.companions().await?;
-        let of = |pod: &k8s_openapi::api::core::v1::Pod| {
+        let mut all = self.pods().await?;
+        all.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+        let of = |pod: &Pod| {
             let names: Vec<String> = annotation(pod, keys::INJECTED)
                 .and_then(|names| serde_json::from_str(names).ok())
                 .unwrap_or_default();
@@ -128,23 +184,32 @@ impl Stage {
     /// Waits until the manager has nothing left to do for the rules.
     async fn settle(&self) {
         eventually("all rules are served", || async {
-            let rules = self.t.rules().list(&Default::default()).await.in_words()?.items;
-            let mut names: Vec<String> = rules.iter().map(ResourceExt::name_any).collect();
-            names.sort();
-            holds(names.iter().eq(self.rules.keys()), format!("{names:?}"))?;
-            let mut expected = 0;
-            for rule in &rules {
-                let status = rule.status.clone().unwrap_or_default();
-                let on_delete =
-                    self.rules[&rule.name_any()].pointer("/updateStrategy/type") == Some(&json!("OnDelete"));
-                let is_done = status.observed_generation == rule.metadata.generation
-                    && status.created == status.matched
-                    && status.ready == status.created
-                    && (on_delete || status.updated == status.created);
-                holds(is_done, format!("{}: {status:?}", rule.name_any()))?;
-                expected += usize::try_from(status.created.unwrap_or_default()).unwrap();
+            let own = self.t.rules().list(&Default::default()).await.in_words()?.items;
+            let admin = self.admin_rules().list(&Default::default()).await.in_words()?.items;
+            let mut served: BTreeMap<RuleId, Counts> = BTreeMap::new();
+            for rule in &own {
+                let s = rule.status.clone().unwrap_or_default();
+                let counts = [s.matched, s.created, s.ready, s.updated];
+                served.insert((Kind::Own, rule.name_any()), Counts::of(rule, s.observed_generation, counts));
             }
-            let pods = self.t.pods().list(&Default::default()).await.in_words()?.items;
+            for rule in &admin {
+                let s = rule.status.clone().unwrap_or_default();
+                let counts = [s.matched, s.created, s.ready, s.updated];
+                served
+                    .insert((Kind::Admin, rule.name_any()), Counts::of(rule, s.observed_generation, counts));
+            }
+            holds(served.keys().eq(self.rules.keys()), format!("{:?}", served.keys()))?;
+            let mut expected = 0;
+            for (id, Counts { is_observed, counts: [matched, created, ready, updated] }) in served {
+                let on_delete = self.rules[&id].pointer("/updateStrategy/type") == Some(&json!("OnDelete"));
+                let is_done = is_observed
+                    && created == matched
+                    && ready == created
+                    && (on_delete || updated == created);
+                holds(is_done, format!("{id:?}: {matched} {created} {ready} {updated}, {is_observed}"))?;
+                expected += usize::try_from(created).unwrap();
+            }
+            let pods = self.pods().await?;
             let up = pods.iter().filter(|pod| is_ready(pod)).count();
             holds(pods.len() == expected && up == expected, format!("{up} of {expected} of {}", pods.len()))
         })
@@ -153,52 +218,76 @@ impl Stage {
 
     /// The first changes are of every kind, the others are random.
     fn next(&mut self, number: usize) -> Operation {
-        let own = self.rules.get("r0").cloned();
-        let changed = |pointer: &str, value: Value| {
-            let mut spec = own.clone().unwrap();
+        let id = |kind| (kind, "r0".to_owned());
+        let changed = |kind: Kind, pointer: &str, value: Value| {
+            let mut spec = self.rules[&id(kind)].clone();
             let (parent, field) = pointer.rsplit_once('/').unwrap();
             spec.pointer_mut(parent).unwrap()[field] = value;
-            spec
+            (kind, spec)
         };
-        let spec = match number {
-            0 => rule_for("app", "web"),
-            1 => changed("/updateStrategy", json!({"type": "OnDelete"})),
-            2 => changed("/template/spec/containers/0/image", json!("another")),
+        let all = json!([{"asAnnotation": {"name": "all"}}]);
+        let image = "/template/spec/containers/0/image";
+        let (kind, spec) = match number {
+            0 => (Kind::Own, rule_for("app", "web")),
+            1 => changed(Kind::Own, "/updateStrategy", json!({"type": "OnDelete"})),
+            2 => changed(Kind::Own, image, json!("another")),
+            3 => changed(Kind::Own, "/updateStrategy", json!({"type": "RollingUpdate"})),
+            4 => changed(Kind::Own, "/workloadInfoInject", all),
+            5 => (Kind::Admin, rule_for("app", "db")),
+            6 => changed(Kind::Admin, image, json!("another")),
+            7 => changed(Kind::Admin, "/workloadInfoInject", all),
+            8 => changed(Kind::Admin, "/tenantSelector", self.selector(2)),
+            9 => changed(Kind::Admin, "/tenantSelector", self.selector(1)),
             _ => return self.operation(),
         };
-        Operation { name: "r0".to_owned(), spec: Some(spec), valid: true }
+        Operation { id: id(kind), spec: Some(spec), valid: true }
+    }
+
+    /// Applies a rule, or deletes it.
+    async fn write(&self, id: &RuleId, spec: Option<Value>) -> Result<(), String> {
+        let (kind, name) = id;
+        match (kind, spec) {
+            (Kind::Own, Some(spec)) => self.t.try_rule(name, spec).await.map(drop),
+            (Kind::Own, None) => {
+                self.t.rules().delete(name, &DeleteParams::default()).await.map(drop).in_words()
+            }
+            (Kind::Admin, Some(spec)) => {
+                self.t.outrigger.plane.infra.apply(&[self.object(id, &spec)]).map(drop).in_words()
+            }
+            (Kind::Admin, None) => {
+                self.admin_rules().delete(name, &DeleteParams::default()).await.map(drop).in_words()
+            }
+        }
     }
 
     async fn step(&mut self, number: usize) {
         let operation = self.next(number);
         let before = self.seen().await.unwrap();
         let (code, report) = self.predicted(&operation);
-        let label = format!("change {number}: {} {:?}: {report}", operation.name, operation.spec);
+        let (kind, name) = &operation.id;
+        let label = format!("change {number}: {kind:?} {name} {:?}: {report}", operation.spec);
         let predicted = changes_of(&report);
-        for (change, _) in predicted.values() {
-            *self.counts.entry(change.clone()).or_default() += 1;
+        for entry in report["companions"].as_array().unwrap() {
+            let of = |key: &str| entry[key].as_str().unwrap().to_owned();
+            *self.counts.entry((of("ruleKind"), of("change"))).or_default() += 1;
         }
-        let verdict = report["rules"].as_array().unwrap().iter().find(|rule| rule["name"] == operation.name);
+        let is_it = |rule: &&Value| rule["name"] == *name && rule["kind"] == kind.as_str();
+        let verdict = report["rules"].as_array().unwrap().iter().find(is_it);
         let verdict = verdict.unwrap_or_else(|| panic!("{label}"));
         if !operation.valid {
             assert_eq!((code, &predicted), (Some(3), &Changes::new()), "{label}");
             let path = verdict["errors"][0]["path"].as_str().unwrap();
-            let refusal = self.t.try_rule(&operation.name, operation.spec.unwrap()).await.unwrap_err();
+            let refusal = self.write(&operation.id, operation.spec).await.unwrap_err();
             assert!(refusal.contains(path), "{refusal}: {label}");
             return;
         }
         let is_unchanged = verdict["change"] == "Unchanged";
         assert_eq!(code, Some(i32::from(!is_unchanged)), "{label}");
-        match &operation.spec {
-            Some(spec) => {
-                self.rules.insert(operation.name.clone(), spec.clone());
-                self.t.rule(&operation.name, spec.clone()).await;
-            }
-            None => {
-                self.rules.remove(&operation.name);
-                self.t.rules().delete(&operation.name, &DeleteParams::default()).await.unwrap();
-            }
-        }
+        self.write(&operation.id, operation.spec.clone()).await.unwrap();
+        match operation.spec {
+            Some(spec) => self.rules.insert(operation.id, spec),
+            None => self.rules.remove(&operation.id),
+        };
         eventually(&label, || async {
             let happened = happened(&before, &self.seen().await?);
             holds(happened == actual(&predicted), format!("{happened:?}"))
@@ -212,6 +301,23 @@ impl Stage {
                 let node = &now[entry["companion"].as_str().unwrap()].2;
                 assert!(entry["nodes"].as_array().unwrap().contains(&json!(node)), "on {node}: {label}");
             }
+        }
+    }
+}
+
+/// What a rule's status says.
+struct Counts {
+    /// It is about the rule's present generation.
+    is_observed: bool,
+    /// Companions that match, are created, are ready, and have the present template.
+    counts: [i64; 4],
+}
+
+impl Counts {
+    fn of(rule: &impl Resource, observed: Option<i64>, counts: [Option<i64>; 4]) -> Self {
+        Self {
+            is_observed: observed == rule.meta().generation,
+            counts: counts.map(Option::unwrap_or_default),
         }
     }
 }
@@ -254,7 +360,9 @@ fn happened(before: &BTreeMap<String, Seen>, now: &BTreeMap<String, Seen>) -> Ch
 }
 
 async fn changes(id: &str, seed: u64, count: usize) {
-    let t = Tenant::new(Outrigger::shared().await, id, &[("a", 1), ("b", 2)]).await;
+    // All admin rules of the cluster are compared, so no other test may have some there. It ends with the test's process.
+    let outrigger: &'static Outrigger = Box::leak(Box::new(Outrigger::start().await.unwrap()));
+    let t = Tenant::new(outrigger, id, &[("a", 1), ("b", 2)]).await;
     for (name, host, app) in [
         ("web-1", "a", "web"),
         ("web-2", "b", "web"),
@@ -275,14 +383,20 @@ async fn changes(id: &str, seed: u64, count: usize) {
         stage.step(number).await;
     }
     println!("{count} changes, predicted: {:?}", stage.counts);
-    for change in ["Created", "Replaced", "Outdated", "Annotated", "Deleted"] {
-        assert!(stage.counts.contains_key(change), "no {change} in {count} changes: {:?}", stage.counts);
+    for (kind, changes) in [
+        (Kind::Own, &["Created", "Replaced", "Outdated", "Annotated", "Deleted"][..]),
+        (Kind::Admin, &["Created", "Replaced", "Annotated", "Deleted"]),
+    ] {
+        for change in changes {
+            let is_there = stage.counts.contains_key(&(kind.as_str().to_owned(), (*change).to_owned()));
+            assert!(is_there, "no {change} of {kind:?} in {count} changes: {:?}", stage.counts);
+        }
     }
 }
 
 #[tokio::test]
-async fn twenty_changes_of_rules_happen_as_predicted() {
-    changes("diff", 3, 20).await;
+async fn thirty_changes_of_rules_happen_as_predicted() {
+    changes("diff", 3, 30).await;
 }
 
 #[tokio::test]

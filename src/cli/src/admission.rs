@@ -14,7 +14,7 @@ use outrigger_webhook::settings::AdmissionArgs;
 use serde_json::Value;
 
 use crate::files::InputError;
-use crate::slots::{Slots, is_new, namespace_of};
+use crate::slots::{GuestSlot, Slots, is_new, namespace_of};
 use crate::state::{NOW, State};
 
 /// Arguments of every command that decides admission offline.
@@ -67,6 +67,16 @@ impl Admission {
 
     pub(crate) fn owner(&self, namespace: &str) -> Option<TenantId> {
         self.caches.owner(namespace)
+    }
+
+    /// The slot of a Machine that a new Pod takes in a namespace, as things are now; `None` for Pods that take none.
+    pub(crate) fn slot_of(&self, namespace: &str, pod: &Value) -> Option<GuestSlot> {
+        self.slots.of(&self.caches, namespace, pod)
+    }
+
+    /// Gives back the slot of a Pod that is deleted, if it has one.
+    pub(crate) fn release_slot(&self, namespace: &str, name: &str) {
+        self.slots.release(&self.caches, namespace, name);
     }
 
     /// Users trusted to create companions (the manager's service account).

@@ -88,9 +88,9 @@ enum Command {
 
     /// Show what would happen to companions if rules were applied.
     ///
-    /// Compares the WorkloadRules in --filename with those that there are, in files (--state) or in a cluster, and prints which
-    /// companions the manager would create, replace, annotate and delete, on which DPUs new ones may run, and what admission
-    /// would refuse. It changes nothing. Exit codes: 0 nothing would change, 1 something would, 2 an input could not be read, 3
+    /// Compares the WorkloadRules and AdminWorkloadRules in --filename with those that there are, in files (--state) or in a
+    /// cluster, and prints which companions the manager would create, replace, annotate and delete, on which DPUs new ones may
+    /// run, which slots of Machines they take, and what admission would refuse. It changes nothing. Exit codes: 0 nothing would change, 1 something would, 2 an input could not be read, 3
     /// something would be refused.
     Diff(DiffArgs),
 

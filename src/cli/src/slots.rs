@@ -7,10 +7,11 @@ use std::sync::{Mutex, PoisonError};
 use outrigger_admission::caches::Caches;
 use outrigger_admission::review::Request;
 use outrigger_admission::{Decision, Reservation};
-use outrigger_core::keys;
 use outrigger_core::slots::{Guests, Ledger, SlotDecision};
+use outrigger_core::{keys, machine};
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::pod::Pod;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::files::{InputError, Object};
@@ -39,6 +40,18 @@ pub(crate) fn guest(caches: &Caches, object: &Object) -> Result<(), InputError> 
     let pod: Pod = serde_json::from_value(pod).map_err(|error| object.wrong(error))?;
     caches.guest(Change::Applied(pod), NOW);
     Ok(())
+}
+
+/// The slot that a Pod takes as a guest.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct GuestSlot {
+    pub(crate) machine_group: String,
+    pub(crate) machine_type: String,
+    /// Slots of the type in all.
+    pub(crate) slots: u32,
+    /// Those that are free before the Pod takes one.
+    pub(crate) free: u32,
 }
 
 /// Group and type.
@@ -83,7 +96,13 @@ impl Slots {
     ) -> Result<(), Decision> {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         if request.operation == "DELETE" {
-            release(caches, &mut given, request);
+            let is_pod = request.kind.group.is_empty()
+                && request.kind.kind == "Pod"
+                && request.sub_resource.is_empty();
+            let name = request.old_object.pointer("/metadata/name").and_then(Value::as_str);
+            if let Some(name) = name.filter(|_| is_pod && request.dry_run != Some(true)) {
+                release(caches, &mut given, &request.namespace, name);
+            }
             return Ok(());
         }
         // Files have all Machines, so admission has compared their groups and nodes already.
@@ -95,10 +114,7 @@ impl Slots {
             wanted.ask.pod = format!("{}/ {}", wanted.namespace, given.nameless);
         }
         let slot = (wanted.slot.group().to_owned(), wanted.slot.type_name().to_owned());
-        let guests = Guests {
-            unnamed: self.unnamed.get(&slot).copied().unwrap_or_default(),
-            ..caches.guests(&slot.0, &slot.1)
-        };
+        let guests = self.guests(caches, &slot);
         let ledger = given.ledgers.entry(slot).or_default();
         // Time stands still: nothing is given back by it.
         match ledger
@@ -110,18 +126,40 @@ impl Slots {
             _ => Err(wanted.unavailable("too many guests at once")),
         }
     }
+
+    fn guests(&self, caches: &Caches, slot: &Slot) -> Guests {
+        Guests {
+            unnamed: self.unnamed.get(slot).copied().unwrap_or_default(),
+            ..caches.guests(&slot.0, &slot.1)
+        }
+    }
+
+    /// The slot that a new Pod takes in a namespace; `None` for other Pods than guests, and where guests get no slots.
+    pub(crate) fn of(&self, caches: &Caches, namespace: &str, pod: &Value) -> Option<GuestSlot> {
+        let labels = pod.pointer("/metadata/labels").and_then(Value::as_object)?;
+        let (group, type_) = machine::guest(labels).filter(|_| caches.is_injected(namespace))?;
+        let slot = (group.to_owned(), type_.to_owned());
+        let guests = self.guests(caches, &slot);
+        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let granted = given.ledgers.get(&slot).map_or(0, |ledger| ledger.grants().len());
+        let taken = u32::try_from(guests.live.len() + granted).unwrap_or(u32::MAX);
+        let slots = caches.slots(group, type_);
+        let free = slots.saturating_sub(taken.saturating_add(guests.unnamed));
+        Some(GuestSlot { machine_group: slot.0, machine_type: slot.1, slots, free })
+    }
+
+    /// Gives back the slot of a Pod that is deleted, if it has one.
+    pub(crate) fn release(&self, caches: &Caches, namespace: &str, name: &str) {
+        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        release(caches, &mut given, namespace, name);
+    }
 }
 
-fn release(caches: &Caches, given: &mut Given, request: &Request) {
-    let is_pod =
-        request.kind.group.is_empty() && request.kind.kind == "Pod" && request.sub_resource.is_empty();
-    let name = request.old_object.pointer("/metadata/name").and_then(Value::as_str);
-    let Some(name) = name.filter(|_| is_pod && request.dry_run != Some(true)) else { return };
-    let pod = format!("{}/{name}", request.namespace);
+fn release(caches: &Caches, given: &mut Given, namespace: &str, name: &str) {
+    let pod = format!("{namespace}/{name}");
     for ledger in given.ledgers.values_mut() {
         ledger.release(&pod);
     }
-    let gone =
-        Change::Gone { namespace: request.namespace.clone(), name: name.to_owned(), uid: String::new() };
+    let gone = Change::Gone { namespace: namespace.to_owned(), name: name.to_owned(), uid: String::new() };
     caches.guest(gone, NOW);
 }

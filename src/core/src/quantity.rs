@@ -64,6 +64,19 @@ impl Quantity {
         Self { nanos: divide_up(self.nanos, milli).saturating_mul(milli), ..self }
     }
 
+    /// Both together, cut to the range. It is written as this one, or as the other where this is nothing, as the API server does.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let format = if self.is_zero() { other.format } else { self.format };
+        Self { nanos: self.nanos.saturating_add(other.nanos), format }
+    }
+
+    /// What is left of it without another, cut to the range.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        self.plus(Self { nanos: other.nanos.saturating_neg(), ..other })
+    }
+
     /// Whether it is less than nothing.
     pub fn is_negative(&self) -> bool {
         self.nanos < 0
@@ -229,6 +242,22 @@ mod tests {
         }
         assert!(of("-1").is_negative() && of("-1") < of("0") && of("0m").is_zero());
         assert!(!of("0").is_negative() && !of("1n").is_negative() && !of("1n").is_zero());
+    }
+
+    #[test]
+    fn sums_are_written_as_their_first_part() {
+        for (a, b, sum, rest) in [
+            ("500m", "2", "2500m", "-1500m"),
+            ("1Gi", "512Mi", "1536Mi", "512Mi"),
+            ("0", "1Mi", "1Mi", "-1Mi"),
+            ("3", "1", "4", "2"),
+            ("1500", "1Ki", "2524", "476"),
+        ] {
+            assert_eq!(
+                (of(a).plus(of(b)).to_string(), of(a).minus(of(b)).to_string()),
+                (sum.into(), rest.into())
+            );
+        }
     }
 
     #[test]

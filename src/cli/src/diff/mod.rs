@@ -1,4 +1,4 @@
-//! `outrigger diff`: what would happen to the companions of a tenant if rules were applied.
+//! `outrigger diff`: what would happen to the companions of tenants if rules were applied.
 //!
 //! **In**: the present state, and rules. **Out**: what admission would say of the rules, and the steps that the manager would
 //! take for each companion. Admission is the webhook's own ([`Admission`]); matching and steps are those of the manager's index
@@ -7,22 +7,29 @@
 mod predict;
 mod print;
 mod proposal;
+mod quota;
 mod report;
+mod rules;
+mod tenants;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::keys;
 use outrigger_webhook::settings::AdmissionArgs;
 
-use self::predict::Prediction;
-use self::proposal::Proposals;
+use self::predict::{Prediction, Settings};
+use self::proposal::{Accepted, RuleSet};
+use self::quota::Quotas;
 use self::report::Report;
+use self::rules::RuleKind;
+use self::tenants::{Asked, Question};
 use crate::admission::Admission;
-use crate::explain::live::{self, Source};
+use crate::explain::live::{self, More, Source};
 use crate::explain::view::{View, ViewArgs};
-use crate::files::{self, InputError, print_json};
+use crate::files::{self, InputError, Origin, print_json};
 use crate::state::State;
 
 /// Exit code: something would be refused.
@@ -30,18 +37,20 @@ const REFUSED: u8 = 3;
 
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
-    /// File or directory with the WorkloadRules that would be applied. May be given several times; - is standard input.
+    /// File or directory with the WorkloadRules and AdminWorkloadRules that would be applied. May be given several times; - is
+    /// standard input.
     #[arg(short, long = "filename", value_name = "FILE", required = true)]
     filename: Vec<PathBuf>,
 
-    /// File or directory with the present state: Tenants, Namespaces, Nodes, WorkloadRules, companions, the Pods of the
-    /// tenant's cluster. May be given several times. Without it: read from a cluster.
+    /// File or directory with the present state: Tenants, Namespaces, Nodes, WorkloadRules, AdminWorkloadRules, companions, the
+    /// Pods of the tenant's cluster. May be given several times. Without it: read from a cluster.
     #[arg(long, value_name = "FILE")]
     state: Vec<PathBuf>,
 
-    /// Delete the tenant's rules that --filename doesn't have.
-    #[arg(long)]
-    prune: bool,
+    /// Delete the rules that --filename doesn't have: those of the kinds that it has, or of these kinds. Of WorkloadRules those of
+    /// the tenant.
+    #[arg(long, num_args = 0.., require_equals = true, value_delimiter = ',', value_name = "KIND")]
+    prune: Option<Vec<RuleKind>>,
 
     /// Namespace of the tenant's cluster whose Pods the agent sends. May be given several times, or separated by commas.
     /// Without it: all.
@@ -98,7 +107,13 @@ impl DiffArgs {
         let new = files::read(&self.filename)?;
         let (state, source) = if self.state.is_empty() {
             let one = if let [one] = self.namespace.as_slice() { Some(one.as_str()) } else { None };
-            live::wait(live::read(&self.view, one))?
+            let admin = self.admin();
+            let more = More {
+                admin: self.concerns(RuleKind::AdminWorkloadRule, &new).then_some(&admin),
+                machines: new.iter().any(proposal::makes_guests),
+                quotas: true,
+            };
+            live::wait(live::read(&self.view, one, more))?
         } else {
             self.view.for_files("--state")?;
             (State::read(&self.state)?, Source::files("--state"))
@@ -106,36 +121,150 @@ impl DiffArgs {
         Ok(self.of(&state, source, &new)?)
     }
 
+    fn admin(&self) -> AdminNamespaces {
+        AdminNamespaces::new(&self.admission.admin_rules_namespace, &self.admission.admin_resources_namespace)
+    }
+
+    /// Whether rules of a kind that the new ones lack are deleted.
+    fn prunes(&self, kind: RuleKind, new: &[files::Object]) -> bool {
+        let has = |kind: RuleKind| new.iter().any(|object| kind.is(object));
+        match self.prune.as_deref() {
+            None => false,
+            Some([]) => has(kind) || kind == RuleKind::WorkloadRule && !has(RuleKind::AdminWorkloadRule),
+            Some(kinds) => kinds.contains(&kind),
+        }
+    }
+
+    /// Whether rules of a kind are applied, or deleted.
+    fn concerns(&self, kind: RuleKind, new: &[files::Object]) -> bool {
+        new.iter().any(|object| kind.is(object)) || self.prunes(kind, new)
+    }
+
     /// The report of a state and of rules that would be applied.
     fn of(&self, state: &State, source: Source, new: &[files::Object]) -> Result<Report, InputError> {
-        let mut view_args = self.view.clone();
-        if view_args.tenant.is_none() {
-            view_args.tenant = proposal::tenant_of(state, new);
+        let admin = self.admin();
+        let [prunes_own, prunes_admin] =
+            [RuleKind::WorkloadRule, RuleKind::AdminWorkloadRule].map(|kind| self.prunes(kind, new));
+        let [has_own, has_admin] =
+            [RuleKind::WorkloadRule, RuleKind::AdminWorkloadRule].map(|kind| self.concerns(kind, new));
+        let platform = RuleSet::of_platform(state, &admin, new, prunes_admin)?;
+        let question = Question {
+            state,
+            source: source.with_admin(&admin),
+            args: &self.view,
+            host_label: &self.admission.host_label,
+            new,
+            has_own: has_own || !has_admin,
+            platform: platform.first().filter(|_| has_admin),
+        };
+        let Asked { mut views, own, mut notes } = question.ask()?;
+        if !has_own && !has_admin {
+            return Err(InputError::new("--filename", "has no WorkloadRule or AdminWorkloadRule"));
         }
-        let mut view = View::new(state, &view_args, &self.admission.host_label, None, source)?;
-        if !self.namespace.is_empty() {
-            view.workloads.retain(|workload| self.namespace.contains(&workload.resource_namespace));
+        notes.extend(proposal::note_on_others(new));
+        let mut sets = Vec::new();
+        for view in &mut views {
+            if !self.namespace.is_empty() {
+                view.workloads.retain(|workload| self.namespace.contains(&workload.resource_namespace));
+            }
+            let new = if view.tenant == own { new } else { &[] };
+            sets.push(RuleSet::of_tenant(state, view, new, prunes_own && view.tenant == own)?);
         }
-        let proposals = Proposals::new(state, &view, new, self.prune)?;
-        let present = state.changed([proposals.present(), marked(state, &view)].concat(), |_| false);
-        let before = Admission::new(present, self.admission.clone())?;
-        let (verdicts, notes) = proposals.judge(&before)?;
-        let served =
-            |name: &str| verdicts.iter().any(|verdict| verdict.name == name && !verdict.is_refused());
-        let (after, gone) = proposals.accepted(served);
-        let is_gone = |object: &files::Object| proposals.is_rule(object) && gone.contains(&object.name);
-        let admission =
-            Admission::new(before.state().changed(after.clone(), is_gone), self.admission.clone())?;
-        let mut prediction = Prediction::new(&view, &self.admission.host_label, &self.send_annotation)?;
-        prediction.begin(&proposals.present(), &before)?;
-        prediction.apply(&after, &gone)?;
-        let companions = prediction.companions(&admission)?;
-        let mut all_notes = view.notes.clone();
-        all_notes.extend(notes);
-        all_notes.extend(prediction.notes(&companions));
-        let tenant = view.tenant.as_ref().map(ToString::to_string);
-        Ok(Report { tenant, notes: all_notes, rules: verdicts, companions })
+        sets.extend(platform);
+        let nodes = views.first().map(|view| marked(state, view)).unwrap_or_default();
+        let present: Vec<_> = sets.iter().flat_map(RuleSet::present).cloned().chain(nodes).collect();
+        let before = Admission::new(state.changed(present, |_| false), self.admission.clone())?;
+        let (mut rules, mut accepted) = (Vec::new(), Vec::new());
+        for set in &sets {
+            let verdicts = set.judge(&before)?;
+            accepted.push(set.accepted(&verdicts));
+            rules.extend(verdicts);
+        }
+        let changes = Changes { sets: &sets, accepted: &accepted, before: &before };
+        self.companions(&views, &admin, &changes, Report::new(&views, notes, rules))
     }
+
+    /// The report with the companions of each tenant.
+    fn companions(
+        &self,
+        views: &[View],
+        admin: &AdminNamespaces,
+        changes: &Changes<'_>,
+        mut report: Report,
+    ) -> Result<Report, InputError> {
+        let is_settled =
+            views.iter().all(|view| view.companions.is_none() && view.admin_companions.is_empty());
+        let settings = Settings {
+            admin,
+            host_label: &self.admission.host_label,
+            send: &self.send_annotation,
+            is_settled: is_settled && !views.is_empty(),
+        };
+        if settings.is_settled {
+            let message = "the state has no companions: they are taken to be those of the present rules";
+            report.note(message.to_owned());
+        }
+        let mut predictions = Vec::new();
+        for (at, view) in views.iter().enumerate() {
+            // The platform's rules that are served come after those of the tenants.
+            let mine = [at, views.len()];
+            let present: Vec<_> =
+                mine.iter().filter_map(|at| changes.sets.get(*at)).flat_map(RuleSet::present).collect();
+            let accepted: Vec<_> = mine.iter().filter_map(|at| changes.accepted.get(*at)).collect();
+            let mut prediction = Prediction::new(view, settings)?;
+            prediction.begin(&present, changes.before)?;
+            prediction.apply(&accepted)?;
+            predictions.push(prediction);
+        }
+        let admission = self.afterwards(changes, &predictions)?;
+        let made: Vec<_> = predictions.iter().flat_map(Prediction::made).collect();
+        let usual_class = views.first().and_then(|view| view.default_priority_class.as_deref());
+        let mut quotas = Quotas::new(changes.before.state(), &made, usual_class)?;
+        for prediction in &predictions {
+            prediction.release(&admission, &mut quotas);
+        }
+        for (view, prediction) in views.iter().zip(predictions) {
+            let companions = prediction.companions(&admission, &mut quotas)?;
+            for note in prediction.notes(&companions, &quotas) {
+                report.note_of(view, &note);
+            }
+            report.companions.extend(companions);
+        }
+        for note in quotas.notes() {
+            report.note(note.clone());
+        }
+        Ok(report)
+    }
+
+    /// The webhook after the change.
+    fn afterwards(
+        &self,
+        changes: &Changes<'_>,
+        predictions: &[Prediction<'_>],
+    ) -> Result<Admission, InputError> {
+        let mut after: Vec<_> =
+            changes.accepted.iter().flat_map(|accepted| &accepted.after).cloned().collect();
+        for pod in predictions.iter().flat_map(Prediction::made) {
+            files::take(&Origin::new("companion"), pod.clone(), &mut after)?;
+        }
+        let is_gone = |object: &files::Object| {
+            changes
+                .sets
+                .iter()
+                .zip(changes.accepted)
+                .any(|(set, accepted)| set.is_gone(object, &accepted.gone))
+        };
+        Admission::new(changes.before.state().changed(after, is_gone), self.admission.clone())
+    }
+}
+
+/// What is applied, and the webhook before that.
+struct Changes<'a> {
+    /// The rules of each tenant, those of the platform that are served, and those that aren't.
+    sets: &'a [RuleSet],
+    /// What is applied of each.
+    accepted: &'a [Accepted],
+    before: &'a Admission,
 }
 
 /// The Nodes of a state with the owners that the manager gives them: what is in files was often never in a cluster.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use outrigger_admission::Decision;
 use outrigger_agent::annotations::{Pattern, Selection, keys_of};
-use outrigger_api::WorkloadRule;
+use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::companion::{self, Action, DeleteReason, Home, Observed, plan};
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::{CompanionKey, Desired, TenantIndex};
@@ -14,11 +14,14 @@ use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::rule::Rule;
 use outrigger_core::template::Kind;
 use outrigger_core::workload::Workload;
-use outrigger_manager::companions::observe::{observe, observe_claim};
+use outrigger_manager::companions::observe::{observe, observe_admin, observe_admin_claim, observe_claim};
 use outrigger_runtime::pod::Pod;
 use serde_json::Value;
 
+use super::proposal::Accepted;
+use super::quota::Quotas;
 use super::report::{Change, CompanionChange};
+use super::rules::{AnyRule, Filing, RuleKind};
 use crate::admission::Admission;
 use crate::companion::creation;
 use crate::explain::explanation::{ExplanationContext, place};
@@ -32,57 +35,78 @@ struct Step {
     over_limit: bool,
 }
 
+/// What is the same for all tenants.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Settings<'a> {
+    /// Where admin rules and their companions are.
+    pub(super) admin: &'a AdminNamespaces,
+    /// Node label that names the host of a DPU.
+    pub(super) host_label: &'a str,
+    /// The annotations that agents send besides those that rules name.
+    pub(super) send: &'a [String],
+    /// The state has no companions: they are taken to be those of the present rules.
+    pub(super) is_settled: bool,
+}
+
+/// What happens to the companions of one tenant.
 pub(super) struct Prediction<'a> {
     view: &'a View,
-    host_label: &'a str,
+    settings: Settings<'a>,
     allowed: Arc<[Pattern]>,
     index: TenantIndex,
     /// The rules as they are in the end, by name.
-    rules: BTreeMap<String, WorkloadRule>,
+    rules: BTreeMap<RuleName, AnyRule>,
     /// The names of rules that are other than before.
-    changed: BTreeSet<String>,
-    deleted: BTreeSet<RuleName>,
+    changed: BTreeSet<RuleName>,
+    /// The rules that are deleted, or are about other tenants.
+    absent: BTreeSet<RuleName>,
     companions: BTreeMap<CompanionKey, Observed>,
+    /// The Pods of the companions that are taken to exist.
+    made: Vec<Value>,
     before: BTreeMap<CompanionKey, Step>,
-    /// The companions aren't known, and are taken to be those of the present rules.
-    is_settled: bool,
 }
 
 impl<'a> Prediction<'a> {
-    /// `send`: the annotations that the agent sends besides those that rules name.
-    pub(super) fn new(view: &'a View, host_label: &'a str, send: &[String]) -> Result<Self, InputError> {
-        let allowed = send.iter().map(|pattern| pattern.parse()).collect::<Result<_, String>>();
+    pub(super) fn new(view: &'a View, settings: Settings<'a>) -> Result<Self, InputError> {
+        let allowed = settings.send.iter().map(|pattern| pattern.parse()).collect::<Result<_, String>>();
         let allowed = allowed.map_err(|error| InputError::new("--send-annotation", error))?;
         let mut index = TenantIndex::default();
         if let Some(limits) = &view.limits {
             index.limit(limits.matches());
         }
+        let mut companions = view.companions.clone().unwrap_or_default();
+        companions.extend(view.admin_companions.clone());
         Ok(Self {
             view,
-            host_label,
+            settings,
             allowed,
             index,
             rules: BTreeMap::new(),
             changed: BTreeSet::new(),
-            deleted: BTreeSet::new(),
-            companions: view.companions.clone().unwrap_or_default(),
+            absent: BTreeSet::new(),
+            companions,
+            made: Vec::new(),
             before: BTreeMap::new(),
-            is_settled: view.companions.is_none(),
         })
     }
 
     /// The present: its rules, workloads, and companions.
-    pub(super) fn begin(&mut self, present: &[Object], admission: &Admission) -> Result<(), InputError> {
+    pub(super) fn begin(&mut self, present: &[&Object], admission: &Admission) -> Result<(), InputError> {
         for object in present {
-            self.set(object.read()?);
+            if let Some(name) = name_of(object) {
+                self.set(name, AnyRule::read(object)?);
+            }
         }
         self.send_workloads();
         if self.view.all_workloads {
             self.index.complete(|_| true);
         }
-        if self.is_settled {
+        if self.settings.is_settled {
             for key in self.index.matches() {
-                if let Some(observed) = self.made(&key, admission)? {
+                if let Some((observed, object)) = self.make(&key, admission)? {
+                    if observed.kind == Kind::Pod {
+                        self.made.push(object);
+                    }
                     self.companions.insert(key, observed);
                 }
             }
@@ -93,19 +117,20 @@ impl<'a> Prediction<'a> {
     }
 
     /// Applies rules, and deletes others.
-    pub(super) fn apply(&mut self, after: &[Object], gone: &BTreeSet<String>) -> Result<(), InputError> {
-        for object in after {
-            let rule: WorkloadRule = object.read()?;
-            if self.rules.get(&object.name).is_none_or(|old| old.spec != rule.spec) {
-                self.changed.insert(object.name.clone());
-                self.set(rule);
+    pub(super) fn apply(&mut self, accepted: &[&Accepted]) -> Result<(), InputError> {
+        for object in accepted.iter().flat_map(|accepted| &accepted.after) {
+            let Some(name) = name_of(object) else { continue };
+            let rule = AnyRule::read(object)?;
+            if self.rules.get(&name).is_none_or(|old| !old.same_spec(&rule)) {
+                self.changed.insert(name.clone());
+                self.set(name, rule);
             }
         }
-        for name in gone {
-            self.rules.remove(name);
-            if let Ok(name) = RuleName::new(name) {
+        for accepted in accepted {
+            for name in accepted.gone.iter().filter_map(|name| accepted.kind.name(name)) {
+                self.rules.remove(&name);
                 self.index.remove_rule(&name);
-                self.deleted.insert(name);
+                self.absent.insert(name);
             }
         }
         self.send_workloads();
@@ -115,25 +140,32 @@ impl<'a> Prediction<'a> {
         Ok(())
     }
 
-    /// A rule that can't be served keeps its companions and makes none, as at the manager.
-    fn set(&mut self, rule: WorkloadRule) {
-        let name = rule.metadata.name.clone().unwrap_or_default();
-        match rule.compile() {
-            Ok(compiled) => {
-                self.index.apply_rule(Arc::new(compiled));
+    /// Files a rule as the manager does.
+    fn set(&mut self, name: RuleName, rule: AnyRule) {
+        let Some(tenant) = &self.view.tenant else { return };
+        self.absent.remove(&name);
+        match rule.filing(tenant, self.view.labels.as_ref()) {
+            Filing::Served(compiled) => {
+                self.index.apply_rule(compiled);
             }
-            Err(_) => {
-                if let Ok(name) = RuleName::new(&name) {
-                    self.index.remove_rule(&name);
-                }
+            Filing::Invalid => {
+                self.index.remove_rule(&name);
+            }
+            Filing::Elsewhere => {
+                self.index.remove_rule(&name);
+                self.absent.insert(name.clone());
             }
         }
         self.rules.insert(name, rule);
     }
 
-    /// Sends the workloads as the agent does: with the annotations that it may send.
+    /// Sends the workloads as the agent does: with the annotations that it may send. It doesn't know admin rules.
     fn send_workloads(&mut self) {
-        let named = self.rules.values().flat_map(keys_of).collect();
+        let own = self.rules.values().filter_map(|rule| match rule {
+            AnyRule::Own(rule) => Some(rule),
+            AnyRule::Admin(_) => None,
+        });
+        let named = own.flat_map(keys_of).collect();
         let selection = Selection::new(self.allowed.clone(), named);
         for workload in &self.view.workloads {
             let mut workload = Workload::clone(workload);
@@ -142,9 +174,15 @@ impl<'a> Prediction<'a> {
         }
     }
 
-    fn home(&self) -> Option<Home<'a>> {
+    /// Where the companions of a rule are.
+    fn home(&self, rule: &RuleName) -> Option<Home<'a>> {
         let tenant = self.view.tenant.as_ref()?;
-        Some(Home { tenant, namespace: &self.view.namespace, owned: true })
+        let admin = self.settings.admin;
+        Some(if rule.is_admin() {
+            Home { tenant, namespace: &admin.resources, owned: admin.owned() }
+        } else {
+            Home { tenant, namespace: &self.view.namespace, owned: true }
+        })
     }
 
     /// Every companion that exists, or should.
@@ -156,9 +194,9 @@ impl<'a> Prediction<'a> {
         let observed = self.companions.get(key);
         let desired = self.index.desired(key);
         let over_limit = matches!(desired, Desired::OverLimit);
-        let action = match (self.home(), observed) {
-            // Its rule owns it, so that the garbage collector deletes it.
-            (_, Some(o)) if self.deleted.contains(&key.rule) && !o.terminating => {
+        let action = match (self.home(&key.rule), observed) {
+            // Its rule owns it, so that the garbage collector deletes it, or the manager does so.
+            (_, Some(o)) if self.absent.contains(&key.rule) && !o.terminating => {
                 Action::Delete { uid: o.uid.clone(), reason: DeleteReason::RuleDeleted }
             }
             (Some(home), _) => plan(key, &desired, observed, &home),
@@ -168,39 +206,77 @@ impl<'a> Prediction<'a> {
     }
 
     /// The companion of a match as it is created and admitted, as far as the manager sees it.
-    fn made(&self, key: &CompanionKey, admission: &Admission) -> Result<Option<Observed>, InputError> {
-        let Some((_, object)) = self.creation(key, None) else { return Ok(None) };
-        let Ok(object) = admitted(&object, &self.view.namespace, admission)? else { return Ok(None) };
+    fn make(
+        &self,
+        key: &CompanionKey,
+        admission: &Admission,
+    ) -> Result<Option<(Observed, Value)>, InputError> {
+        let Some((_, object, home)) = self.creation(key, None) else { return Ok(None) };
+        let Ok(object) = admitted(&object, home.namespace, admission)? else { return Ok(None) };
         let of = |error| InputError::new("companion", error);
         let is_claim =
             matches!(self.index.desired(key), Desired::Wanted { rule, .. } if rule.kind() == Kind::Claim);
-        let seen = if is_claim {
-            observe_claim(&serde_json::from_value::<ResourceClaim>(object).map_err(of)?)
+        let observed = if is_claim {
+            let claim: ResourceClaim = serde_json::from_value(object.clone()).map_err(of)?;
+            let own = observe_claim(&claim).map(|(_, observed)| observed);
+            own.or_else(|| observe_admin_claim(&claim).map(|(.., observed)| observed))
         } else {
-            observe(&serde_json::from_value::<Pod>(object).map_err(of)?)
+            let pod: Pod = serde_json::from_value(object.clone()).map_err(of)?;
+            let own = observe(&pod).map(|(_, observed)| observed);
+            own.or_else(|| observe_admin(&pod).map(|(.., observed)| observed))
         };
-        Ok(seen.map(|(_, observed)| observed))
+        Ok(observed.map(|observed| (observed, object)))
     }
 
-    /// The object that is created for a match when no companion is there, or the reason why there can be none.
-    fn creation(&self, key: &CompanionKey, action: Option<&Action>) -> Option<(Arc<Rule>, Value)> {
+    /// The Pods of the companions that are taken to exist, where the state has none.
+    pub(super) fn made(&self) -> &[Value] {
+        &self.made
+    }
+
+    /// Gives back the slots and quotas of companions that are deleted, also of those that are created again.
+    pub(super) fn release(&self, admission: &Admission, quotas: &mut Quotas) {
+        for (key, observed) in &self.companions {
+            if let (Action::Delete { reason, .. }, Some(home)) = (self.step(key).action, self.home(&key.rule))
+                && !self.stays(key, reason)
+            {
+                let name = companion::name(key, home.tenant);
+                admission.release_slot(home.namespace, &name);
+                quotas.release(home.namespace, observed.kind, &name);
+            }
+        }
+    }
+
+    /// Whether a companion that would be replaced stays until somebody deletes it.
+    fn stays(&self, key: &CompanionKey, reason: DeleteReason) -> bool {
+        let on_delete = |rule: &Rule| rule.update() == UpdateStrategy::OnDelete;
+        reason == DeleteReason::TemplateChanged
+            && matches!(self.index.desired(key), Desired::Wanted { rule, .. } if on_delete(rule))
+    }
+
+    /// The object that is created for a match when no companion is there, and where; `None` where there can be none.
+    fn creation(&self, key: &CompanionKey, action: Option<&Action>) -> Option<(Arc<Rule>, Value, Home<'a>)> {
+        let home = self.home(&key.rule)?;
         let desired = self.index.desired(key);
         let Desired::Wanted { rule, .. } = desired else { return None };
         let planned = match action {
-            Some(Action::Create(object)) => return Some((rule.clone(), object.clone())),
-            _ => plan(key, &desired, None, &self.home()?),
+            Some(Action::Create(object)) => return Some((rule.clone(), object.clone(), home)),
+            _ => plan(key, &desired, None, &home),
         };
         let Action::Create(object) = planned else { return None };
-        Some((rule.clone(), object))
+        Some((rule.clone(), object, home))
     }
 
     /// What would happen to each companion. What would happen without the change too is left out.
-    pub(super) fn companions(&self, admission: &Admission) -> Result<Vec<CompanionChange>, InputError> {
+    pub(super) fn companions(
+        &self,
+        admission: &Admission,
+        quotas: &mut Quotas,
+    ) -> Result<Vec<CompanionChange>, InputError> {
         let mut all = Vec::new();
         for key in self.keys() {
             let step = self.step(&key);
-            let is_new = self.changed.contains(key.rule.as_str()) || self.before.get(&key) != Some(&step);
-            if is_new && let Some(change) = self.change(&key, &step, admission)? {
+            let is_new = self.changed.contains(&key.rule) || self.before.get(&key) != Some(&step);
+            if is_new && let Some(change) = self.change(&key, &step, admission, quotas)? {
                 all.push(change);
             }
         }
@@ -212,15 +288,21 @@ impl<'a> Prediction<'a> {
         key: &CompanionKey,
         step: &Step,
         admission: &Admission,
+        quotas: &mut Quotas,
     ) -> Result<Option<CompanionChange>, InputError> {
+        let Some(home) = self.home(&key.rule) else { return Ok(None) };
         let mut entry = CompanionChange {
+            tenant: home.tenant.to_string(),
+            rule_kind: RuleKind::named(&key.rule),
             rule: key.rule.as_str().to_owned(),
             workload: self.workload(key),
-            companion: companion::own_name(key),
+            namespace: home.namespace.to_owned(),
+            companion: companion::name(key, home.tenant),
             change: Change::Refused,
             reason: String::new(),
             annotations: Vec::new(),
             nodes: None,
+            slot: None,
             problem: None,
         };
         let desired = self.index.desired(key);
@@ -237,18 +319,16 @@ impl<'a> Prediction<'a> {
             }
             (Action::Create(_), _) => {
                 entry.change = Change::Created;
-                self.admit(key, step, admission, &mut entry)?;
+                self.admit(key, step, admission, quotas, &mut entry)?;
             }
-            (Action::Delete { reason: DeleteReason::TemplateChanged, .. }, Desired::Wanted { rule, .. })
-                if rule.update() == UpdateStrategy::OnDelete =>
-            {
+            (Action::Delete { reason, .. }, _) if self.stays(key, *reason) => {
                 entry.change = Change::Outdated;
                 "the rule's updateStrategy is OnDelete".clone_into(&mut entry.reason);
             }
             (Action::Delete { reason, .. }, Desired::Wanted { .. }) => {
                 entry.change = Change::Replaced;
                 reason.as_str().clone_into(&mut entry.reason);
-                self.admit(key, step, admission, &mut entry)?;
+                self.admit(key, step, admission, quotas, &mut entry)?;
             }
             (Action::Delete { reason, .. }, _) => {
                 entry.change = Change::Deleted;
@@ -264,11 +344,24 @@ impl<'a> Prediction<'a> {
         key: &CompanionKey,
         step: &Step,
         admission: &Admission,
+        quotas: &mut Quotas,
         entry: &mut CompanionChange,
     ) -> Result<(), InputError> {
-        let Some((rule, object)) = self.creation(key, Some(&step.action)) else { return Ok(()) };
-        let object = match admitted(&object, &self.view.namespace, admission)? {
-            Ok(object) => object,
+        let Some((rule, object, home)) = self.creation(key, Some(&step.action)) else { return Ok(()) };
+        // Companions of the platform are no guests.
+        let slot = if rule.name().is_admin() { None } else { admission.slot_of(home.namespace, &object) };
+        let object = match admitted(&object, home.namespace, admission)? {
+            Ok(object) => {
+                if let Err(message) = quotas.take(home.namespace, rule.kind(), &object) {
+                    // The webhook's grant of a slot expires.
+                    admission.release_slot(home.namespace, &entry.companion);
+                    entry.change = Change::Refused;
+                    entry.reason = message;
+                    return Ok(());
+                }
+                entry.slot = slot;
+                object
+            }
             Err(message) => {
                 entry.change = Change::Refused;
                 entry.reason = message;
@@ -281,8 +374,8 @@ impl<'a> Prediction<'a> {
         if rule.kind() == Kind::Pod {
             let around = ExplanationContext {
                 tenant: self.view.tenant.as_ref(),
-                namespace: &self.view.namespace,
-                host_label: self.host_label,
+                namespace: home.namespace,
+                host_label: self.settings.host_label,
                 nodes: Some(nodes),
             };
             let placement = place(&object, &rule, workload, nodes, &around);
@@ -314,17 +407,17 @@ impl<'a> Prediction<'a> {
     }
 
     /// What else should be known about the prediction.
-    pub(super) fn notes(&self, changes: &[CompanionChange]) -> Vec<String> {
+    pub(super) fn notes(&self, changes: &[CompanionChange], quotas: &Quotas) -> Vec<String> {
         let mut notes = Vec::new();
-        if self.is_settled {
-            notes.push(
-                "the state has no companions: they are taken to be those of the present rules".to_owned(),
-            );
-        }
-        let count = |change| changes.iter().filter(|entry| entry.change == change).count();
-        let will_exist =
-            (self.companions.len() + count(Change::Created)).saturating_sub(count(Change::Deleted));
+        // Those of admin rules don't count as the tenant's.
+        let count = |change| {
+            let own = changes.iter().filter(|entry| entry.rule_kind == RuleKind::WorkloadRule);
+            own.filter(|entry| entry.change == change).count()
+        };
+        let present = self.companions.keys().filter(|key| !key.rule.is_admin()).count();
+        let will_exist = (present + count(Change::Created)).saturating_sub(count(Change::Deleted));
         if let Some(limits) = &self.view.limits
+            && !quotas.count_pods(&self.view.namespace)
             && count(Change::Created) > 0
             && will_exist > usize::try_from(limits.companions).unwrap_or(usize::MAX)
         {
@@ -336,6 +429,10 @@ impl<'a> Prediction<'a> {
         }
         notes
     }
+}
+
+fn name_of(object: &Object) -> Option<RuleName> {
+    RuleKind::of(object)?.name(&object.name)
 }
 
 /// A companion as admission leaves it, or why it is denied.

@@ -5,7 +5,9 @@ use std::io::{Result, Write};
 use anstyle::{AnsiColor, Style};
 
 use super::report::{Change, CompanionChange, Report, RuleChange};
+use super::rules::RuleKind;
 use crate::check::plain;
+use crate::slots::GuestSlot;
 use crate::table;
 
 const HEADS: [&str; 5] = ["CHANGE", "COMPANION", "WORKLOAD", "NODES", "REASON"];
@@ -17,15 +19,18 @@ const SHOWN: usize = 4;
 pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
     const BAD: Style = AnsiColor::Red.on_default();
     const ODD: Style = AnsiColor::Yellow.on_default();
-    if let Some(tenant) = &report.tenant {
-        writeln!(out, "tenant {tenant}")?;
+    match report.tenants.as_slice() {
+        [] => {}
+        [tenant] => writeln!(out, "tenant {tenant}")?,
+        several => writeln!(out, "tenants {}", several.join(", "))?,
     }
     for note in &report.notes {
         writeln!(out, "{ODD}note:{ODD:#} {}", plain(note))?;
     }
     for rule in &report.rules {
         let style = if rule.change == RuleChange::Refused { BAD } else { Style::new() };
-        writeln!(out, "rule {}/{}: {style}{}{style:#}", rule.namespace, rule.name, rule.change.as_str())?;
+        let kind = if rule.kind == RuleKind::AdminWorkloadRule { "admin rule" } else { "rule" };
+        writeln!(out, "{kind} {}/{}: {style}{}{style:#}", rule.namespace, rule.name, rule.change.as_str())?;
         for error in &rule.errors {
             writeln!(out, "  {BAD}error:{BAD:#} {}", plain(&error.to_string()))?;
         }
@@ -38,7 +43,17 @@ pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
     }
     let rows = report.companions.iter().map(|entry| (style(entry.change), cells(entry)));
     writeln!(out)?;
-    table::print(&HEADS, rows, out)?;
+    if report.tenants.len() > 1 {
+        let tenants = report.companions.iter().map(|entry| entry.tenant.clone());
+        let rows = tenants.zip(rows).map(|(tenant, (style, cells))| {
+            let [change, companion, workload, nodes, reason] = cells;
+            (style, [change, tenant, companion, workload, nodes, reason])
+        });
+        let [change, companion, workload, nodes, reason] = HEADS;
+        table::print(&[change, "TENANT", companion, workload, nodes, reason], rows, out)?;
+    } else {
+        table::print(&HEADS, rows, out)?;
+    }
     let all = [
         Change::Created,
         Change::Replaced,
@@ -69,12 +84,21 @@ fn cells(entry: &CompanionChange) -> [String; 5] {
         shown += &format!(" and {} more", nodes.len() - SHOWN);
     }
     let annotations = entry.annotations.join(", ");
-    let reasons = [&entry.reason, &annotations, entry.problem.as_ref().unwrap_or(&String::new())]
+    let slot = entry.slot.as_ref().map_or_else(String::new, |slot| {
+        let GuestSlot { machine_group, machine_type, slots, free } = slot;
+        format!("takes a slot of {machine_group}/{machine_type}, {free} of {slots} are free")
+    });
+    let reasons = [&entry.reason, &annotations, &slot, entry.problem.as_ref().unwrap_or(&String::new())]
         .into_iter()
         .filter(|reason| !reason.is_empty())
         .cloned()
         .collect::<Vec<_>>()
         .join("; ");
-    [entry.change.as_str().to_owned(), entry.companion.clone(), entry.workload.clone(), shown, reasons]
+    // Those of admin rules are in a namespace of their own.
+    let companion = match entry.rule_kind {
+        RuleKind::WorkloadRule => entry.companion.clone(),
+        RuleKind::AdminWorkloadRule => format!("{}/{}", entry.namespace, entry.companion),
+    };
+    [entry.change.as_str().to_owned(), companion, entry.workload.clone(), shown, reasons]
         .map(|cell| plain(&cell))
 }

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt;
 use outrigger_admission::Decision;
-use outrigger_api::WorkloadRule;
+use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
-use outrigger_core::keys;
+use outrigger_core::{keys, machine};
 use serde_json::{Value, json};
 
 use super::report::{RuleChange, RuleVerdict};
+use super::rules::{AnyRule, RuleKind};
 use crate::admission::Admission;
 use crate::companion::creation;
 use crate::explain::view::{View, namespace_of};
@@ -20,40 +21,57 @@ use crate::state::State;
 /// The user as whom rules are applied. It has no rights of its own.
 const ANYBODY: &str = "outrigger:diff";
 
-fn is_rule(object: &Object) -> bool {
-    object.is(keys::WORKLOAD_GROUP, "WorkloadRule")
-}
-
 /// The only tenant in whose namespaces the new rules are, if there is one.
 pub(super) fn tenant_of(state: &State, new: &[Object]) -> Option<String> {
     let owner = |object: &Object| {
         state.namespace_labels(&object.namespace)?.get(keys::TENANT).map(|tenant| (*tenant).to_owned())
     };
-    let all: BTreeSet<String> = new.iter().filter(|object| is_rule(object)).filter_map(owner).collect();
+    let own = new.iter().filter(|object| RuleKind::WorkloadRule.is(object));
+    let all: BTreeSet<String> = own.filter_map(owner).collect();
     if all.len() == 1 { all.into_iter().next() } else { None }
 }
 
-/// A tenant's rules as they are and as they would be, by name. All are in the tenant's namespace, where the agent puts the rules
-/// of the tenant's own cluster too.
+/// Whether companions of a rule would be guests of Machines.
+pub(super) fn makes_guests(object: &Object) -> bool {
+    let labels = object.value.pointer("/spec/template/metadata/labels").and_then(Value::as_object);
+    RuleKind::WorkloadRule.is(object) && labels.and_then(machine::guest).is_some()
+}
+
+/// A note that names the kinds of objects that aren't compared, if there are some.
+pub(super) fn note_on_others(new: &[Object]) -> Option<String> {
+    let others = new.iter().filter(|object| RuleKind::of(object).is_none());
+    let kinds: BTreeSet<&str> = others.map(|object| object.kind.as_str()).collect();
+    let kinds: Vec<&str> = kinds.into_iter().collect();
+    let kinds = kinds.join(", ");
+    (!kinds.is_empty()).then(|| {
+        format!("only WorkloadRules and AdminWorkloadRules are compared; --filename also has: {kinds}")
+    })
+}
+
+/// The rules of one kind in one namespace as they are and as they would be, by name.
 #[derive(Debug)]
-pub(super) struct Proposals {
+pub(super) struct RuleSet {
+    kind: RuleKind,
     namespace: String,
     present: BTreeMap<String, Object>,
     /// `None`: deleted.
     new: BTreeMap<String, Option<Object>>,
-    /// Kinds of the other objects that were given.
-    others: BTreeSet<String>,
 }
 
-impl Proposals {
-    /// `prune`: rules that aren't among the new ones are deleted.
-    pub(super) fn new(state: &State, view: &View, new: &[Object], prune: bool) -> Result<Self, InputError> {
-        if view.tenant.is_none() {
-            return Err(InputError::new("--tenant", "there is no Tenant to which the rules would belong"));
-        }
-        let namespace = view.namespace.clone();
-        let mut this =
-            Self { namespace, present: BTreeMap::new(), new: BTreeMap::new(), others: BTreeSet::new() };
+impl RuleSet {
+    fn empty(kind: RuleKind, namespace: &str) -> Self {
+        Self { kind, namespace: namespace.to_owned(), present: BTreeMap::new(), new: BTreeMap::new() }
+    }
+
+    /// A tenant's rules. All are in the tenant's namespace, where the agent puts the rules of the tenant's own cluster too. `prune`:
+    /// those that aren't among the new ones are deleted.
+    pub(super) fn of_tenant(
+        state: &State,
+        view: &View,
+        new: &[Object],
+        prune: bool,
+    ) -> Result<Self, InputError> {
+        let mut this = Self::empty(RuleKind::WorkloadRule, &view.namespace);
         let known: BTreeSet<(String, String)> =
             view.rules.iter().map(|rule| (namespace_of(rule), rule.name_any())).collect();
         for object in state.of(keys::WORKLOAD_GROUP, "WorkloadRule") {
@@ -65,14 +83,7 @@ impl Proposals {
                 this.present.insert(object.name.clone(), this.placed(object));
             }
         }
-        for object in new {
-            if !is_rule(object) {
-                this.others.insert(object.kind.clone());
-                continue;
-            }
-            if object.name.is_empty() {
-                return Err(object.wrong("metadata.name: is missing"));
-            }
+        for object in new.iter().filter(|object| RuleKind::WorkloadRule.is(object)) {
             let labels = state.namespace_labels(&object.namespace).unwrap_or_default();
             let owner = labels.get(keys::TENANT).and_then(|id| TenantId::new(id).ok());
             if owner.is_some() && owner != view.tenant {
@@ -81,20 +92,64 @@ impl Proposals {
                     format!("is in {namespace}, the namespace of another tenant: run diff once for each");
                 return Err(object.wrong(message));
             }
-            this.new.insert(object.name.clone(), Some(this.proposed(object)));
+            this.propose(object)?;
         }
-        if this.new.is_empty() && !prune {
-            return Err(InputError::new("--filename", "has no WorkloadRule"));
-        }
-        if prune {
-            for name in this.present.keys() {
-                this.new.entry(name.clone()).or_insert(None);
-            }
-        }
+        this.prune(prune);
         Ok(this)
     }
 
-    /// A rule in the tenant's namespace.
+    /// The platform's rules: first those that are served, then those of other namespaces. Rules without a namespace are taken to be
+    /// of the one that is served.
+    pub(super) fn of_platform(
+        state: &State,
+        admin: &AdminNamespaces,
+        new: &[Object],
+        prune: bool,
+    ) -> Result<Vec<Self>, InputError> {
+        const KIND: RuleKind = RuleKind::AdminWorkloadRule;
+        let mut sets = vec![Self::empty(KIND, &admin.rules)];
+        let place = |object: &Object| {
+            if object.namespace.is_empty() { admin.rules.to_string() } else { object.namespace.clone() }
+        };
+        for object in new.iter().filter(|object| KIND.is(object)) {
+            let namespace = place(object);
+            if !sets.iter().any(|set| set.namespace == namespace) {
+                sets.push(Self::empty(KIND, &namespace));
+            }
+        }
+        for set in &mut sets {
+            for object in state.of(keys::WORKLOAD_GROUP, "AdminWorkloadRule") {
+                if place(object) == set.namespace {
+                    set.present.insert(object.name.clone(), set.placed(object));
+                }
+            }
+            for object in new.iter().filter(|object| KIND.is(object)) {
+                if place(object) == set.namespace {
+                    set.propose(object)?;
+                }
+            }
+        }
+        if let Some(served) = sets.first_mut() {
+            served.prune(prune);
+        }
+        Ok(sets)
+    }
+
+    fn propose(&mut self, object: &Object) -> Result<(), InputError> {
+        if object.name.is_empty() {
+            return Err(object.wrong("metadata.name: is missing"));
+        }
+        self.new.insert(object.name.clone(), Some(self.proposed(object)));
+        Ok(())
+    }
+
+    fn prune(&mut self, prune: bool) {
+        for name in self.present.keys().filter(|_| prune) {
+            self.new.entry(name.clone()).or_insert(None);
+        }
+    }
+
+    /// A rule in this namespace.
     fn placed(&self, object: &Object) -> Object {
         let mut object = object.clone();
         object.value["metadata"]["namespace"] = json!(self.namespace);
@@ -106,9 +161,13 @@ impl Proposals {
     fn proposed(&self, object: &Object) -> Object {
         let mut object = self.placed(object);
         let Some(old) = self.present.get(&object.name) else { return object };
+        let is_same = match (AnyRule::read(old), AnyRule::read(&object)) {
+            (Ok(old), Ok(new)) => old.same_spec(&new),
+            _ => old.value["spec"] == object.value["spec"],
+        };
         let spec = object.value["spec"].take();
         let mut value = old.value.clone();
-        if !same_spec(&old.value["spec"], &spec) {
+        if !is_same {
             let generation = value["metadata"]["generation"].as_i64().unwrap_or_default();
             value["metadata"]["generation"] = json!(generation + 1);
             value["spec"] = spec;
@@ -118,34 +177,45 @@ impl Proposals {
     }
 
     /// The rules that there are.
-    pub(super) fn present(&self) -> Vec<Object> {
-        self.present.values().cloned().collect()
+    pub(super) fn present(&self) -> impl Iterator<Item = &Object> {
+        self.present.values()
     }
 
-    pub(super) fn is_rule(&self, object: &Object) -> bool {
-        is_rule(object) && object.namespace == self.namespace
+    /// The rules that are given, as they are and as they would be.
+    pub(super) fn given(&self) -> impl Iterator<Item = (Option<&Object>, Option<&Object>)> {
+        self.new.iter().map(|(name, new)| (self.present.get(name), new.as_ref()))
     }
 
-    /// The new rules among those that are served, and the names of those that are deleted.
-    pub(super) fn accepted(&self, served: impl Fn(&str) -> bool) -> (Vec<Object>, BTreeSet<String>) {
-        let accepted = self.new.iter().filter(|(name, _)| served(name));
-        let (mut after, mut gone) = (Vec::new(), BTreeSet::new());
-        for (name, object) in accepted {
+    /// Whether an object is one of these rules, and among those that are deleted.
+    pub(super) fn is_gone(&self, object: &Object, gone: &BTreeSet<String>) -> bool {
+        self.kind.is(object) && object.namespace == self.namespace && gone.contains(&object.name)
+    }
+
+    /// The new rules, and the names of those that are deleted, without those that are refused.
+    pub(super) fn accepted(&self, verdicts: &[RuleVerdict]) -> Accepted {
+        let refused: BTreeSet<&str> = verdicts
+            .iter()
+            .filter(|verdict| verdict.is_refused())
+            .map(|verdict| verdict.name.as_str())
+            .collect();
+        let mut accepted = Accepted { kind: self.kind, after: Vec::new(), gone: BTreeSet::new() };
+        for (name, object) in self.new.iter().filter(|(name, _)| !refused.contains(name.as_str())) {
             match object {
-                Some(object) => after.push(object.clone()),
+                Some(object) => accepted.after.push(object.clone()),
                 None => {
-                    gone.insert(name.clone());
+                    accepted.gone.insert(name.clone());
                 }
             }
         }
-        (after, gone)
+        accepted
     }
 
-    /// What admission says of each rule, and notes on the input.
-    pub(super) fn judge(&self, admission: &Admission) -> Result<(Vec<RuleVerdict>, Vec<String>), InputError> {
+    /// What admission says of each rule.
+    pub(super) fn judge(&self, admission: &Admission) -> Result<Vec<RuleVerdict>, InputError> {
         let mut verdicts = Vec::new();
         for (name, object) in &self.new {
             let mut verdict = RuleVerdict {
+                kind: self.kind,
                 namespace: self.namespace.clone(),
                 name: name.clone(),
                 change: RuleChange::Deleted,
@@ -157,12 +227,7 @@ impl Proposals {
             }
             verdicts.push(verdict);
         }
-        let mut notes = Vec::new();
-        if !self.others.is_empty() {
-            let kinds: Vec<&str> = self.others.iter().map(String::as_str).collect();
-            notes.push(format!("only WorkloadRules are compared; --filename also has: {}", kinds.join(", ")));
-        }
-        Ok((verdicts, notes))
+        Ok(verdicts)
     }
 
     fn decide(
@@ -199,11 +264,11 @@ impl Proposals {
     }
 }
 
-/// Whether two specs say the same, with the schema's defaults.
-fn same_spec(old: &Value, new: &Value) -> bool {
-    let read = |spec: &Value| serde_json::from_value::<WorkloadRule>(json!({"metadata": {}, "spec": spec}));
-    match (read(old), read(new)) {
-        (Ok(old), Ok(new)) => old.spec == new.spec,
-        _ => old == new,
-    }
+/// What is applied of a set.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub(super) kind: RuleKind,
+    pub(super) after: Vec<Object>,
+    /// The names of those that are deleted.
+    pub(super) gone: BTreeSet<String>,
 }

@@ -185,3 +185,7 @@ fn inputs_that_cannot_be_compared_are_errors() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+mod admin;
+mod quotas;
+mod slots;

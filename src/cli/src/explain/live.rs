@@ -1,11 +1,12 @@
 //! The same objects out of clusters.
 
-use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Event, LimitRange, Namespace, Node, Pod, ResourceQuota};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, TypeMeta};
 use kube::{Client, Resource};
-use outrigger_api::{Tenant, WorkloadRule};
+use outrigger_api::{AdminWorkloadRule, Machine, Tenant, WorkloadRule};
+use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::keys;
 use outrigger_core::template::{self, Kind};
 use outrigger_runtime::cluster::ClusterArgs;
@@ -16,7 +17,7 @@ use crate::files::{self, InputError, Object, Origin};
 use crate::state::State;
 
 /// What a state shows.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Source {
     /// The source, for messages.
     pub(super) place: String,
@@ -29,6 +30,8 @@ pub(crate) struct Source {
     /// It shows all devices that there are.
     pub(super) devices: bool,
     pub(super) claims: ClaimScope,
+    /// The platform's namespaces.
+    pub(super) admin: AdminNamespaces,
     /// What it doesn't show.
     pub(super) notes: Vec<String>,
 }
@@ -53,9 +56,36 @@ impl Source {
             workloads: true,
             devices: false,
             claims: ClaimScope::Given,
+            admin: AdminNamespaces::default(),
             notes: Vec::new(),
         }
     }
+
+    /// The same where these are the platform's namespaces.
+    pub(crate) fn with_admin(self, admin: &AdminNamespaces) -> Self {
+        Self { admin: admin.clone(), ..self }
+    }
+
+    /// Whether the Pods that it shows are those of one tenant's cluster.
+    pub(crate) fn is_of_one_tenant(&self) -> bool {
+        self.live && self.workloads
+    }
+
+    /// Whether it is that of files, which may have the Pods of several tenants.
+    pub(crate) fn is_files(&self) -> bool {
+        !self.live
+    }
+}
+
+/// What is read of the infrastructure cluster beside what every command needs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct More<'a> {
+    /// Admin rules and their companions, in these namespaces.
+    pub(crate) admin: Option<&'a AdminNamespaces>,
+    /// Machines, which say how many slots they have.
+    pub(crate) machines: bool,
+    /// ResourceQuotas and LimitRanges.
+    pub(crate) quotas: bool,
 }
 
 /// Most objects of one answer: lists come in pages.
@@ -63,13 +93,17 @@ const PAGE: u32 = 500;
 
 /// Reads what is needed of the cluster, and of the tenant's where that is named too.
 /// Of the tenant's Pods only those of `namespace`, where one is named.
-pub(crate) async fn read(args: &ViewArgs, namespace: Option<&str>) -> anyhow::Result<(State, Source)> {
+pub(crate) async fn read(
+    args: &ViewArgs,
+    namespace: Option<&str>,
+    more: More<'_>,
+) -> anyhow::Result<(State, Source)> {
     let client = client(&args.cluster, "--kubeconfig").await?;
     let mut reader = Reader::new(client);
     let infrastructure = reader.is_infrastructure().await?;
     let named = args.tenant_kubeconfig.is_some() || args.tenant_context.is_some();
     if infrastructure {
-        reader.infrastructure(args).await?;
+        reader.infrastructure(args, more).await?;
     } else {
         reader.must::<WorkloadRule>(None, ListParams::default()).await?;
         reader.notes.push(
@@ -95,7 +129,8 @@ pub(crate) async fn read(args: &ViewArgs, namespace: Option<&str>) -> anyhow::Re
     }
     let place = "the cluster".to_owned();
     let Reader { devices, claims, notes, .. } = reader;
-    let source = Source { place, live: true, infrastructure, workloads, devices, claims, notes };
+    let admin = more.admin.cloned().unwrap_or_default();
+    let source = Source { place, live: true, infrastructure, workloads, devices, claims, admin, notes };
     Ok((State::new(reader.objects), source))
 }
 
@@ -155,26 +190,50 @@ impl Reader {
         }
     }
 
-    async fn infrastructure(&mut self, args: &ViewArgs) -> Result<(), InputError> {
+    async fn infrastructure(&mut self, args: &ViewArgs, more: More<'_>) -> Result<(), InputError> {
         self.must::<Tenant>(None, ListParams::default()).await?;
         let namespace = self.namespace(args)?;
         let namespace = namespace.as_deref();
         self.must::<WorkloadRule>(namespace, ListParams::default()).await?;
         self.must::<Pod>(namespace, ListParams::default().labels(keys::RULE)).await?;
+        if let Some(admin) = more.admin {
+            self.must::<AdminWorkloadRule>(Some(&admin.rules), ListParams::default()).await?;
+            if namespace.is_some() {
+                self.must::<Pod>(Some(&admin.resources), ListParams::default().labels(keys::RULE)).await?;
+            }
+        }
         self.must::<Node>(None, ListParams::default()).await?;
         let refused = "involvedObject.kind=WorkloadRule,reason=CompanionRefused";
         self.may::<Event>(namespace, ListParams::default().fields(refused)).await?;
         self.may::<Namespace>(None, ListParams::default().labels(keys::TENANT)).await?;
         self.may::<PriorityClass>(None, ListParams::default()).await?;
-        self.devices(namespace).await
+        if more.machines {
+            self.may::<Machine>(None, ListParams::default()).await?;
+        }
+        if more.quotas {
+            let admin = more.admin.filter(|_| namespace.is_some()).map(|admin| &*admin.resources);
+            for namespace in [Some(namespace), admin.map(Some)].into_iter().flatten() {
+                self.may::<ResourceQuota>(namespace, ListParams::default()).await?;
+                self.may::<LimitRange>(namespace, ListParams::default()).await?;
+            }
+        }
+        self.devices(namespace, more.admin).await
     }
 
     /// Reads devices, where a rule requests some. Claims of all namespaces are read, because others may hold the devices; a
-    /// user who may not do so reads the tenant's.
-    async fn devices(&mut self, namespace: Option<&str>) -> Result<(), InputError> {
+    /// user who may not do so reads the tenant's, and those of admin rules.
+    async fn devices(
+        &mut self,
+        namespace: Option<&str>,
+        admin: Option<&AdminNamespaces>,
+    ) -> Result<(), InputError> {
         let before = self.notes.len();
         self.may::<DeviceClass>(None, ListParams::default()).await?;
-        let rules = self.objects.iter().filter(|object| object.is(keys::WORKLOAD_GROUP, "WorkloadRule"));
+        let is_rule = |object: &&Object| {
+            object.is(keys::WORKLOAD_GROUP, "WorkloadRule")
+                || object.is(keys::WORKLOAD_GROUP, "AdminWorkloadRule")
+        };
+        let rules = self.objects.iter().filter(is_rule);
         let asks = |object: &Object| {
             let spec = &object.value["spec"];
             template::kind(&spec["template"]) == Kind::Claim
@@ -190,6 +249,9 @@ impl Reader {
         } else if namespace.is_some() {
             let noted = self.notes.len();
             self.may::<ResourceClaim>(namespace, ListParams::default()).await?;
+            if let Some(admin) = admin {
+                self.may::<ResourceClaim>(Some(&admin.resources), ListParams::default()).await?;
+            }
             if self.notes.len() == noted {
                 self.claims = ClaimScope::Own;
             }

@@ -106,7 +106,7 @@ impl ExplainArgs {
         }
         let (state, source) = if self.filename.is_empty() {
             let namespace = self.workload.as_ref().map(|w| &w.namespace).or(self.namespace.as_ref());
-            live::wait(live::read(&self.view, namespace.map(String::as_str)))?
+            live::wait(live::read(&self.view, namespace.map(String::as_str), live::More::default()))?
         } else {
             self.view.for_files("--filename")?;
             (State::read(&self.filename)?, live::Source::files("--filename"))

@@ -165,6 +165,7 @@ fn a_tenants_own_cluster_shows_no_dpus_and_the_other_no_workloads() {
         live: true,
         devices: false,
         claims: live::ClaimScope::Given,
+        admin: outrigger_core::admin::AdminNamespaces::default(),
         place: "the cluster".into(),
         notes: vec!["said".into()],
     };

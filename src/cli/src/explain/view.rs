@@ -17,7 +17,7 @@ use outrigger_core::tenant::nodes::{HostClaims, Ownership, Taint};
 use outrigger_core::tenant::{Limits, Policy, Tenant as Domain};
 use outrigger_core::validate::message;
 use outrigger_core::workload::Workload;
-use outrigger_manager::companions::observe::{observe, observe_claim};
+use outrigger_manager::companions::observe::{observe, observe_admin, observe_admin_claim, observe_claim};
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::pod::Pod;
 
@@ -67,6 +67,8 @@ pub(crate) struct View {
     pub(crate) policy: Option<Policy>,
     /// How much it may have, where that is known.
     pub(crate) limits: Option<Limits>,
+    /// The labels of the Tenant; `None` where there is none.
+    pub(crate) labels: Option<BTreeMap<String, String>>,
     /// Its rules, in the infrastructure cluster and its own.
     pub(crate) rules: Vec<WorkloadRule>,
     pub(crate) workloads: Vec<Arc<Workload>>,
@@ -80,6 +82,8 @@ pub(crate) struct View {
     pub(crate) nodes: Option<Vec<Node>>,
     /// The companions that exist; `None` where they can't be seen.
     pub(crate) companions: Option<BTreeMap<CompanionKey, Observed>>,
+    /// The companions of admin rules that serve its workloads, as far as they are shown.
+    pub(crate) admin_companions: BTreeMap<CompanionKey, Observed>,
     /// What Events say of its rules: the rule's namespace and name, the words.
     pub(crate) events: Vec<(String, String, String)>,
     /// The PriorityClass that Pods without one get.
@@ -100,8 +104,16 @@ impl View {
         rule: Option<&str>,
         source: Source,
     ) -> Result<Self, InputError> {
-        let Source { place, live, infrastructure, workloads: sees_workloads, devices, claims, mut notes } =
-            source;
+        let Source {
+            place,
+            live,
+            infrastructure,
+            workloads: sees_workloads,
+            devices,
+            claims,
+            admin,
+            mut notes,
+        } = source;
         let tenants = Tenants::new(state, &mut notes)?;
         let rules: Vec<WorkloadRule> = state.all(keys::WORKLOAD_GROUP, "WorkloadRule")?;
         let tenant = tenants.choose(args.tenant.as_deref(), rule, &rules, &place)?;
@@ -116,14 +128,15 @@ impl View {
         let rules = rules.into_iter().filter(|rule| theirs(&namespace_of(rule))).collect();
         let pods = state.pods()?;
         let ungated = pods.iter().filter(|pod| is_ungated(pod)).filter_map(ResourceExt::uid).collect();
-        let (mut companions, workloads, ended) = sort_pods(pods, &tenants, tenant.as_ref());
-        for claim in state.all::<ResourceClaim>(keys::DEVICE_GROUP, "ResourceClaim")? {
-            if let Some((key, observed)) = observe_claim(&claim)
-                && tenants.owner(&claim.namespace().unwrap_or_default()) == tenant.as_ref()
-            {
-                companions.insert(key, (observed, None));
-            }
-        }
+        let mut sorted = sort_pods(pods, &tenants, tenant.as_ref(), &admin.resources);
+        sort_claims(
+            &state.all(keys::DEVICE_GROUP, "ResourceClaim")?,
+            &tenants,
+            tenant.as_ref(),
+            &admin.resources,
+            &mut sorted,
+        );
+        let Sorted { companions, admin_companions, workloads, ended } = sorted;
         let mut nodes = nodes(state)?;
         if !live {
             tenants.mark(&mut nodes, host_label);
@@ -131,7 +144,8 @@ impl View {
         let workloads: Vec<Arc<Workload>> = if sees_workloads {
             workloads
         } else {
-            let told: Vec<_> = companions.values().filter_map(|(_, told)| told.clone()).collect();
+            let all = companions.values().chain(admin_companions.values());
+            let told: Vec<_> = all.filter_map(|(_, told)| told.clone()).collect();
             let known: BTreeMap<_, _> =
                 told.into_iter().map(|w| (w.id.as_str().to_owned(), Arc::new(w))).collect();
             known.into_values().collect()
@@ -149,6 +163,7 @@ impl View {
             },
             policy: domain.map(|domain| domain.policy.clone()),
             limits: domain.map(|domain| domain.limits),
+            labels: tenant.as_ref().and_then(|id| tenants.labels.get(id).cloned()),
             rules,
             workloads,
             all_workloads: sees_workloads,
@@ -156,8 +171,8 @@ impl View {
             ungated,
             nodes: sees_nodes.then_some(nodes),
             // Files without any say nothing of them.
-            companions: (infrastructure && (live || !companions.is_empty()))
-                .then(|| companions.into_iter().map(|(key, (observed, _))| (key, observed)).collect()),
+            companions: (infrastructure && (live || !companions.is_empty())).then(|| observed(companions)),
+            admin_companions: observed(admin_companions),
             events: events(state)?,
             default_priority_class: caches.default_priority_class(),
             device_resources: caches.device_resources(),
@@ -176,13 +191,18 @@ pub(crate) fn namespace_of(rule: &WorkloadRule) -> String {
 /// All tenants and the owners of namespaces.
 struct Tenants {
     known: BTreeMap<TenantId, Domain>,
+    /// The labels of all Tenants, also of those that aren't valid.
+    labels: BTreeMap<TenantId, BTreeMap<String, String>>,
     namespaces: BTreeMap<String, TenantId>,
 }
 
 impl Tenants {
     fn new(state: &State, notes: &mut Vec<String>) -> Result<Self, InputError> {
-        let (mut known, mut namespaces) = (BTreeMap::new(), BTreeMap::new());
+        let (mut known, mut labels, mut namespaces) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for tenant in state.all::<Tenant>(keys::GROUP, "Tenant")? {
+            if let Ok(id) = TenantId::new(&tenant.name_any()) {
+                labels.insert(id, tenant.labels().clone());
+            }
             match tenant.compile() {
                 Ok(domain) => {
                     namespaces.insert(domain.namespace.clone(), domain.policy.tenant.clone());
@@ -199,7 +219,7 @@ impl Tenants {
                 namespaces.insert(object.name.clone(), id);
             }
         }
-        Ok(Self { known, namespaces })
+        Ok(Self { known, labels, namespaces })
     }
 
     fn owner(&self, namespace: &str) -> Option<&TenantId> {
@@ -265,31 +285,75 @@ fn is_ungated(pod: &Pod) -> bool {
 /// A companion, and its workload where an annotation of the companion has all of it.
 type Companions = BTreeMap<CompanionKey, (Observed, Option<Workload>)>;
 
-/// Companions of the tenant, workloads, and the names of Pods that have ended. What else is in tenants' namespaces is
-/// neither.
-fn sort_pods(
-    pods: Vec<Pod>,
-    tenants: &Tenants,
-    tenant: Option<&TenantId>,
-) -> (Companions, Vec<Arc<Workload>>, Vec<(String, String)>) {
-    let (mut companions, mut workloads, mut ended) = (BTreeMap::new(), Vec::new(), Vec::new());
+/// What the Pods are.
+#[derive(Default)]
+struct Sorted {
+    /// Those of the tenant's rules.
+    companions: Companions,
+    /// Those of admin rules for the tenant's workloads.
+    admin_companions: Companions,
+    workloads: Vec<Arc<Workload>>,
+    /// The names of Pods that have ended.
+    ended: Vec<(String, String)>,
+}
+
+/// Sorts Pods. What else is in tenants' namespaces is nothing of this. `admin`: the namespace of the companions of admin rules.
+fn sort_pods(pods: Vec<Pod>, tenants: &Tenants, tenant: Option<&TenantId>, admin: &str) -> Sorted {
+    let mut sorted = Sorted::default();
+    let told =
+        |observed: &Observed| observed.annotations.values().find_map(|text| serde_json::from_str(text).ok());
     for pod in pods {
         let namespace = pod.namespace().unwrap_or_default();
         let owner = tenants.owner(&namespace);
         if let Some((key, observed)) = observe(&pod) {
             if tenant.is_none() || owner == tenant {
-                let told = observed.annotations.values().find_map(|text| serde_json::from_str(text).ok());
-                companions.insert(key, (observed, told));
+                let told = told(&observed);
+                sorted.companions.insert(key, (observed, told));
             }
-        } else if owner.is_none() {
+        } else if owner.is_some() {
+            // It is no workload.
+        } else if let Some((of, key, observed)) = observe_admin(&pod).filter(|_| namespace == admin) {
+            if Some(&of) == tenant {
+                let told = told(&observed);
+                sorted.admin_companions.insert(key, (observed, told));
+            }
+        } else {
             let name = pod.name_any();
             match outrigger_agent::pod::workload(pod) {
-                Some(workload) => workloads.push(Arc::new(workload)),
-                None => ended.push((namespace, name)),
+                Some(workload) => sorted.workloads.push(Arc::new(workload)),
+                None => sorted.ended.push((namespace, name)),
             }
         }
     }
-    (companions, workloads, ended)
+    sorted
+}
+
+/// Adds the ResourceClaims that are companions.
+fn sort_claims(
+    claims: &[ResourceClaim],
+    tenants: &Tenants,
+    tenant: Option<&TenantId>,
+    admin: &str,
+    sorted: &mut Sorted,
+) {
+    for claim in claims {
+        let namespace = claim.namespace().unwrap_or_default();
+        if let Some((key, observed)) = observe_claim(claim)
+            && tenants.owner(&namespace) == tenant
+        {
+            sorted.companions.insert(key, (observed, None));
+        } else if let Some((of, key, observed)) = observe_admin_claim(claim)
+            && namespace == admin
+            && Some(&of) == tenant
+        {
+            sorted.admin_companions.insert(key, (observed, None));
+        }
+    }
+}
+
+/// Companions as they were observed.
+fn observed(companions: Companions) -> BTreeMap<CompanionKey, Observed> {
+    companions.into_iter().map(|(key, (observed, _))| (key, observed)).collect()
 }
 
 fn nodes(state: &State) -> Result<Vec<Node>, InputError> {

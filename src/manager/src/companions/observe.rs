@@ -32,6 +32,13 @@ pub fn observe_claim(claim: &ResourceClaim) -> Option<(CompanionKey, Observed)> 
     Some((key, look_at_claim(claim, rule_uid)))
 }
 
+/// The companion of an admin rule that a ResourceClaim is, its tenant, and its observed state; `None` for any other ResourceClaim. To
+/// be asked of ResourceClaims in the namespace of such companions only.
+pub fn observe_admin_claim(claim: &ResourceClaim) -> Option<(TenantId, CompanionKey, Observed)> {
+    let (tenant, key, rule_uid) = of_admin(&claim.metadata)?;
+    Some((tenant, key, look_at_claim(claim, rule_uid)))
+}
+
 /// The companion that an object with this metadata is if a tenant's rule owns it, and the rule's uid.
 pub(super) fn of_tenant(metadata: &ObjectMeta) -> Option<(CompanionKey, &str)> {
     let owner = metadata

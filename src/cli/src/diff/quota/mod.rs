@@ -1,0 +1,221 @@
+//! ResourceQuotas: which new companions the API server would refuse, as it counts (`resourcequota/controller.go` of Kubernetes).
+
+mod pod;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::ResourceQuota;
+use kube::ResourceExt;
+use outrigger_core::keys;
+use outrigger_core::quantity::Quantity;
+use outrigger_core::template::Kind;
+use serde_json::Value;
+
+use self::pod::Amounts;
+use crate::files::InputError;
+use crate::state::State;
+
+/// The quotas of all namespaces, and what is used of them.
+#[derive(Debug, Default)]
+pub(super) struct Quotas {
+    /// By namespace and name.
+    quotas: BTreeMap<(String, String), Quota>,
+    /// The Pods that there are, by namespace and name: those that are deleted give back what they have.
+    pods: BTreeMap<(String, String), Value>,
+    default_priority_class: Option<String>,
+    /// What can't be known of a namespace.
+    unknown: Vec<(String, String)>,
+    notes: BTreeSet<String>,
+}
+
+#[derive(Debug)]
+struct Quota {
+    hard: Amounts,
+    used: Amounts,
+    /// Scopes, with operator and values.
+    scopes: Vec<(String, String, Vec<String>)>,
+}
+
+impl Quotas {
+    /// The quotas of a state. `made`: Pods that are taken to exist, and to be counted.
+    pub(super) fn new(
+        state: &State,
+        made: &[&Value],
+        default_priority_class: Option<&str>,
+    ) -> Result<Self, InputError> {
+        let mut this =
+            Self { default_priority_class: default_priority_class.map(str::to_owned), ..Self::default() };
+        for object in state.of("", "ResourceQuota") {
+            this.add(&object.read()?);
+        }
+        for object in state.of("", "LimitRange") {
+            if this.quotas.keys().any(|(namespace, _)| *namespace == object.namespace) {
+                let note = format!(
+                    "LimitRange {} of {} may give containers other requests and limits: quotas are compared without it",
+                    object.name, object.namespace
+                );
+                this.unknown.push((object.namespace.clone(), note));
+            }
+        }
+        let known = state.of("", "Pod").map(|object| &object.value);
+        for pod in known.chain(made.iter().copied()) {
+            let at =
+                |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+            this.pods.insert((at("/metadata/namespace"), at("/metadata/name")), pod.clone());
+        }
+        Ok(this)
+    }
+
+    fn add(&mut self, quota: &ResourceQuota) {
+        let (namespace, name) = (quota.namespace().unwrap_or_default(), quota.name_any());
+        let status = quota.status.clone().unwrap_or_default();
+        let Some(hard) = status.hard.filter(|hard| !hard.is_empty()) else {
+            let note = format!(
+                "ResourceQuota {name} of {namespace} has no status.hard: whether it refuses companions isn't known"
+            );
+            self.unknown.push((namespace, note));
+            return;
+        };
+        let amounts = |map: BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>| {
+            map.into_iter()
+                .filter_map(|(name, amount)| Some((name, amount.0.parse().ok()?)))
+                .collect::<Amounts>()
+        };
+        let spec = quota.spec.clone().unwrap_or_default();
+        let plain = spec.scopes.into_iter().flatten().map(|scope| (scope, "Exists".to_owned(), Vec::new()));
+        let selected =
+            spec.scope_selector.and_then(|selector| selector.match_expressions).into_iter().flatten();
+        let selected = selected.map(|r| (r.scope_name, r.operator, r.values.unwrap_or_default()));
+        let quota = Quota {
+            hard: amounts(hard),
+            used: amounts(status.used.unwrap_or_default()),
+            scopes: plain.chain(selected).collect(),
+        };
+        self.quotas.insert((namespace, name), quota);
+    }
+
+    /// Whether it is known how many Pods a namespace may have.
+    pub(super) fn count_pods(&self, namespace: &str) -> bool {
+        let counts = |quota: &Quota| ["pods", "count/pods"].iter().any(|name| quota.hard.contains_key(*name));
+        self.quotas.iter().any(|((of, _), quota)| of == namespace && counts(quota))
+    }
+
+    /// What couldn't be known.
+    pub(super) fn notes(&self) -> impl Iterator<Item = &String> {
+        self.notes.iter()
+    }
+
+    /// A companion is deleted, and gives back what it has.
+    pub(super) fn release(&mut self, namespace: &str, kind: Kind, name: &str) {
+        let pod = match kind {
+            Kind::Pod => self.pods.remove(&(namespace.to_owned(), name.to_owned())),
+            Kind::Claim => Some(Value::Null),
+        };
+        let Some(pod) = pod else { return };
+        let usage = usage(kind, &pod);
+        let class = self.default_priority_class.as_deref();
+        let quotas = self.quotas.iter_mut().filter(|((of, _), _)| of == namespace);
+        for (_, quota) in quotas.filter(|(_, quota)| quota.includes(kind, &pod, class) == Some(true)) {
+            for (name, amount) in &usage {
+                if let Some(used) = quota.used.get_mut(name) {
+                    *used = used.minus(*amount).max(Quantity::whole(0));
+                }
+            }
+        }
+    }
+
+    /// An object is created: why quotas refuse it, in the API server's words, or it is counted.
+    pub(super) fn take(&mut self, namespace: &str, kind: Kind, object: &Value) -> Result<(), String> {
+        let usage = usage(kind, object);
+        let unknown = self.unknown.iter().filter(|(of, _)| of == namespace);
+        self.notes.extend(unknown.map(|(_, note)| note.clone()));
+        let class = self.default_priority_class.as_deref();
+        let mut refusals = Vec::new();
+        let mut matching = Vec::new();
+        for ((_, name), quota) in self.quotas.iter_mut().filter(|((of, _), _)| of == namespace) {
+            match quota.includes(kind, object, class) {
+                Some(false) => {}
+                None => {
+                    self.notes.insert(format!(
+                        "ResourceQuota {name} of {namespace} has a scope that isn't known: whether it refuses companions \
+                         isn't known"
+                    ));
+                }
+                Some(true) => {
+                    refusals.extend(quota.refusal(name, kind, object, &usage));
+                    matching.push(quota);
+                }
+            }
+        }
+        if !refusals.is_empty() {
+            return Err(refusals.join("; "));
+        }
+        for quota in matching {
+            for (name, amount) in usage.iter().filter(|(name, _)| quota.hard.contains_key(*name)) {
+                let sum = quota.used.get(name).map_or(*amount, |used| used.plus(*amount));
+                quota.used.insert(name.clone(), sum);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What an object takes, by the names that quotas have for it.
+fn usage(kind: Kind, object: &Value) -> Amounts {
+    match kind {
+        Kind::Pod => pod::usage(object),
+        Kind::Claim => {
+            Amounts::from([(format!("count/resourceclaims.{}", keys::DEVICE_GROUP), Quantity::whole(1))])
+        }
+    }
+}
+
+impl Quota {
+    /// Whether all scopes include an object; `None` where that isn't known. All scopes are about Pods or volumes.
+    fn includes(&self, kind: Kind, pod: &Value, default_priority_class: Option<&str>) -> Option<bool> {
+        if kind == Kind::Claim {
+            return Some(self.scopes.is_empty());
+        }
+        let mut is_in = true;
+        for (scope, operator, values) in &self.scopes {
+            let values: Vec<&str> = values.iter().map(String::as_str).collect();
+            is_in &= pod::is_in_scope(pod, scope, operator, &values, default_priority_class)?;
+        }
+        Some(is_in)
+    }
+
+    /// Why it refuses a new object.
+    fn refusal(&self, name: &str, kind: Kind, object: &Value, usage: &Amounts) -> Option<String> {
+        if kind == Kind::Pod {
+            let counted: BTreeSet<&str> = self.hard.keys().map(String::as_str).collect();
+            if let Some(missing) = pod::unnamed(object, &counted) {
+                return Some(format!("failed quota: {name}: {missing}"));
+            }
+        }
+        let wanted =
+            usage.iter().filter(|(resource, amount)| self.hard.contains_key(*resource) && !amount.is_zero());
+        let (mut exceeded, mut uncounted) = (Vec::new(), Vec::new());
+        for (resource, amount) in wanted {
+            let Some(used) = self.used.get(resource) else {
+                uncounted.push(resource.as_str());
+                continue;
+            };
+            let hard = self.hard.get(resource).copied().unwrap_or(Quantity::whole(0));
+            if used.plus(*amount) > hard {
+                exceeded.push([amount, used, &hard].map(|amount| format!("{resource}={amount}")));
+            }
+        }
+        if !uncounted.is_empty() {
+            return Some(format!("status unknown for quota: {name}, resources: {}", uncounted.join(",")));
+        }
+        let column = |at: usize| exceeded.iter().map(|row| row[at].clone()).collect::<Vec<_>>().join(",");
+        (!exceeded.is_empty()).then(|| {
+            format!(
+                "exceeded quota: {name}, requested: {}, used: {}, limited: {}",
+                column(0),
+                column(1),
+                column(2)
+            )
+        })
+    }
+}
