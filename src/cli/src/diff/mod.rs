@@ -98,7 +98,7 @@ impl DiffArgs {
         let new = files::read(&self.filename)?;
         let (state, source) = if self.state.is_empty() {
             let one = if let [one] = self.namespace.as_slice() { Some(one.as_str()) } else { None };
-            live::wait(live::read(&self.view, one))?
+            live::wait(live::read(&self.view, one, live::Depth::Rules))?
         } else {
             self.view.for_files("--state")?;
             (State::read(&self.state)?, Source::files("--state"))

@@ -1,5 +1,7 @@
 //! The same objects out of clusters.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -9,6 +11,7 @@ use outrigger_api::{Tenant, WorkloadRule};
 use outrigger_core::keys;
 use outrigger_core::template::{self, Kind};
 use outrigger_runtime::cluster::ClusterArgs;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::view::ViewArgs;
@@ -29,6 +32,10 @@ pub(crate) struct Source {
     /// It shows all devices that there are.
     pub(super) devices: bool,
     pub(super) claims: ClaimScope,
+    /// Which of the rules it shows.
+    pub(super) rules: RulesKnown,
+    /// The Nodes of the tenant's cluster; `None` if they can't be seen.
+    pub(super) hosts: Option<Vec<Object>>,
     /// What it doesn't show.
     pub(super) notes: Vec<String>,
 }
@@ -43,6 +50,27 @@ pub(crate) enum ClaimScope {
     All,
 }
 
+/// Which rules of the cluster are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) enum RulesKnown {
+    /// All that there are.
+    All,
+    /// Those of some namespaces.
+    Some,
+    /// None: whether a rule matches a workload isn't known.
+    None,
+}
+
+/// How much of the tenant's own cluster is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// Rules and Pods, all of them.
+    Rules,
+    /// Also what the agent has told there: Events, and conditions of Nodes. What may not be read is left out: a user with rights in
+    /// one namespace gets an answer too.
+    Told,
+}
+
 impl Source {
     /// Files; `flag` names them.
     pub(crate) fn files(flag: &str) -> Self {
@@ -53,6 +81,8 @@ impl Source {
             workloads: true,
             devices: false,
             claims: ClaimScope::Given,
+            rules: RulesKnown::All,
+            hosts: None,
             notes: Vec::new(),
         }
     }
@@ -63,20 +93,26 @@ const PAGE: u32 = 500;
 
 /// Reads what is needed of the cluster, and of the tenant's where that is named too.
 /// Of the tenant's Pods only those of `namespace`, where one is named.
-pub(crate) async fn read(args: &ViewArgs, namespace: Option<&str>) -> anyhow::Result<(State, Source)> {
+pub(crate) async fn read(
+    args: &ViewArgs,
+    namespace: Option<&str>,
+    depth: Depth,
+) -> anyhow::Result<(State, Source)> {
     let client = client(&args.cluster, "--kubeconfig").await?;
     let mut reader = Reader::new(client);
     let infrastructure = reader.is_infrastructure().await?;
     let named = args.tenant_kubeconfig.is_some() || args.tenant_context.is_some();
+    let mut rules = RulesKnown::All;
     if infrastructure {
         reader.infrastructure(args).await?;
     } else {
-        reader.must::<WorkloadRule>(None, ListParams::default()).await?;
         reader.notes.push(
             "this is a tenant's cluster: DPUs, companions, and what the tenant's Pods may do can't be seen from here; \
-             the rules' conditions tell what the infrastructure cluster says"
+             conditions of rules and Pods tell what the infrastructure cluster last said, and stay as they are while the agent doesn't \
+             run or doesn't reach it"
                 .to_owned(),
         );
+        rules = reader.own_rules(namespace, depth).await?;
     }
     if named {
         let cluster =
@@ -84,8 +120,12 @@ pub(crate) async fn read(args: &ViewArgs, namespace: Option<&str>) -> anyhow::Re
         reader.client = self::client(&cluster, "--tenant-kubeconfig").await?;
     }
     let workloads = named || !infrastructure;
+    let mut hosts = None;
     if workloads {
-        reader.must::<Pod>(namespace, ListParams::default()).await?;
+        reader.pods(namespace).await?;
+        if depth == Depth::Told {
+            hosts = reader.told(namespace).await?;
+        }
     } else {
         reader.notes.push(
             "the tenant's Pods can't be seen from here: only those are explained whose companions carry everything \
@@ -94,9 +134,10 @@ pub(crate) async fn read(args: &ViewArgs, namespace: Option<&str>) -> anyhow::Re
         );
     }
     let place = "the cluster".to_owned();
-    let Reader { devices, claims, notes, .. } = reader;
-    let source = Source { place, live: true, infrastructure, workloads, devices, claims, notes };
-    Ok((State::new(reader.objects), source))
+    let Reader { objects, devices, claims, notes, .. } = reader;
+    let source =
+        Source { place, live: true, infrastructure, workloads, devices, claims, rules, hosts, notes };
+    Ok((State::new(objects), source))
 }
 
 /// Runs a command's calls of a cluster.
@@ -167,6 +208,63 @@ impl Reader {
         self.may::<Namespace>(None, ListParams::default().labels(keys::TENANT)).await?;
         self.may::<PriorityClass>(None, ListParams::default()).await?;
         self.devices(namespace).await
+    }
+
+    /// Reads the rules of a tenant's cluster. A user who may not read those of all namespaces reads those of the namespace that is
+    /// asked about, and of the one in which agents look for rules unless they are told otherwise.
+    async fn own_rules(&mut self, namespace: Option<&str>, depth: Depth) -> Result<RulesKnown, InputError> {
+        let resource = ApiResource::erase::<WorkloadRule>(&());
+        let refused = match self.list(&resource, None, ListParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 403 && depth == Depth::Told => status.message,
+            read => return read.unwrap_or_else(|error| Err(unread(&resource, error))).map(|()| RulesKnown::All),
+        };
+        let places = BTreeSet::from_iter(namespace.into_iter().chain([keys::ADMIN_NAMESPACE]));
+        let mut read = Vec::new();
+        for place in places {
+            match self.list(&resource, Some(place), ListParams::default()).await {
+                Err(kube::Error::Api(status)) if status.code == 403 => {}
+                answer => {
+                    answer.unwrap_or_else(|error| Err(unread(&resource, error)))?;
+                    read.push(place);
+                }
+            }
+        }
+        if read.is_empty() {
+            self.notes.push(format!(
+                "rules may not be read, so whether one matches a workload isn't known: {refused}"
+            ));
+            return Ok(RulesKnown::None);
+        }
+        self.notes.push(format!(
+            "only rules of {} may be read, so whether one of another namespace matches isn't known: {refused}",
+            read.join(" and ")
+        ));
+        Ok(RulesKnown::Some)
+    }
+
+    /// Reads the Pods of a tenant's cluster, of one namespace or of all.
+    async fn pods(&mut self, namespace: Option<&str>) -> Result<(), InputError> {
+        let resource = ApiResource::erase::<Pod>(&());
+        match self.list(&resource, namespace, ListParams::default()).await {
+            Ok(read) => read,
+            Err(kube::Error::Api(status)) if status.code == 403 && namespace.is_none() => {
+                let message =
+                    format!("{}; with -n NAMESPACE those of one namespace are enough", status.message);
+                Err(InputError::new("the cluster's pods", message))
+            }
+            Err(error) => Err(unread(&resource, error)),
+        }
+    }
+
+    /// Reads what the agent tells in the tenant's cluster besides conditions of Pods. Returns the Nodes, which are others than those of
+    /// the infrastructure cluster even if they have the same names; `None` if they may not be read.
+    async fn told(&mut self, namespace: Option<&str>) -> Result<Option<Vec<Object>>, InputError> {
+        let agents = format!("involvedObject.kind=Pod,reportingComponent={}", keys::AGENT);
+        self.may::<Event>(namespace, ListParams::default().fields(&agents)).await?;
+        let (before, noted) = (self.objects.len(), self.notes.len());
+        self.may::<Node>(None, ListParams::default()).await?;
+        let nodes = self.objects.split_off(before);
+        Ok((self.notes.len() == noted).then_some(nodes))
     }
 
     /// Reads devices, where a rule requests some. Claims of all namespaces are read, because others may hold the devices; a

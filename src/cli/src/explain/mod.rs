@@ -7,6 +7,7 @@ pub(crate) mod explanation;
 pub(crate) mod live;
 mod print;
 mod report;
+mod told;
 pub(crate) mod view;
 
 use std::path::PathBuf;
@@ -94,7 +95,7 @@ impl ExplainArgs {
         }
         let (state, source) = if self.filename.is_empty() {
             let namespace = self.workload.as_ref().map(|w| &w.namespace).or(self.namespace.as_ref());
-            live::wait(live::read(&self.view, namespace.map(String::as_str)))?
+            live::wait(live::read(&self.view, namespace.map(String::as_str), live::Depth::Told))?
         } else {
             self.view.for_files("--filename")?;
             (State::read(&self.filename)?, live::Source::files("--filename"))
