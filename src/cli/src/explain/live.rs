@@ -216,7 +216,9 @@ impl Reader {
         let resource = ApiResource::erase::<WorkloadRule>(&());
         let refused = match self.list(&resource, None, ListParams::default()).await {
             Err(kube::Error::Api(status)) if status.code == 403 && depth == Depth::Told => status.message,
-            read => return read.unwrap_or_else(|error| Err(unread(&resource, error))).map(|()| RulesKnown::All),
+            read => {
+                return read.unwrap_or_else(|error| Err(unread(&resource, error))).map(|()| RulesKnown::All);
+            }
         };
         let places = BTreeSet::from_iter(namespace.into_iter().chain([keys::ADMIN_NAMESPACE]));
         let mut read = Vec::new();

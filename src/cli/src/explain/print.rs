@@ -5,8 +5,8 @@ use std::io::{Result, Write};
 use anstyle::{AnsiColor, Style};
 
 use super::live::RulesKnown;
-use super::told::{EventReport, Gate, NO_CONDITION, PodReport, Told};
 use super::report::{Report, RuleReport, State, WorkloadReport};
+use super::told::{EventReport, Gate, NO_CONDITION, PodReport, Told};
 use crate::explain::allocation::{ClaimPhase, ClaimReport};
 use crate::explain::explanation::{CompanionOutcome, Finding, Placement, Term};
 

@@ -153,13 +153,11 @@ impl WorkloadReport {
 impl Report {
     /// Names of workloads that a rule gives a companion, of which nothing is said and nothing can be seen.
     pub(super) fn silent(&self) -> BTreeSet<String> {
-        let wanted = |w: &&WorkloadReport| {
-            w.explanation.outcome == CompanionOutcome::Companion && w.state.is_none()
-        };
+        let wanted =
+            |w: &&WorkloadReport| w.explanation.outcome == CompanionOutcome::Companion && w.state.is_none();
         let all = self.rules.iter().flat_map(|rule| &rule.workloads).filter(wanted);
-        let is_silent = |w: &&WorkloadReport| {
-            self.pods.iter().any(|pod| w.is_of(pod) && !pod.is_said() && !pod.named)
-        };
+        let is_silent =
+            |w: &&WorkloadReport| self.pods.iter().any(|pod| w.is_of(pod) && !pod.is_said() && !pod.named);
         all.filter(is_silent).map(|w| format!("{}/{}", w.namespace, w.name)).collect()
     }
 
@@ -353,8 +351,7 @@ fn explained(
     let matches = explanation.outcome != CompanionOutcome::NoMatch;
     let waits = matches && rule.ordering() == Ordering::BeforeReady;
     let ungated = view.ungated.get(workload.id.as_str()).filter(|_| waits);
-    let ordering =
-        ungated.map(|pod| if created.is_some_and(|rule| *rule > *pod) { OLDER } else { NO_GATE });
+    let ordering = ungated.map(|pod| if created.is_some_and(|rule| *rule > *pod) { OLDER } else { NO_GATE });
     let absent = || wanted.then(|| State { phase: Phase::Absent, message: String::new() });
     WorkloadReport {
         namespace: workload.resource_namespace.clone(),

@@ -337,6 +337,8 @@ fn a_condition_of_a_pod_is_told_with_its_meaning_and_the_tenants_remedy() {
     // A word of a later version means what the condition says.
     let later = &of([kind, "False", "Eclipse", "rule b: the moon is in the way"])["conditions"][0];
     assert_eq!((&later["meaning"], later.get("remedy")), (&json!("rule b: the moon is in the way"), None));
+    let hostile = of([kind, "False", "Eclipse", "a\u{1b}[2J\nb"]);
+    assert_eq!(hostile["conditions"][0]["message"], "a\u{fffd}[2J\u{fffd}b", "it doesn't change a terminal");
     for (status, reason) in
         [("Unknown", "ManagerTooOld"), ("Unknown", "Unknown"), ("False", "ManagerUnreachable")]
     {
@@ -475,9 +477,8 @@ fn of_one_rule_only_its_workloads_are_told() {
         json!({"key": ".metadata.resourceName", "operator": "In", "values": ["nobody"]});
     let condition = [keys::COMPANIONS_CONDITION, "False", "NoDPU", "rule b: m"];
     let objects = [rule("universe", "b", json!({})), other, told_pod(false, &[condition])];
-    let count = |flags: &[&str]| {
-        from(own_cluster(), &objects, flags).unwrap()["pods"].as_array().unwrap().len()
-    };
+    let count =
+        |flags: &[&str]| from(own_cluster(), &objects, flags).unwrap()["pods"].as_array().unwrap().len();
     assert_eq!([count(&[]), count(&["--rule", "b"]), count(&["--rule", "other"])], [1, 1, 0]);
     assert_eq!(count(&["--rule", "other", "--workload", "work/web"]), 1);
 }

@@ -103,7 +103,7 @@ const NO_DPU_CONDITION: &str = "the Node has no condition outrigger.dev/DPUReady
 
 impl Told {
     fn new(condition: &Value) -> Self {
-        let text = |field| text(condition, field).to_owned();
+        let text = |field| printable(text(condition, field));
         let (status, reason, message) = (text("/status"), text("/reason"), text("/message"));
         let (meaning, cause) = words(&reason, &message);
         let since = Some(text("/lastTransitionTime")).filter(|time| !time.is_empty());
@@ -115,6 +115,11 @@ impl Told {
     pub(super) fn is_true(&self) -> bool {
         self.status == "True"
     }
+}
+
+/// The text without characters that would change a terminal or begin a line: others than the agent may write a Pod's status.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Returns what a reason means, and its cause. A word that the model doesn't have means what the message says: an agent of a later
@@ -230,7 +235,8 @@ fn events(state: &State) -> Result<Events, InputError> {
         let repeated = event.series.and_then(|series| series.last_observed_time);
         let at = repeated.or(event.event_time).map(|time| time.0);
         let at = at.or_else(|| event.last_timestamp.map(|time| time.0)).map(|time| time.to_string());
-        let (reason, message) = (event.reason.unwrap_or_default(), event.message.unwrap_or_default());
+        let [reason, message] =
+            [event.reason, event.message].map(|text| printable(&text.unwrap_or_default()));
         let key = (about.namespace.unwrap_or_default(), about.name.unwrap_or_default());
         let report = EventReport { at, reason, message };
         found.entry(key).or_default().push((about.uid.unwrap_or_default(), report));
