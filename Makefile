@@ -110,7 +110,7 @@ release: control-plane ## Build everything that a release consists of: target/re
 deny: ## Judge licenses, sources and versions of dependencies
 	"$$(tests/deny/build.sh)" --locked --log-level error check licenses sources bans
 
-BENCHES := outrigger load-webhook load-admission load-manager load-matching load-tenants load-rules load-abuse load-fleet bench-report
+BENCHES := outrigger load-webhook load-admission load-manager load-matching load-tenants load-rules load-downlink load-abuse load-fleet bench-report
 export OUTRIGGER_BENCH_ROW = $(ROW)
 
 .PHONY: bench
@@ -122,6 +122,7 @@ bench: control-plane ## Measure everything, or the rows of ROW="webhook companio
 	case "$(ROW)" in ""|matching*) target/measured/load-matching;; esac
 	case "$(ROW)" in ""|tenants*) target/measured/load-tenants;; esac
 	case "$(ROW)" in ""|rules*) target/measured/load-rules;; esac
+	case "$(ROW)" in ""|downlink*) target/measured/load-downlink;; esac
 	case "$(ROW)" in ""|abuse*) target/measured/load-abuse;; esac
 	case "$(ROW)" in fleet*) target/measured/load-fleet;; esac
 	target/measured/bench-report table

@@ -11,7 +11,7 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use outrigger_core::keys;
 use outrigger_core::workload::Workload;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, build};
-
+use outrigger_tests::gate;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, binary};
 use outrigger_tests::tenant::{annotation, host, is_ready, node_of};
 use serde_json::json;
@@ -104,7 +104,8 @@ async fn tour(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
         infra.apply_file("tests/demo/clusters.yaml")?;
         infra.kubectl(&["wait", "--for=condition=Ready", "tenants", "--all", "--timeout=60s"])?;
         o.issued.as_ref().context("no cert-manager")?.agent(infra, "blue").await?;
-        o.start_agent("blue", None)
+        let gate = gate::install(tenant, |configuration| configuration)?;
+        o.start_agent_with("blue", &[&["--namespace=*".to_owned()], &gate[..]].concat())
     })
     .await?;
     show.kubectl(infra, "infra", &["get", "tenants"])?;
@@ -141,6 +142,7 @@ async fn tour(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
     show.kubectl(tenant, "tenant", &["get", "workloadrules", "-n", "universe"])?;
 
     why(show, tenant, &demo).await?;
+    before_ready(show, tenant, &demo).await?;
     escape(show, o).await?;
 
     show.step("The tenant scales to 1: two companions go", async {
@@ -214,6 +216,36 @@ async fn why(show: &mut Show, tenant: &Cluster, demo: &Demo) -> anyhow::Result<(
     demo.companions_ready(3).await
 }
 
+/// A rule with an ordering: its workload isn't ready before the companion.
+async fn before_ready(show: &mut Show, tenant: &Cluster, demo: &Demo) -> anyhow::Result<()> {
+    let order = |ordering: &str| {
+        let patch = json!({"spec": {"ordering": ordering}});
+        tenant.patch("workloadrule/firewall", &["-n", "universe"], &patch).map(drop)
+    };
+    let between = show
+        .step(
+            "With ordering: BeforeReady a new Pod gets a readiness gate, and isn't Ready before its firewall is",
+            async {
+                order("BeforeReady")?;
+                let pod = json!({"metadata": {"name": "guarded", "labels": {"app": "web"}},
+                "spec": {"nodeName": "host-a", "containers": [{"name": "c", "image": "i"}]}});
+                demo.gets_gate(&pod).await?;
+                outrigger_tests::create(&demo.work, &pod).await?;
+                demo.follow_guarded().await
+            },
+        )
+        .await?;
+    show.line(&format!(
+        "    the firewall was ready {:.0} ms after the Pod was created, and the Pod {:.0} ms after the firewall",
+        between[0].as_secs_f64() * 1000.0,
+        between[1].as_secs_f64() * 1000.0
+    ));
+    show.kubectl(tenant, "tenant", &["get", "pod", "guarded", "-n", "shop", "-o", "wide"])?;
+    tenant.kubectl(&["delete", "pod", "guarded", "-n", "shop", "--grace-period=0", "--force"])?;
+    order("Parallel")?;
+    demo.companions_ready(3).await
+}
+
 /// The other tenant tries to get out.
 async fn escape(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
     let infra = &o.plane.infra;
@@ -276,6 +308,41 @@ impl Demo {
                 all.len()
             );
             tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until a Pod would get the readiness gate.
+    async fn gets_gate(&self, pod: &serde_json::Value) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            let would_be = outrigger_tests::dry_run(&self.work, pod).await?;
+            if would_be.spec.is_some_and(|spec| spec.readiness_gates.is_some_and(|gates| !gates.is_empty())) {
+                return Ok(());
+            }
+            ensure!(began.elapsed() < LIMIT, "no Pod gets the gate");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Returns how long the companion of the Pod `guarded` took, and then the Pod, to be ready. Fails if the Pod was ready first.
+    async fn follow_guarded(&self) -> anyhow::Result<[Duration; 2]> {
+        let began = Instant::now();
+        let uid = self.work.get("guarded").await?.uid().context("no uid")?;
+        let serves = |c: &Pod| annotation(c, "entire-workload").is_some_and(|told| told.contains(&uid));
+        let mut companion = None;
+        loop {
+            // In this order: what is ready now, was not ready when it was asked about before.
+            let pod = is_ready(&self.work.get("guarded").await?);
+            let is_protected = self.list().await?.iter().any(|c| serves(c) && is_ready(c));
+            ensure!(is_protected || !pod, "the Pod is ready before its companion");
+            if is_protected && companion.is_none() {
+                companion = Some(began.elapsed());
+            }
+            if let (Some(companion), true) = (companion, pod) {
+                return Ok([companion, began.elapsed().saturating_sub(companion)]);
+            }
+            ensure!(began.elapsed() < LIMIT, "companion {companion:?}, Pod {pod}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 

@@ -16,7 +16,7 @@ use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::report::{self, Row};
 use outrigger_tests::stream::{set_label, stream, sync, update};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
-use outrigger_tests::writes::{since, writes};
+use outrigger_tests::writes::{settled, since, writes};
 use outrigger_tests::{InWords, eventually, holds};
 use serde_json::{Value, json};
 
@@ -37,19 +37,6 @@ async fn main() {
     let mut rows = vec![cold_agent(o).await];
     rows.extend(crowd(o).await);
     println!("{}", report::write("rules", &rows).unwrap());
-}
-
-/// Waits until no more is written, which is until a count is the same after a pause; returns it.
-async fn settled<T: PartialEq>(pause: Duration, count: impl AsyncFn() -> T) -> T {
-    let mut last = count().await;
-    loop {
-        tokio::time::sleep(pause).await;
-        let now = count().await;
-        if now == last {
-            return now;
-        }
-        last = now;
-    }
 }
 
 /// Makes so many rules, each for a label of its own, several at once.

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use outrigger_core::keys;
 use serde_json::{Value, json};
 
+use crate::control_plane::Cluster;
 use crate::outrigger::ports;
 use crate::shipped::kustomize;
 use crate::tenant::Tenant;
@@ -24,12 +25,19 @@ pub fn start_agent(t: &Tenant, namespaces: &[&str], more: &[String]) -> u16 {
 /// As [`start_agent`], with what `deploy/components/gate` adds to the tenant's cluster, and a certificate that the agent signs
 /// itself.
 pub fn start_self_signed_agent(t: &Tenant, namespaces: &[&str]) {
-    let [port] = ports().unwrap();
-    let mut objects = kustomize("certs/self-signed/agent").unwrap();
+    let flags = install(&t.outrigger.plane.tenant, |gate| only_for(namespaces, gate)).unwrap();
+    t.start_agent(&flags);
+}
+
+/// Applies what `deploy/components/gate` adds to the tenant's cluster, with the configuration as it was changed; returns the agent's
+/// flags.
+pub fn install(cluster: &Cluster, change: impl FnOnce(Value) -> Value) -> anyhow::Result<[String; 2]> {
+    let [port] = ports()?;
+    let mut objects = kustomize("certs/self-signed/agent")?;
     objects.push(issued::to_loopback(keys::AGENT));
-    objects.push(only_for(namespaces, issued::on_port(configuration(), port).unwrap()));
-    t.outrigger.plane.tenant.apply(&objects).unwrap();
-    t.start_agent(&[format!("--gate-address=127.0.0.1:{port}"), "--tls=self-signed".to_owned()]);
+    objects.push(change(issued::on_port(configuration(), port)?));
+    cluster.apply(&objects)?;
+    Ok([format!("--gate-address=127.0.0.1:{port}"), "--tls=self-signed".to_owned()])
 }
 
 fn configuration() -> Value {

@@ -1,6 +1,7 @@
 //! What is written to an API server, from its own metrics.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use kube::Client;
 
@@ -37,4 +38,17 @@ pub fn since(now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTr
         .map(|(key, count)| (key.clone(), count - before.get(key).copied().unwrap_or_default()))
         .filter(|(_, count)| *count > 0)
         .collect()
+}
+
+/// Waits until no more is written, which is until a count is the same after a pause; returns it.
+pub async fn settled<T: PartialEq>(pause: Duration, count: impl AsyncFn() -> T) -> T {
+    let mut last = count().await;
+    loop {
+        tokio::time::sleep(pause).await;
+        let now = count().await;
+        if now == last {
+            return now;
+        }
+        last = now;
+    }
 }

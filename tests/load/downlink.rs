@@ -1,0 +1,219 @@
+//! What it costs to tell workloads how their companions are: the time from a companion's readiness to the gate of its workload, and
+//! what ten thousand workloads whose companions fail at once do to the tenant's API server. Asserts only about counts.
+// Figures are for a terminal, and a failure of the bench is a failure.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::runtime::watcher::{Config, Event, watcher};
+use outrigger_core::keys;
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::report::{self, Row};
+use outrigger_tests::tenant::{Tenant, annotation, host, is_ready, rule_for};
+use outrigger_tests::writes::{settled, since, writes};
+use outrigger_tests::{create, eventually, holds, until};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+/// Workloads whose gates are timed.
+const SAMPLES: usize = 200;
+/// Workloads whose companions fail at once.
+const FAILING: usize = 10_000;
+/// Time for which the API server is probed.
+const PROBE: Duration = Duration::from_secs(30);
+/// Pause between two probes.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Writes of conditions and Events that the agent may make in that time: what it saves up, and its rate. As in `companions/board.rs` of
+/// the agent.
+const MAX_WRITES: u64 = 50 + 1500 / 2 + SLACK;
+const MAX_EVENTS: u64 = 100 + 120 / 2 + SLACK;
+/// What the counts may be read too late by: two seconds of writes.
+const SLACK: u64 = 50;
+/// How often the API server is probed with and without the failures, in turns.
+const ROUNDS: usize = 3;
+
+#[tokio::main]
+async fn main() {
+    let o = Outrigger::shared().await;
+    let mut rows = gates(o).await;
+    rows.extend(storm(o).await);
+    println!("{}", report::write("downlink", &rows).unwrap());
+}
+
+fn at(times: &[Duration], q: usize) -> f64 {
+    times[(times.len() - 1) * q / 100].as_secs_f64() * 1000.0
+}
+
+fn pod(name: &str, node: &str, gate: bool) -> Value {
+    let gates = if gate { json!([{"conditionType": keys::COMPANIONS_GATE}]) } else { json!([]) };
+    json!({"metadata": {"name": name, "labels": {"app": "web"}},
+        "spec": {"nodeName": node, "readinessGates": gates, "containers": [{"name": "c", "image": "i"}]}})
+}
+
+fn has(pod: &Pod, condition: &str) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|c| c.type_ == condition && c.status == "True")
+}
+
+fn is_open(pod: &Pod) -> bool {
+    has(pod, keys::COMPANIONS_GATE)
+}
+
+/// Follows Pods from now on until so many are as they should be; returns when each was seen so for the first time.
+async fn follow(
+    pods: Api<Pod>,
+    count: usize,
+    name_if: impl Fn(&Pod) -> Option<String> + Send + 'static,
+) -> JoinHandle<HashMap<String, Instant>> {
+    let mut events = watcher(pods, Config::default()).boxed();
+    while !matches!(events.next().await, Some(Ok(Event::InitDone))) {}
+    tokio::spawn(async move {
+        let mut all = HashMap::new();
+        while all.len() < count {
+            let Some(Ok(Event::Apply(pod))) = events.next().await else { continue };
+            if let Some(name) = name_if(&pod) {
+                all.entry(name).or_insert_with(Instant::now);
+            }
+        }
+        all
+    })
+}
+
+/// The times from a companion's readiness to the open gate of its workload, both as watches see them; sorted.
+async fn gated(t: &Tenant, prefix: &'static str, at_once: usize) -> Vec<Duration> {
+    let ours = move |name: &str| name.starts_with(prefix).then(|| name.to_owned());
+    let of = move |pod: &Pod| annotation(pod, "workload-name").filter(|_| is_ready(pod)).and_then(ours);
+    let ready = follow(t.pods(), SAMPLES, of).await;
+    let opened = follow(t.work(), SAMPLES, move |pod| ours(&pod.name_any()).filter(|_| is_open(pod))).await;
+    let (work, node) = (t.work(), t.node("a"));
+    let names: Vec<String> = (0..SAMPLES).map(|i| format!("{prefix}{i}")).collect();
+    for group in names.chunks(at_once) {
+        let pods: Vec<Value> = group.iter().map(|name| pod(name, &node, true)).collect();
+        try_join_all(pods.iter().map(|pod| create(&work, pod))).await.unwrap();
+        for name in group {
+            until("the gate is open", &work, name, |pod| holds(is_open(&pod), "closed")).await;
+        }
+    }
+    let (ready, opened) = (ready.await.unwrap(), opened.await.unwrap());
+    // Two watches: what was first may be seen last.
+    let mut times: Vec<Duration> =
+        names.iter().map(|name| opened[name].saturating_duration_since(ready[name])).collect();
+    times.sort_unstable();
+    times
+}
+
+/// The least: a write of a Pod's condition by a client that knows it, until a watch sees it; sorted.
+async fn bare(t: &Tenant, prefix: &'static str) -> Vec<Duration> {
+    const CONDITION: &str = "example.com/probe";
+    let ours = move |pod: &Pod| has(pod, CONDITION).then(|| pod.name_any()).filter(|n| n.starts_with(prefix));
+    let seen = follow(t.work(), SAMPLES, ours).await;
+    let condition = json!({"status": {"conditions": [{"type": CONDITION, "status": "True"}]}});
+    let mut began = HashMap::new();
+    for i in 0..SAMPLES {
+        let name = format!("{prefix}{i}");
+        began.insert(name.clone(), Instant::now());
+        t.work().patch_status(&name, &PatchParams::default(), &Patch::Strategic(&condition)).await.unwrap();
+    }
+    let mut times: Vec<Duration> =
+        seen.await.unwrap().iter().map(|(name, at)| at.saturating_duration_since(began[name])).collect();
+    times.sort_unstable();
+    times
+}
+
+async fn gates(o: &'static Outrigger) -> Vec<Row> {
+    let t = Tenant::without_agent(o, "gates", &[("a", 1)]).await;
+    t.start_agent(&[]);
+    let mut spec = rule_for("app", "web");
+    spec["ordering"] = json!("BeforeReady");
+    t.own_rule("r", spec).await.unwrap();
+    let (one, many) = (gated(&t, "one", 1).await, gated(&t, "many", SAMPLES / 2).await);
+    let floor = bare(&t, "one").await;
+
+    // Nothing changes any more, so nothing is written.
+    let all = async || (writes(&t.cluster, "pods").await, writes(&t.cluster, "events").await);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let before = all().await;
+    tokio::time::sleep(PROBE).await;
+    let after = all().await;
+    let idle = (since(&after.0, &before.0), since(&after.1, &before.1));
+    println!("  {} gated workloads, writes in {} s: {idle:?}", 2 * SAMPLES, PROBE.as_secs());
+    assert!(idle.0.is_empty() && idle.1.is_empty());
+    let row = |what: &str, times: &[Duration], q: usize| {
+        let what = format!("from a companion's readiness to the gate of its workload, {what}, p{q}");
+        Row::new(&what, "ms", "a write of a condition by a client", &[(at(times, q), at(&floor, q))])
+    };
+    let mut rows = Vec::new();
+    for (what, times) in [("one at a time", &one), ("100 at once", &many)] {
+        rows.extend([50, 99].map(|q| row(what, times, q)));
+    }
+    rows
+}
+
+/// Times of small writes to the tenant's API server, one after the other for a while; sorted.
+async fn probe(t: &Tenant) -> Vec<Duration> {
+    let maps: Api<ConfigMap> = Api::namespaced(t.cluster.clone(), &t.source);
+    let (mut times, began) = (Vec::new(), Instant::now());
+    while began.elapsed() < PROBE {
+        let change = json!({"data": {"count": times.len().to_string()}});
+        let at = Instant::now();
+        maps.patch("probe", &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
+        times.push(at.elapsed());
+        tokio::time::sleep(PAUSE).await;
+    }
+    times.sort_unstable();
+    times
+}
+
+async fn storm(o: &'static Outrigger) -> Vec<Row> {
+    let t = Tenant::without_agent(o, "storm", &[("a", 1)]).await;
+    t.set(json!({"limits": {"companions": 2 * FAILING}})).await.unwrap();
+    t.start_agent(&["--report-companions-after=1s".to_owned()]);
+    // Its DPU isn't the tenant's.
+    let foreign = format!("foreign-{}", t.id);
+    o.plane.tenant.apply(&[host(&foreign)]).unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(t.cluster.clone(), &t.source);
+    create(&maps, &json!({"metadata": {"name": "probe"}})).await.unwrap();
+    let work = t.work();
+    futures::stream::iter(0..FAILING)
+        .map(|i| pod(&format!("w{i}"), &foreign, false))
+        .for_each_concurrent(16, async |pod| drop(create(&work, &pod).await.unwrap()))
+        .await;
+    let counts = async || (writes(&t.cluster, "pods").await, writes(&t.cluster, "events").await);
+    // The stand-in for kubelets writes all of them too.
+    let rest = async || settled(Duration::from_secs(5), counts).await;
+
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let idle = rest().await;
+        let quiet = probe(&t).await;
+        t.own_rule("r", rule_for("app", "web")).await.unwrap();
+        eventually("the first Pods say what is wrong", || async {
+            let is_idle = since(&counts().await.0, &idle.0).is_empty();
+            holds(!is_idle, "no write")
+        })
+        .await;
+        let before = counts().await;
+        let during = probe(&t).await;
+        let after = counts().await;
+        let (pods, events) = (since(&after.0, &before.0), since(&after.1, &before.1));
+        println!("  {FAILING} workloads fail: writes in {} s: {pods:?} {events:?}", PROBE.as_secs());
+        let sum = |of: &BTreeMap<String, u64>| of.values().sum::<u64>();
+        assert!((1..=MAX_WRITES).contains(&sum(&pods)) && (1..=MAX_EVENTS).contains(&sum(&events)));
+        rounds.push((during, quiet));
+        t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
+    }
+    let row = |q| {
+        let pairs: Vec<_> = rounds.iter().map(|(during, quiet)| (at(during, q), at(quiet, q))).collect();
+        let what = format!(
+            "a write to the tenant's API server while 10,000 workloads tell that companions fail, p{q}"
+        );
+        Row::new(&what, "ms", "while they tell nothing", &pairs)
+    };
+    [50, 99].map(row).into()
+}
