@@ -211,7 +211,7 @@ impl Reader {
     }
 
     /// Reads the rules of a tenant's cluster. A user who may not read those of all namespaces reads those of the namespace that is
-    /// asked about, and of the one in which agents look for rules unless they are told otherwise.
+    /// asked about, and of the one in which agents look for rules by default.
     async fn own_rules(&mut self, namespace: Option<&str>, depth: Depth) -> Result<RulesKnown, InputError> {
         let resource = ApiResource::erase::<WorkloadRule>(&());
         let refused = match self.list(&resource, None, ListParams::default()).await {

@@ -142,7 +142,7 @@ impl PodReport {
         if state.is_none() && !gate.as_ref().is_some_and(|gate| !gate.is_true()) {
             unknown.push(NO_CONDITION);
         }
-        // A Pod that only stands in a file is in nobody's care.
+        // No agent has seen a Pod that only stands in a file.
         let exists = !text(&pod.value, "/metadata/creationTimestamp").is_empty();
         let gated = gated && (exists || gate.is_some());
         if gated && gate.is_none() {
