@@ -12,6 +12,7 @@ mod control_plane;
 mod devices;
 mod diff;
 mod escape;
+mod explain;
 mod grpc;
 mod identity;
 mod large;

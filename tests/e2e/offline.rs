@@ -17,7 +17,7 @@ pub(crate) fn explain(t: &Tenant, args: &[&str]) -> (Option<i32>, Value) {
     explain_with(t, &[&[infra.as_str(), "--tenant", &t.id], args].concat())
 }
 
-fn explain_with(t: &Tenant, args: &[&str]) -> (Option<i32>, Value) {
+pub(crate) fn explain_with(t: &Tenant, args: &[&str]) -> (Option<i32>, Value) {
     let output = t.outrigger.output(&[&["explain", "-o", "json"], args].concat()).unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     let report =

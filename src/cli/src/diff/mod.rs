@@ -112,6 +112,7 @@ impl DiffArgs {
                 admin: self.concerns(RuleKind::AdminWorkloadRule, &new).then_some(&admin),
                 machines: new.iter().any(proposal::makes_guests),
                 quotas: true,
+                told: false,
             };
             live::wait(live::read(&self.view, one, more))?
         } else {

@@ -1,5 +1,7 @@
 //! The same objects out of clusters.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{Event, LimitRange, Namespace, Node, Pod, ResourceQuota};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -10,6 +12,7 @@ use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::keys;
 use outrigger_core::template::{self, Kind};
 use outrigger_runtime::cluster::ClusterArgs;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::view::ViewArgs;
@@ -32,6 +35,10 @@ pub(crate) struct Source {
     pub(super) claims: ClaimScope,
     /// The platform's namespaces.
     pub(super) admin: AdminNamespaces,
+    /// Which of the rules it shows.
+    pub(super) rules: RulesKnown,
+    /// The Nodes of the tenant's cluster; `None` if they can't be seen.
+    pub(super) hosts: Option<Vec<Object>>,
     /// What it doesn't show.
     pub(super) notes: Vec<String>,
 }
@@ -46,6 +53,17 @@ pub(crate) enum ClaimScope {
     All,
 }
 
+/// Which rules of the cluster are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) enum RulesKnown {
+    /// All that there are.
+    All,
+    /// Those of some namespaces.
+    Some,
+    /// None: whether a rule matches a workload isn't known.
+    None,
+}
+
 impl Source {
     /// Files; `flag` names them.
     pub(crate) fn files(flag: &str) -> Self {
@@ -57,6 +75,8 @@ impl Source {
             devices: false,
             claims: ClaimScope::Given,
             admin: AdminNamespaces::default(),
+            rules: RulesKnown::All,
+            hosts: None,
             notes: Vec::new(),
         }
     }
@@ -77,7 +97,7 @@ impl Source {
     }
 }
 
-/// What is read of the infrastructure cluster beside what every command needs.
+/// What is read beside what every command needs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct More<'a> {
     /// Admin rules and their companions, in these namespaces.
@@ -86,6 +106,8 @@ pub(crate) struct More<'a> {
     pub(crate) machines: bool,
     /// ResourceQuotas and LimitRanges.
     pub(crate) quotas: bool,
+    /// What a tenant's cluster tells of its workloads: Events and Nodes. Rules that may not be read are no error then.
+    pub(crate) told: bool,
 }
 
 /// Most objects of one answer: lists come in pages.
@@ -102,15 +124,17 @@ pub(crate) async fn read(
     let mut reader = Reader::new(client);
     let infrastructure = reader.is_infrastructure().await?;
     let named = args.tenant_kubeconfig.is_some() || args.tenant_context.is_some();
+    let mut rules = RulesKnown::All;
     if infrastructure {
         reader.infrastructure(args, more).await?;
     } else {
-        reader.must::<WorkloadRule>(None, ListParams::default()).await?;
         reader.notes.push(
             "this is a tenant's cluster: DPUs, companions, and what the tenant's Pods may do can't be seen from here; \
-             the rules' conditions tell what the infrastructure cluster says"
+             conditions of rules and Pods tell what the infrastructure cluster last said, and stay as they are while the agent doesn't \
+             run or doesn't reach it"
                 .to_owned(),
         );
+        rules = reader.own_rules(namespace, more.told).await?;
     }
     if named {
         let cluster =
@@ -118,8 +142,12 @@ pub(crate) async fn read(
         reader.client = self::client(&cluster, "--tenant-kubeconfig").await?;
     }
     let workloads = named || !infrastructure;
+    let mut hosts = None;
     if workloads {
-        reader.must::<Pod>(namespace, ListParams::default()).await?;
+        reader.pods(namespace).await?;
+        if more.told {
+            hosts = reader.told(namespace).await?;
+        }
     } else {
         reader.notes.push(
             "the tenant's Pods can't be seen from here: only those are explained whose companions carry everything \
@@ -128,10 +156,11 @@ pub(crate) async fn read(
         );
     }
     let place = "the cluster".to_owned();
-    let Reader { devices, claims, notes, .. } = reader;
+    let Reader { objects, devices, claims, notes, .. } = reader;
     let admin = more.admin.cloned().unwrap_or_default();
-    let source = Source { place, live: true, infrastructure, workloads, devices, claims, admin, notes };
-    Ok((State::new(reader.objects), source))
+    let source =
+        Source { place, live: true, infrastructure, workloads, devices, claims, admin, rules, hosts, notes };
+    Ok((State::new(objects), source))
 }
 
 /// Runs a command's calls of a cluster.
@@ -218,6 +247,65 @@ impl Reader {
             }
         }
         self.devices(namespace, more.admin).await
+    }
+
+    /// Reads the rules of a tenant's cluster. A user who may not read those of all namespaces reads those of the namespace that is
+    /// asked about, and of the one in which agents look for rules by default.
+    async fn own_rules(&mut self, namespace: Option<&str>, told: bool) -> Result<RulesKnown, InputError> {
+        let resource = ApiResource::erase::<WorkloadRule>(&());
+        let refused = match self.list(&resource, None, ListParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 403 && told => status.message,
+            read => {
+                return read.unwrap_or_else(|error| Err(unread(&resource, error))).map(|()| RulesKnown::All);
+            }
+        };
+        let places = BTreeSet::from_iter(namespace.into_iter().chain([keys::ADMIN_NAMESPACE]));
+        let mut read = Vec::new();
+        for place in places {
+            match self.list(&resource, Some(place), ListParams::default()).await {
+                Err(kube::Error::Api(status)) if status.code == 403 => {}
+                answer => {
+                    answer.unwrap_or_else(|error| Err(unread(&resource, error)))?;
+                    read.push(place);
+                }
+            }
+        }
+        if read.is_empty() {
+            self.notes.push(format!(
+                "rules may not be read, so whether one matches a workload isn't known: {refused}"
+            ));
+            return Ok(RulesKnown::None);
+        }
+        self.notes.push(format!(
+            "only rules of {} may be read, so whether one of another namespace matches isn't known: {refused}",
+            read.join(" and ")
+        ));
+        Ok(RulesKnown::Some)
+    }
+
+    /// Reads the Pods of a tenant's cluster, of one namespace or of all.
+    async fn pods(&mut self, namespace: Option<&str>) -> Result<(), InputError> {
+        let resource = ApiResource::erase::<Pod>(&());
+        match self.list(&resource, namespace, ListParams::default()).await {
+            Ok(read) => read,
+            Err(kube::Error::Api(status)) if status.code == 403 && namespace.is_none() => {
+                let message =
+                    format!("{}; with -n NAMESPACE those of one namespace are enough", status.message);
+                Err(InputError::new("the cluster's pods", message))
+            }
+            Err(error) => Err(unread(&resource, error)),
+        }
+    }
+
+    /// Reads what the agent tells in the tenant's cluster besides conditions of Pods. Returns the Nodes, which are others than those of
+    /// the infrastructure cluster even if they have the same names; `None` if they may not be read.
+    async fn told(&mut self, namespace: Option<&str>) -> Result<Option<Vec<Object>>, InputError> {
+        let agents = format!("involvedObject.kind=Pod,reportingComponent={}", keys::AGENT);
+        self.may::<Event>(namespace, ListParams::default().fields(&agents)).await?;
+        let (before, noted) = (self.objects.len(), self.notes.len());
+        self.may::<Node>(None, ListParams::default()).await?;
+        let nodes = self.objects.split_off(before);
+        Ok((self.notes.len() == noted).then_some(nodes))
     }
 
     /// Reads devices, where a rule requests some. Claims of all namespaces are read, because others may hold the devices; a

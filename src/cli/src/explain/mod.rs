@@ -8,6 +8,7 @@ pub(crate) mod live;
 mod pod;
 mod print;
 mod report;
+mod told;
 pub(crate) mod view;
 
 use std::path::PathBuf;
@@ -106,7 +107,8 @@ impl ExplainArgs {
         }
         let (state, source) = if self.filename.is_empty() {
             let namespace = self.workload.as_ref().map(|w| &w.namespace).or(self.namespace.as_ref());
-            live::wait(live::read(&self.view, namespace.map(String::as_str), live::More::default()))?
+            let more = live::More { told: true, ..live::More::default() };
+            live::wait(live::read(&self.view, namespace.map(String::as_str), more))?
         } else {
             self.view.for_files("--filename")?;
             (State::read(&self.filename)?, live::Source::files("--filename"))

@@ -4,7 +4,9 @@ use std::io::{Result, Write};
 
 use anstyle::{AnsiColor, Style};
 
+use super::live::RulesKnown;
 use super::report::{Report, RuleReport, State, WorkloadReport};
+use super::told::{EventReport, Gate, NO_CONDITION, PodReport, Told};
 use crate::explain::allocation::{ClaimPhase, ClaimReport};
 use crate::explain::explanation::{CompanionOutcome, Finding, Placement, Term};
 
@@ -22,17 +24,77 @@ pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
     for note in &report.notes {
         writeln!(out, "{ODD}note:{ODD:#} {note}")?;
     }
-    if report.rules.is_empty() {
-        writeln!(out, "no rules")?;
+    for pod in report.pods.iter().filter(|pod| pod.named || pod.is_said()) {
+        writeln!(out)?;
+        one_pod(pod, out)?;
+    }
+    match report.rules_known {
+        _ if !report.rules.is_empty() => {}
+        RulesKnown::All => writeln!(out, "no rules")?,
+        RulesKnown::Some => writeln!(out, "no rules among those that may be read")?,
+        RulesKnown::None => writeln!(out, "which rules there are isn't known")?,
     }
     for rule in &report.rules {
         writeln!(out)?;
         one_rule(rule, out)?;
     }
+    let silent: Vec<String> = report.silent().into_iter().collect();
+    if !silent.is_empty() {
+        writeln!(out, "\nof the companions of these nothing is known: {}", silent.join(", "))?;
+        writeln!(out, "  {NO_CONDITION}")?;
+    }
     if !report.ended.is_empty() {
         writeln!(out, "\nhave ended, so they are no workloads: {}", report.ended.join(", "))?;
     }
     Ok(())
+}
+
+/// What the tenant's own cluster says of a workload.
+fn one_pod(pod: &PodReport, out: &mut impl Write) -> Result<()> {
+    write!(out, "{BOLD}{}/{}{BOLD:#}", pod.namespace, pod.name)?;
+    if let Some(node) = &pod.node {
+        write!(out, " on {node}")?;
+    }
+    writeln!(out)?;
+    match pod.gate {
+        Some(Gate::Waiting | Gate::Unset) => {
+            writeln!(out, "  {ODD}isn't Ready before its companions are{ODD:#}")?;
+        }
+        Some(Gate::Open) | None => {}
+    }
+    pod.conditions.iter().try_for_each(|condition| told("", condition, out))?;
+    if let Some(dpu) = &pod.dpu {
+        told("the Node's ", dpu, out)?;
+    }
+    let is_new = |event: &&EventReport| {
+        let repeats = |told: &Told| told.reason == event.reason && told.message == event.message;
+        !pod.conditions.iter().any(repeats)
+    };
+    for event in pod.events.iter().filter(is_new) {
+        let at = event.at.as_deref().unwrap_or("at an unknown time");
+        writeln!(out, "  event {at} {}: {}", event.reason, event.message)?;
+    }
+    pod.unknown.iter().try_for_each(|unknown| writeln!(out, "  {ODD}not known:{ODD:#} {unknown}"))
+}
+
+fn told(whose: &str, told: &Told, out: &mut impl Write) -> Result<()> {
+    let style = if told.is_true() { GOOD } else { BAD };
+    write!(out, "  {whose}{}={style}{}{style:#} {}", told.kind, told.status, told.reason)?;
+    if let Some(since) = &told.since {
+        write!(out, " since {since}")?;
+    }
+    writeln!(out, ": {}", told.message)?;
+    if told.stale {
+        writeln!(out, "    {ODD}not known:{ODD:#} how the companions are now")?;
+    }
+    // Some messages consist of both.
+    if !told.message.contains(&told.meaning) {
+        writeln!(out, "    means: {}", told.meaning)?;
+    }
+    match told.remedy {
+        Some(remedy) if !told.message.ends_with(remedy) => writeln!(out, "    remedy: {remedy}"),
+        _ => Ok(()),
+    }
 }
 
 fn one_rule(rule: &RuleReport, out: &mut impl Write) -> Result<()> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use outrigger_api::WorkloadRule;
 use outrigger_core::companion::{self, Observed};
@@ -16,6 +17,8 @@ use outrigger_core::{keys, lint};
 use serde::Serialize;
 
 use super::ExplainArgs;
+use super::live::RulesKnown;
+use super::told::PodReport;
 use super::view::{View, namespace_of};
 use crate::companion::PodName;
 use crate::explain::allocation::ClaimReport;
@@ -28,6 +31,9 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tenant: Option<String>,
     pub(super) notes: Vec<String>,
+    /// What the tenant's own cluster says of its workloads.
+    pub(super) pods: Vec<PodReport>,
+    pub(super) rules_known: RulesKnown,
     pub(super) rules: Vec<RuleReport>,
     /// `namespace/name` of Pods that have ended, and so are no workloads.
     pub(super) ended: Vec<String>,
@@ -134,13 +140,40 @@ impl State {
     }
 }
 
+impl WorkloadReport {
+    pub(super) fn is_of(&self, pod: &PodReport) -> bool {
+        (&self.namespace, &self.name) == (&pod.namespace, &pod.name)
+    }
+
+    fn matches(&self) -> bool {
+        self.explanation.outcome != CompanionOutcome::NoMatch
+    }
+}
+
 impl Report {
+    /// Names of workloads that a rule gives a companion, of which nothing is said and nothing can be seen.
+    pub(super) fn silent(&self) -> BTreeSet<String> {
+        let wanted =
+            |w: &&WorkloadReport| w.explanation.outcome == CompanionOutcome::Companion && w.state.is_none();
+        let all = self.rules.iter().flat_map(|rule| &rule.workloads).filter(wanted);
+        let is_silent =
+            |w: &&WorkloadReport| self.pods.iter().any(|pod| w.is_of(pod) && !pod.is_said() && !pod.named);
+        all.filter(is_silent).map(|w| format!("{}/{}", w.namespace, w.name)).collect()
+    }
+
     pub(super) fn new(view: &View, args: &ExplainArgs) -> Result<Self, InputError> {
         let wanted = |rule: &&WorkloadRule| args.rule.as_ref().is_none_or(|name| *name == rule.name_any());
         let rules: Vec<&WorkloadRule> = view.rules.iter().filter(wanted).collect();
         if let Some(name) = args.rule.as_ref().filter(|_| rules.is_empty()) {
             let names: BTreeSet<String> = view.rules.iter().map(ResourceExt::name_any).collect();
-            return Err(InputError::new("--rule", missing("WorkloadRule", name, names)));
+            let message = match view.rules_known {
+                RulesKnown::All => missing("WorkloadRule", name, names),
+                RulesKnown::Some => {
+                    format!("of the rules that may be read, {}", missing("WorkloadRule", name, names))
+                }
+                RulesKnown::None => format!("WorkloadRule {name} may not be read; ask without --rule"),
+            };
+            return Err(InputError::new("--rule", message));
         }
         let is_meant = |namespace: &str, name: &str| {
             let named = |wanted: &PodName| wanted.namespace == namespace && wanted.name == name;
@@ -164,9 +197,19 @@ impl Report {
             ));
         }
         let whole = args.workload.is_none() && args.namespace.is_none();
-        let rules = rules.iter().map(|rule| rule_report(rule, &workloads, view, args, whole)).collect();
+        let rules: Vec<RuleReport> =
+            rules.iter().map(|rule| rule_report(rule, &workloads, view, args, whole)).collect();
+        let named = args.workload.is_some();
+        // Of one rule only its workloads are of interest.
+        let is_matched = |pod: &PodReport| {
+            let mut all = rules.iter().flat_map(|rule| &rule.workloads);
+            args.rule.is_none() || named || all.any(|w| w.is_of(pod) && w.matches())
+        };
+        let pods = view.told.iter().filter(|pod| is_meant(&pod.namespace, &pod.name) && is_matched(pod));
+        let pods = pods.map(|pod| PodReport { named, ..pod.clone() }).collect();
         let tenant = view.tenant.as_ref().map(ToString::to_string);
-        Ok(Self { tenant, notes: view.notes.clone(), rules, ended })
+        let notes = view.notes.clone();
+        Ok(Self { tenant, notes, pods, rules_known: view.rules_known, rules, ended })
     }
 
     /// Whether any workload has a companion coming.
@@ -230,7 +273,9 @@ fn rule_report(
             report.warnings = lint::rule(&rule, &around);
             let rule = Arc::new(rule);
             let served = report.errors.is_empty();
-            let explained = |workload: &&Arc<Workload>| explained(&rule, workload, served, view, args);
+            let created = object.metadata.creation_timestamp.as_ref();
+            let explained =
+                |workload: &&Arc<Workload>| explained(&rule, created, workload, served, view, args);
             report.workloads = workloads.iter().map(explained).collect();
         }
     }
@@ -266,13 +311,18 @@ fn conditions(object: &WorkloadRule) -> Vec<ConditionReport> {
         .collect()
 }
 
-/// `served`: admission takes what the rule's template asks for.
 /// That a Pod doesn't wait for its companion.
 const NO_GATE: &str = "spec.ordering is BeforeReady, but the Pod has no readiness gate and doesn't wait for its companion: Pods get it \
                        from the agent's gate when they are created";
 
+/// The same of a Pod that can't have got it.
+const OLDER: &str = "spec.ordering is BeforeReady, but the Pod was created before the rule, so it has no readiness gate and doesn't \
+                     wait for its companion: recreate it";
+
+/// `created`: when the rule was. `served`: admission takes what the rule's template asks for.
 fn explained(
     rule: &Arc<Rule>,
+    created: Option<&Time>,
     workload: &Arc<Workload>,
     served: bool,
     view: &View,
@@ -300,7 +350,8 @@ fn explained(
     };
     let matches = explanation.outcome != CompanionOutcome::NoMatch;
     let waits = matches && rule.ordering() == Ordering::BeforeReady;
-    let ordering = (waits && view.ungated.contains(workload.id.as_str())).then_some(NO_GATE);
+    let ungated = view.ungated.get(workload.id.as_str()).filter(|_| waits);
+    let ordering = ungated.map(|pod| if created.is_some_and(|rule| *rule > *pod) { OLDER } else { NO_GATE });
     let absent = || wanted.then(|| State { phase: Phase::Absent, message: String::new() });
     WorkloadReport {
         namespace: workload.resource_namespace.clone(),

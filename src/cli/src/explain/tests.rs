@@ -1,4 +1,5 @@
 use clap::Parser;
+use outrigger_core::reason::Cause;
 use serde_json::{Value, json};
 
 use super::*;
@@ -163,11 +164,8 @@ fn a_tenants_own_cluster_shows_no_dpus_and_the_other_no_workloads() {
         infrastructure,
         workloads,
         live: true,
-        devices: false,
-        claims: live::ClaimScope::Given,
-        admin: outrigger_core::admin::AdminNamespaces::default(),
-        place: "the cluster".into(),
         notes: vec!["said".into()],
+        ..live::Source::files("the cluster")
     };
     let objects = [rule("universe", "b", json!({})), pod("work", "web", "h")];
     let report = from(own(false, true), &objects, &[]).unwrap();
@@ -288,4 +286,212 @@ fn a_pod_that_was_created_without_the_gate_does_not_wait() {
     assert_eq!(ordering(&waits, with(true, gate)), Value::Null);
     assert_eq!(ordering(&waits, with(false, json!([]))), Value::Null, "it isn't created yet");
     assert_eq!(ordering(&rule("tenant-blue", "r", json!({})), with(true, json!([]))), Value::Null);
+}
+
+/// The Pod `work/web` of a tenant's cluster, with conditions: type, status, reason, message.
+fn told_pod(gated: bool, conditions: &[[&str; 4]]) -> Value {
+    let mut pod = pod("work", "web", "host-a");
+    pod["metadata"]["uid"] = json!("u");
+    pod["metadata"]["creationTimestamp"] = json!("2026-01-02T00:00:00Z");
+    if gated {
+        pod["spec"]["readinessGates"] = json!([{"conditionType": keys::COMPANIONS_GATE}]);
+    }
+    let condition = |[kind, status, reason, message]: &[&str; 4]| json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": "2026-01-02T03:04:05Z"});
+    pod["status"] = json!({"conditions": conditions.iter().map(condition).collect::<Vec<_>>()});
+    pod
+}
+
+/// What is read of a tenant's cluster alone.
+fn own_cluster() -> live::Source {
+    live::Source { infrastructure: false, live: true, ..live::Source::files("the cluster") }
+}
+
+fn text_of(source: live::Source, objects: &[Value], flags: &[&str]) -> String {
+    let args = Wrapper::try_parse_from([&["explain"], flags].concat()).unwrap().args;
+    let text: String = objects.iter().map(ToString::to_string).collect();
+    let state = State::of_text("f", &text).unwrap();
+    let view = View::new(&state, &args.view, &args.host_label, args.rule.as_deref(), source).unwrap();
+    let mut out = Vec::new();
+    print::report(&Report::new(&view, &args).unwrap(), &mut out).unwrap();
+    String::from_utf8(anstream::adapter::strip_bytes(&out).into_vec()).unwrap()
+}
+
+#[test]
+fn a_condition_of_a_pod_is_told_with_its_meaning_and_the_tenants_remedy() {
+    let of = |condition: [&str; 4]| {
+        let objects = [rule("universe", "b", json!({})), told_pod(false, &[condition])];
+        let report = from(own_cluster(), &objects, &[]).unwrap();
+        report["pods"][0].clone()
+    };
+    let kind = keys::COMPANIONS_CONDITION;
+    let failed = of([kind, "False", "ImageUnavailable", "rule b: no such image"]);
+    let cause = Cause::ImageUnavailable;
+    assert_eq!(
+        failed["conditions"],
+        json!([{"type": kind, "status": "False", "reason": "ImageUnavailable", "message": "rule b: no such image",
+            "since": "2026-01-02T03:04:05Z", "meaning": cause.meaning(), "remedy": cause.tenant_remedy(), "stale": false}])
+    );
+    assert_eq!((&failed["name"], &failed["unknown"]), (&json!("web"), &json!([])));
+    let ready = &of([kind, "True", "Ready", "the companion is ready"])["conditions"][0];
+    assert_eq!((ready.get("remedy"), &ready["stale"]), (None, &json!(false)));
+    // A word of a later version means what the condition says.
+    let later = &of([kind, "False", "Eclipse", "rule b: the moon is in the way"])["conditions"][0];
+    assert_eq!((&later["meaning"], later.get("remedy")), (&json!("rule b: the moon is in the way"), None));
+    let hostile = of([kind, "False", "Eclipse", "a\u{1b}[2J\nb"]);
+    assert_eq!(hostile["conditions"][0]["message"], "a\u{fffd}[2J\u{fffd}b", "it doesn't change a terminal");
+    for (status, reason) in
+        [("Unknown", "ManagerTooOld"), ("Unknown", "Unknown"), ("False", "ManagerUnreachable")]
+    {
+        let condition = &of([kind, status, reason, "m"])["conditions"][0];
+        assert_eq!(condition["stale"], true, "{condition}");
+        let cause: Cause = reason.parse().unwrap();
+        assert_eq!(condition["remedy"], cause.tenant_remedy());
+    }
+}
+
+#[test]
+fn what_no_condition_says_is_said_to_be_unknown() {
+    let rules = rule("universe", "b", json!({}));
+    let report = |pod: Value| from(own_cluster(), &[rules.clone(), pod], &[]).unwrap()["pods"][0].clone();
+    let absent = report(told_pod(false, &[]));
+    assert_eq!((absent.get("gate"), absent["conditions"].as_array().unwrap().len()), (None, 0));
+    let unknown = absent["unknown"].as_array().unwrap();
+    assert!(
+        unknown.len() == 1 && unknown[0].as_str().unwrap().contains(keys::COMPANIONS_CONDITION),
+        "{absent}"
+    );
+    let unset = report(told_pod(true, &[]));
+    assert_eq!((&unset["gate"], unset["unknown"].as_array().unwrap().len()), (&json!("Unset"), 2));
+    let gate = |status: &str| {
+        report(told_pod(true, &[[keys::COMPANIONS_GATE, status, "Starting", "rule b: m"]]))["gate"].clone()
+    };
+    assert_eq!((gate("False"), gate("True")), (json!("Waiting"), json!("Open")));
+
+    // Files of which nothing is said are left out.
+    let mut in_file = pod("work", "web", "host-a");
+    in_file["spec"]["readinessGates"] = json!([{"conditionType": keys::COMPANIONS_GATE}]);
+    let from_file = explained(&[rules.clone(), in_file], &[]).unwrap();
+    assert_eq!((&from_file["pods"], &from_file["rulesKnown"]), (&json!([]), &json!("All")));
+}
+
+#[test]
+fn the_text_tells_what_the_tenants_cluster_says() {
+    let rules = rule("universe", "b", json!({}));
+    let gate = [keys::COMPANIONS_GATE, "False", "CrashLoop", "rule b: it ends"];
+    let waiting = text_of(own_cluster(), &[rules.clone(), told_pod(true, &[gate])], &[]);
+    for line in [
+        "work/web on host-a\n  isn't Ready before its companions are\n",
+        "  outrigger.dev/companions=False CrashLoop since 2026-01-02T03:04:05Z: rule b: it ends\n",
+        "    means: A container of the companion ends again and again\n",
+        "    remedy: look at the program of the template\n",
+    ] {
+        assert!(waiting.contains(line), "{line}: {waiting}");
+    }
+    // Many Pods without a condition share one line; the one that is asked about has its own.
+    let bare = [rules, told_pod(false, &[])];
+    let silent = text_of(own_cluster(), &bare, &[]);
+    assert!(silent.contains("nothing is known: work/web\n  the Pod has no condition"), "{silent}");
+    let named = text_of(own_cluster(), &bare, &["--workload", "work/web"]);
+    assert!(named.contains("work/web on host-a\n  not known: the Pod has no condition"), "{named}");
+    assert!(!named.contains("nothing is known"), "{named}");
+}
+
+#[test]
+fn the_nodes_condition_and_the_agents_events_are_told() {
+    let node = |conditions: Value| {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "host-a"}, "status": {"conditions": conditions}});
+        let mut objects = Vec::new();
+        crate::files::parse("n", &node.to_string(), &mut objects).unwrap();
+        live::Source { hosts: Some(objects), ..own_cluster() }
+    };
+    let event = |name: &str, agent: &str, uid: &str, at: &str| {
+        json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": "work"},
+            "reason": "NoDPU", "message": name, "reportingComponent": agent, "eventTime": at,
+            "involvedObject": {"kind": "Pod", "namespace": "work", "name": "web", "uid": uid}})
+    };
+    let mut objects = vec![
+        told_pod(false, &[]),
+        event("foreign", "kubelet", "u", "2026-01-02T00:00:01.000000Z"),
+        event("former", keys::AGENT, "v", "2026-01-02T00:00:01.000000Z"),
+    ];
+    // The latest comes last, whatever the order in which they are listed.
+    for second in [7, 2, 3, 4, 5, 6] {
+        objects.push(event(
+            &format!("e{second}"),
+            keys::AGENT,
+            "u",
+            &format!("2026-01-02T00:00:0{second}.000000Z"),
+        ));
+    }
+    let told = json!([{"type": keys::DPU_READY, "status": "False", "reason": "DPUNotReady", "message": "m"}]);
+    let report = from(node(told), &objects, &[]).unwrap();
+    let pod = &report["pods"][0];
+    assert_eq!(
+        (&pod["dpu"]["status"], &pod["dpu"]["remedy"]),
+        (&json!("False"), &json!(Cause::DpuNotReady.tenant_remedy()))
+    );
+    let events: Vec<&Value> =
+        pod["events"].as_array().unwrap().iter().map(|event| &event["message"]).collect();
+    assert_eq!(events, ["e3", "e4", "e5", "e6", "e7"], "the newest, of this Pod, by the agent");
+    assert_eq!(pod["events"][0]["at"], "2026-01-02T00:00:03Z");
+
+    let unknown = |source| from(source, &objects, &[]).unwrap()["pods"][0]["unknown"].to_string();
+    assert!(unknown(node(json!([]))).contains(keys::DPU_READY), "the Node has no condition");
+    assert!(!unknown(own_cluster()).contains(keys::DPU_READY), "a note says that Nodes can't be read");
+}
+
+#[test]
+fn rules_that_could_not_be_read_are_not_said_to_be_missing() {
+    let condition = [keys::COMPANIONS_CONDITION, "False", "NoDPU", "rule b: m"];
+    let objects = [told_pod(false, &[condition])];
+    let source = |rules| live::Source { rules, ..own_cluster() };
+    for (known, word, line, error) in [
+        (live::RulesKnown::All, "All", "no rules\n", "--rule: there is no WorkloadRule b, nor any other"),
+        (
+            live::RulesKnown::Some,
+            "Some",
+            "no rules among those that may be read\n",
+            "--rule: of the rules that may be read, there is no WorkloadRule b, nor any other",
+        ),
+        (
+            live::RulesKnown::None,
+            "None",
+            "which rules there are isn't known\n",
+            "--rule: WorkloadRule b may not be read; ask without --rule",
+        ),
+    ] {
+        let report = from(source(known), &objects, &["--workload", "work/web"]).unwrap();
+        assert_eq!(
+            (&report["rulesKnown"], &report["pods"][0]["conditions"][0]["reason"]),
+            (&json!(word), &json!("NoDPU"))
+        );
+        assert!(text_of(source(known), &objects, &[]).contains(line), "{word}");
+        assert_eq!(from(source(known), &objects, &["--rule", "b"]).unwrap_err(), error);
+    }
+}
+
+#[test]
+fn of_one_rule_only_its_workloads_are_told() {
+    let mut other = rule("universe", "other", json!({}));
+    other["spec"]["workloadTerms"][0]["matchExpressions"][0] =
+        json!({"key": ".metadata.resourceName", "operator": "In", "values": ["nobody"]});
+    let condition = [keys::COMPANIONS_CONDITION, "False", "NoDPU", "rule b: m"];
+    let objects = [rule("universe", "b", json!({})), other, told_pod(false, &[condition])];
+    let count =
+        |flags: &[&str]| from(own_cluster(), &objects, flags).unwrap()["pods"].as_array().unwrap().len();
+    assert_eq!([count(&[]), count(&["--rule", "b"]), count(&["--rule", "other"])], [1, 1, 0]);
+    assert_eq!(count(&["--rule", "other", "--workload", "work/web"]), 1);
+}
+
+#[test]
+fn a_pod_that_is_older_than_the_rule_is_told_to_be_recreated() {
+    let ordering = |created: &str| {
+        let mut waits = rule("universe", "b", json!({}));
+        waits["spec"]["ordering"] = json!("BeforeReady");
+        waits["metadata"]["creationTimestamp"] = json!(created);
+        let report = from(own_cluster(), &[waits, told_pod(false, &[])], &[]).unwrap();
+        report["rules"][0]["workloads"][0]["ordering"].as_str().unwrap().to_owned()
+    };
+    assert!(ordering("2026-01-03T00:00:00Z").contains("created before the rule"));
+    assert!(!ordering("2026-01-01T00:00:00Z").contains("created before the rule"));
 }

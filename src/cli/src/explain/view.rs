@@ -7,6 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 use k8s_openapi::api::core::v1::{Event, Node as KubeNode};
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use outrigger_api::{Tenant, WorkloadRule};
 use outrigger_core::companion::Observed;
@@ -22,8 +23,9 @@ use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::pod::Pod;
 
 use super::devices::KnownDevices;
-use super::live::Source;
-use crate::files::InputError;
+use super::live::{RulesKnown, Source};
+use super::told::{self, PodReport};
+use crate::files::{InputError, Object};
 use crate::node::Node;
 use crate::state::State;
 
@@ -76,8 +78,12 @@ pub(crate) struct View {
     pub(crate) all_workloads: bool,
     /// Names of its Pods that have ended.
     pub(crate) ended: Vec<(String, String)>,
-    /// Ids of workloads whose Pods exist and have no readiness gate of Outrigger.
-    pub(super) ungated: BTreeSet<String>,
+    /// Ids of workloads whose Pods exist and have no readiness gate of Outrigger, with the times of their creation.
+    pub(super) ungated: BTreeMap<String, Time>,
+    /// What the tenant's own cluster says of its workloads.
+    pub(super) told: Vec<PodReport>,
+    /// Which of the rules are known.
+    pub(super) rules_known: RulesKnown,
     /// The Nodes of the infrastructure cluster; `None` where they can't be seen.
     pub(crate) nodes: Option<Vec<Node>>,
     /// The companions that exist; `None` where they can't be seen.
@@ -104,16 +110,8 @@ impl View {
         rule: Option<&str>,
         source: Source,
     ) -> Result<Self, InputError> {
-        let Source {
-            place,
-            live,
-            infrastructure,
-            workloads: sees_workloads,
-            devices,
-            claims,
-            admin,
-            mut notes,
-        } = source;
+        let Source { place, live, infrastructure, workloads: sees_workloads, devices, claims, .. } = source;
+        let (admin, rules_known, hosts, mut notes) = (source.admin, source.rules, source.hosts, source.notes);
         let tenants = Tenants::new(state, &mut notes)?;
         let rules: Vec<WorkloadRule> = state.all(keys::WORKLOAD_GROUP, "WorkloadRule")?;
         let tenant = tenants.choose(args.tenant.as_deref(), rule, &rules, &place)?;
@@ -127,7 +125,8 @@ impl View {
         };
         let rules = rules.into_iter().filter(|rule| theirs(&namespace_of(rule))).collect();
         let pods = state.pods()?;
-        let ungated = pods.iter().filter(|pod| is_ungated(pod)).filter_map(ResourceExt::uid).collect();
+        let ungated = pods.iter().filter(|pod| is_ungated(pod));
+        let ungated = ungated.filter_map(|pod| Some((pod.uid()?, pod.creation_timestamp()?))).collect();
         let mut sorted = sort_pods(pods, &tenants, tenant.as_ref(), &admin.resources);
         sort_claims(
             &state.all(keys::DEVICE_GROUP, "ResourceClaim")?,
@@ -137,6 +136,9 @@ impl View {
             &mut sorted,
         );
         let Sorted { companions, admin_companions, workloads, ended } = sorted;
+        let in_files: Vec<Object> = if live { Vec::new() } else { state.of("", "Node").cloned().collect() };
+        let hosts = if live { hosts.as_deref() } else { Some(in_files.as_slice()) };
+        let told = if sees_workloads { told::read(state, &workloads, hosts, live)? } else { Vec::new() };
         let mut nodes = nodes(state)?;
         if !live {
             tenants.mark(&mut nodes, host_label);
@@ -169,6 +171,8 @@ impl View {
             all_workloads: sees_workloads,
             ended,
             ungated,
+            told,
+            rules_known,
             nodes: sees_nodes.then_some(nodes),
             // Files without any say nothing of them.
             companions: (infrastructure && (live || !companions.is_empty())).then(|| observed(companions)),
