@@ -1,11 +1,13 @@
 //! `outrigger diff` says what happens: random changes of rules, the prediction, and the real control plane.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Resource, ResourceExt};
 use outrigger_api::AdminWorkloadRule;
+use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, admin_rule, annotation, is_ready, node_of, rule, rule_for};
@@ -58,6 +60,25 @@ struct Operation {
     /// `None`: it is deleted.
     spec: Option<Value>,
     valid: bool,
+}
+
+/// The prediction for these rules, and the exit code.
+fn diff(t: &Tenant, rules: &[Value], more: &[&str]) -> (Option<i32>, Value) {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let (infra, tenant) = (&t.outrigger.plane.infra, &t.outrigger.plane.tenant);
+    let file = t.outrigger.plane.dir.join(format!("diff-{}.json", COUNT.fetch_add(1, Ordering::Relaxed)));
+    std::fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": rules}).to_string()).unwrap();
+    let flags = [
+        format!("--filename={}", file.display()),
+        format!("--kubeconfig={}", infra.kubeconfig.display()),
+        format!("--tenant-kubeconfig={}", tenant.kubeconfig.display()),
+    ];
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let args = [&["diff", "-o=json", "--tenant", &t.id, "-n", &t.source], more, &flags].concat();
+    let output = t.outrigger.output(&args).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+    (output.status.code(), report)
 }
 
 impl Stage {
@@ -132,37 +153,13 @@ impl Stage {
 
     /// The prediction, and the exit code.
     fn predicted(&self, operation: &Operation) -> (Option<i32>, Value) {
-        let (infra, tenant) = (&self.t.outrigger.plane.infra, &self.t.outrigger.plane.tenant);
         let mut rules = self.rules.clone();
         match &operation.spec {
             Some(spec) => rules.insert(operation.id.clone(), spec.clone()),
             None => rules.remove(&operation.id),
         };
         let rules: Vec<Value> = rules.iter().map(|(id, spec)| self.object(id, spec)).collect();
-        let file =
-            std::env::temp_dir().join(format!("outrigger-diff-{}-{}.json", self.t.id, std::process::id()));
-        std::fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": rules}).to_string())
-            .unwrap();
-        let output = self
-            .t
-            .outrigger
-            .output(&[
-                "diff",
-                "--prune=WorkloadRule,AdminWorkloadRule",
-                "-o=json",
-                "--tenant",
-                &self.t.id,
-                "-n",
-                &self.t.source,
-                &format!("--filename={}", file.display()),
-                &format!("--kubeconfig={}", infra.kubeconfig.display()),
-                &format!("--tenant-kubeconfig={}", tenant.kubeconfig.display()),
-            ])
-            .unwrap();
-        std::fs::remove_file(&file).unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
-        (output.status.code(), report)
+        diff(&self.t, &rules, &["--prune=WorkloadRule,AdminWorkloadRule"])
     }
 
     async fn seen(&self) -> Result<BTreeMap<String, Seen>, String> {
@@ -403,4 +400,44 @@ async fn thirty_changes_of_rules_happen_as_predicted() {
 #[ignore = "long"]
 async fn three_hundred_changes_of_rules_happen_as_predicted() {
     changes("diff-long", 4, 300).await;
+}
+
+/// How many companions have a change, and the reasons.
+fn predicted_as<'a>(report: &'a Value, change: &str) -> (usize, BTreeSet<&'a str>) {
+    let all =
+        report["companions"].as_array().unwrap().iter().filter(|companion| companion["change"] == change);
+    let reasons = all.clone().filter_map(|companion| companion["reason"].as_str());
+    (all.count(), reasons.collect())
+}
+
+#[tokio::test]
+async fn companions_that_a_quota_refuses_are_named_in_the_words_of_the_api_server() {
+    let t = Tenant::new(Outrigger::shared().await, "dquota", &[("a", 1)]).await;
+    t.webs("w", 0..3).await;
+    let infra = &t.outrigger.plane.infra;
+    for (name, hard, created) in
+        [("few", json!({"pods": "2"}), 2), ("limited", json!({"limits.cpu": "1"}), 0)]
+    {
+        let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota",
+            "metadata": {"name": name, "namespace": t.namespace}, "spec": {"hard": hard}});
+        infra.apply(&[quota]).unwrap();
+        eventually("the quota is counted", || async {
+            let quota = infra.get(&["quota", name, "-n", &t.namespace]).in_words()?;
+            holds(quota["status"]["used"].is_object(), quota.to_string())
+        })
+        .await;
+        let (code, report) = diff(&t, &[rule(&t.namespace, "r", rule_for("app", "web"))], &[]);
+        let (refused, reasons) = predicted_as(&report, "Refused");
+        assert_eq!((code, refused), (Some(3), 3 - created), "{report}");
+        assert_eq!(predicted_as(&report, "Created").0, created, "{report}");
+        assert_eq!(reasons.len(), 1, "{reasons:?}");
+
+        t.rule("r", rule_for("app", "web")).await;
+        let reason = reasons.first().unwrap();
+        t.condition_says("r", "Ready", Status::False, "Refused", reason).await;
+        assert_eq!(t.ready(created).await.len(), created);
+        t.rules().delete("r", &DeleteParams::default()).await.unwrap();
+        t.ready(0).await;
+        infra.kubectl(&["delete", "quota", name, "-n", &t.namespace]).unwrap();
+    }
 }

@@ -105,15 +105,16 @@ pub(super) fn unnamed(pod: &Value, counted: &BTreeSet<&str>) -> Option<String> {
     if pod.pointer("/spec/resources").is_some_and(|resources| !resources.is_null()) {
         return None;
     }
-    let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for container in list(pod, "/spec/containers").iter().chain(list(pod, "/spec/initContainers")) {
         let has = named(&resources(container, "requests"), &resources(container, "limits"));
         for name in NAMED.into_iter().filter(|name| counted.contains(name) && !has.contains_key(*name)) {
-            missing.entry(name).or_default().push(text(container, "/name"));
+            missing.entry(name).or_default().insert(text(container, "/name"));
         }
     }
+    let of = |containers: &BTreeSet<&str>| containers.iter().copied().collect::<Vec<_>>().join(",");
     let missing: Vec<String> =
-        missing.iter().map(|(name, containers)| format!("{name} for: {}", containers.join(","))).collect();
+        missing.iter().map(|(name, containers)| format!("{name} for: {}", of(containers))).collect();
     (!missing.is_empty()).then(|| format!("must specify {}", missing.join("; ")))
 }
 
