@@ -11,21 +11,8 @@ use crate::offline::explain_with;
 
 /// A kubeconfig of a service account of the tenant's namespace that may list these resources there, and nothing else.
 fn user(t: &Tenant, name: &str, resources: &[&str]) -> String {
-    let group = "rbac.authorization.k8s.io";
-    let metadata = json!({"name": name, "namespace": t.source});
-    let rules = json!([{"apiGroups": ["", "workload.universe.nvidia.com"], "resources": resources,
-        "verbs": ["get", "list"]}]);
-    let cluster = &t.outrigger.plane.tenant;
-    let objects = [
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}),
-        json!({"apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": metadata, "rules": rules}),
-        json!({"apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": metadata,
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": t.source}]}),
-    ];
-    cluster.apply(&objects).unwrap();
     let file = t.outrigger.plane.dir.join(format!("{}-{name}.kubeconfig", t.id));
-    cluster.service_account(&t.source, name, &file).unwrap();
+    t.outrigger.plane.tenant.reader(&t.source, name, resources, &file).unwrap();
     format!("--kubeconfig={}", file.display())
 }
 

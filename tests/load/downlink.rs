@@ -14,7 +14,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use kube::runtime::watcher::{Config, Event, watcher};
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::report::{self, Row};
+use outrigger_tests::report::{self, Row, percentile};
 use outrigger_tests::tenant::{Tenant, annotation, host, is_ready, rule_for};
 use outrigger_tests::writes::{settled, since, writes};
 use outrigger_tests::{create, eventually, holds, until};
@@ -44,10 +44,6 @@ async fn main() {
     let mut rows = gates(o).await;
     rows.extend(storm(o).await);
     println!("{}", report::write("downlink", &rows).unwrap());
-}
-
-fn at(times: &[Duration], q: usize) -> f64 {
-    times[(times.len() - 1) * q / 100].as_secs_f64() * 1000.0
 }
 
 fn pod(name: &str, node: &str, gate: bool) -> Value {
@@ -146,7 +142,12 @@ async fn gates(o: &'static Outrigger) -> Vec<Row> {
     assert!(idle.0.is_empty() && idle.1.is_empty());
     let row = |what: &str, times: &[Duration], q: usize| {
         let what = format!("from a companion's readiness to the gate of its workload, {what}, p{q}");
-        Row::new(&what, "ms", "a write of a condition by a client", &[(at(times, q), at(&floor, q))])
+        Row::new(
+            &what,
+            "ms",
+            "a write of a condition by a client",
+            &[(percentile(times, q), percentile(&floor, q))],
+        )
     };
     let mut rows = Vec::new();
     for (what, times) in [("one at a time", &one), ("100 at once", &many)] {
@@ -209,7 +210,8 @@ async fn storm(o: &'static Outrigger) -> Vec<Row> {
         t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
     }
     let row = |q| {
-        let pairs: Vec<_> = rounds.iter().map(|(during, quiet)| (at(during, q), at(quiet, q))).collect();
+        let pairs: Vec<_> =
+            rounds.iter().map(|(during, quiet)| (percentile(during, q), percentile(quiet, q))).collect();
         let what = format!(
             "a write to the tenant's API server while 10,000 workloads tell that companions fail, p{q}"
         );

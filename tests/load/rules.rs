@@ -13,7 +13,7 @@ use outrigger_api::WorkloadRule;
 use outrigger_core::keys;
 use outrigger_proto::v1::WorkloadUpdate;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
-use outrigger_tests::report::{self, Row};
+use outrigger_tests::report::{self, Row, percentile};
 use outrigger_tests::stream::{set_label, stream, sync, update};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 use outrigger_tests::writes::{settled, since, writes};
@@ -154,8 +154,7 @@ async fn crowd(o: &'static Outrigger) -> Vec<Row> {
     }
     whole.sort_unstable();
     call.sort_unstable();
-    let at = |times: &[Duration], q: usize| times[(times.len() - 1) * q / 100].as_secs_f64() * 1000.0;
-    let times = |q| [(at(&whole, q), at(&call, q))];
+    let times = |q| [(percentile(&whole, q), percentile(&call, q))];
     let row = |q| {
         let what = format!("from the creation of a rule to its companion, beside 10,000 rules, p{q}");
         Row::new(&what, "ms", "the call that creates the rule", &times(q))

@@ -13,7 +13,7 @@ use outrigger_core::keys;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{WorkloadDelete, WorkloadUpdate};
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::report::{self, Row};
+use outrigger_tests::report::{self, Row, percentile};
 use outrigger_tests::stream::{Opened, set_label, update};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 
@@ -65,9 +65,9 @@ async fn rounds(
         println!("{what}: {} messages/s", flood.stop().await);
         rounds.push((beside, alone));
     }
-    let at = |times: &[Duration], q: usize| times[(times.len() - 1) * q / 100].as_secs_f64() * 1000.0;
     let row = |q| {
-        let pairs: Vec<_> = rounds.iter().map(|(beside, alone)| (at(beside, q), at(alone, q))).collect();
+        let pairs: Vec<_> =
+            rounds.iter().map(|(beside, alone)| (percentile(beside, q), percentile(alone, q))).collect();
         Row::new(&format!("{what}, p{q}"), "ms", "alone", &pairs)
     };
     vec![row(50), row(99)]

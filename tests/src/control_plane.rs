@@ -262,6 +262,23 @@ impl Cluster {
         self.kubectl(&["apply", "--server-side", "-f", &path.display().to_string()]).map(drop)
     }
 
+    /// Creates a service account that may list these resources of Kubernetes and of WorkloadRules in its namespace, and nothing
+    /// else. Writes its kubeconfig.
+    pub fn reader(&self, namespace: &str, name: &str, resources: &[&str], file: &Path) -> anyhow::Result<()> {
+        let group = "rbac.authorization.k8s.io";
+        let metadata = json!({"name": name, "namespace": namespace});
+        let rules = json!([{"apiGroups": ["", "workload.universe.nvidia.com"], "resources": resources,
+            "verbs": ["get", "list"]}]);
+        self.apply(&[
+            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}),
+            json!({"apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": metadata, "rules": rules}),
+            json!({"apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": metadata,
+                "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+                "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]}),
+        ])?;
+        self.service_account(namespace, name, file)
+    }
+
     /// Writes a kubeconfig with which a service account talks to this cluster.
     pub fn service_account(&self, namespace: &str, name: &str, file: &Path) -> anyhow::Result<()> {
         let token = self.kubectl(&["create", "token", name, "-n", namespace, "--duration=24h"])?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +11,11 @@ use crate::root;
 
 /// How far beyond the recorded spread a ratio is worse, as a part of the spread's bound. Rounds are few, and runs differ.
 const MARGIN: f64 = 0.1;
+
+/// A percentile of times, in milliseconds. Panics without times.
+pub fn percentile(sorted: &[Duration], percent: usize) -> f64 {
+    sorted[(sorted.len() - 1) * percent / 100].as_secs_f64() * 1000.0
+}
 
 /// One row: a figure, and the same figure of the least that could do the work.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

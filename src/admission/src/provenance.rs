@@ -47,6 +47,11 @@ pub(crate) fn key(step: &'static str, again: bool) -> &'static str {
     }
 }
 
+/// The step that a key names, and whether the step has changed the Pod in an earlier call of the same request.
+pub fn step(key: &str) -> (&str, bool) {
+    key.strip_suffix("-again").map_or((key, false), |step| (step, true))
+}
+
 /// Maximum number of bytes of one name or path. Names of Kubernetes' objects have at most 253.
 const MAX_PART: usize = 253;
 

@@ -14,7 +14,7 @@ use outrigger_webhook::settings::AdmissionArgs;
 use serde_json::Value;
 
 use crate::files::InputError;
-use crate::slots::{GuestSlot, Slots, is_new, namespace_of};
+use crate::slots::{GuestSlot, Slots, is_new};
 use crate::state::{NOW, State};
 
 /// Arguments of every command that decides admission offline.
@@ -50,7 +50,7 @@ impl Admission {
     /// Leaves Pods that no API server has seen out of the state: a guest that is yet to be created has no slot.
     pub(crate) fn forget_new_pods(&mut self) {
         for pod in self.state.of("", "Pod").filter(|pod| is_new(&pod.value)) {
-            let namespace = namespace_of(pod).to_owned();
+            let namespace = pod.namespace_or_default().to_owned();
             self.caches.guest(Change::Gone { namespace, name: pod.name.clone(), uid: String::new() }, NOW);
         }
         self.slots = Slots::new(&self.caches);

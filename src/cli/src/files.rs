@@ -82,6 +82,11 @@ impl Object {
         Ok(Self { origin, group, kind, namespace, name, value })
     }
 
+    /// The namespace of a namespaced object, as kubectl takes one that names none.
+    pub(crate) fn namespace_or_default(&self) -> &str {
+        if self.namespace.is_empty() { "default" } else { &self.namespace }
+    }
+
     /// Whether it is of this kind, in whatever version.
     pub(crate) fn is(&self, group: &str, kind: &str) -> bool {
         self.group == group && self.kind == kind

@@ -17,9 +17,11 @@ mod program;
 mod reference;
 mod render;
 mod review;
+mod rules;
 mod slots;
 mod state;
 mod status;
+mod style;
 mod table;
 mod webhooks;
 

@@ -16,6 +16,7 @@ use crate::companion::{PodName, companion, creation};
 use crate::files::InputError;
 use crate::slots::is_new;
 use crate::state::State;
+use crate::style::BOLD;
 
 #[derive(Debug, Args)]
 pub(crate) struct RenderArgs {
@@ -180,7 +181,6 @@ fn print(output: Output, pods: &[Admitted], out: &mut impl Write) -> anyhow::Res
 }
 
 fn diff(pod: &Admitted, out: &mut impl Write) -> anyhow::Result<()> {
-    const BOLD: Style = Style::new().bold();
     let (before, after) = (serde_yaml::to_string(&pod.before)?, serde_yaml::to_string(&pod.after)?);
     let name = name(&pod.before);
     let diff = TextDiff::from_lines(&before, &after);

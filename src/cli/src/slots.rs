@@ -22,11 +22,6 @@ pub(crate) fn is_new(pod: &Value) -> bool {
     pod.pointer("/metadata/uid").is_none_or(Value::is_null)
 }
 
-/// Where a Pod is that may name no namespace.
-pub(crate) fn namespace_of(pod: &Object) -> &str {
-    if pod.namespace.is_empty() { "default" } else { &pod.namespace }
-}
-
 /// A guest of the state. The rest of a Pod doesn't matter here, and may be as wrong as it likes.
 pub(crate) fn guest(caches: &Caches, object: &Object) -> Result<(), InputError> {
     let at = |pointer: &str| object.value.pointer(pointer).cloned().unwrap_or_default();
@@ -34,7 +29,7 @@ pub(crate) fn guest(caches: &Caches, object: &Object) -> Result<(), InputError> 
     if labels.get(keys::POD_ROLE).is_none_or(|role| role != keys::GUEST) {
         return Ok(());
     }
-    let metadata = json!({"name": object.name, "namespace": namespace_of(object), "uid": at("/metadata/uid"),
+    let metadata = json!({"name": object.name, "namespace": object.namespace_or_default(), "uid": at("/metadata/uid"),
         "labels": labels});
     let pod = json!({"metadata": metadata, "status": {"phase": at("/status/phase")}});
     let pod: Pod = serde_json::from_value(pod).map_err(|error| object.wrong(error))?;

@@ -2,9 +2,8 @@
 //!
 //! The manager finds the first thing that is wrong and names it in one of these words: in conditions of rules and Tenants, in
 //! Events, in metrics, and to the tenant's agent, which writes the word into conditions of Pods, and has some for what it finds
-//! itself. So the same word means the same
-//! everywhere, and whoever reads it finds in one table what would have to change, and who can change it. A word of a later
-//! version is read as [`Cause::Unknown`].
+//! itself. So the same word means the same everywhere, and whoever reads it finds in one table what would have to change, and who
+//! can change it. A word of a later version is read as [`Cause::Unknown`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -65,9 +64,9 @@ impl Subject {
 /// Who hears of a cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
-    /// It does: the cause says nothing of other tenants, nor of the platform's Nodes and rules.
+    /// Managers name it to agents of tenants: it says nothing of other tenants, nor of the platform's Nodes and rules.
     Tenant,
-    /// It doesn't: it is in conditions and Events of the infrastructure cluster only.
+    /// Managers don't: it is in conditions and Events of the infrastructure cluster only.
     Platform,
     /// The agent finds it by itself, and names it in conditions and Events of the tenant's cluster only.
     Agent,

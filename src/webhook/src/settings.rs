@@ -60,13 +60,20 @@ pub struct AdmissionArgs {
     pub core_namespace: String,
 }
 
+impl AdmissionArgs {
+    /// The namespaces of admin rules and their companions.
+    pub fn admin_namespaces(&self) -> AdminNamespaces {
+        AdminNamespaces::new(&self.admin_rules_namespace, &self.admin_resources_namespace)
+    }
+}
+
 impl From<AdmissionArgs> for Settings {
     fn from(args: AdmissionArgs) -> Self {
         Self {
+            admin: args.admin_namespaces(),
             managers: args.manager_user,
             binders: args.scheduler_user,
             schedulers: args.scheduler_name,
-            admin: AdminNamespaces::new(&args.admin_rules_namespace, &args.admin_resources_namespace),
             host_label: args.host_label,
             exempt_runtime_class: args.exempt_runtime_class,
             core_namespace: args.core_namespace,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use json_patch::Patch;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::{Requirement, WEBHOOKS, Webhook};
@@ -60,13 +61,15 @@ pub fn decide(
 }
 
 /// A webhook that the API server calls for requests of one kind, or why not for this one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Call {
     /// Its name in the configuration.
     pub webhook: String,
     /// It changes the object; otherwise it validates the result.
     pub mutates: bool,
     /// Why it isn't called; `None` if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub why_not: Option<String>,
 }
 

@@ -40,8 +40,8 @@ const POD_EVENTS: Rate = Rate { burst: 3.0, minute: 1.0 };
 /// Time for which a stream has to be complete, and a Pod known, before silence about the Pod means that no rule matches it. The
 /// manager receives a new Pod a moment after the agent, and a manager that has just started doesn't know any.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Pause after the API server has forbidden a write in a namespace. Only an administrator can change that.
-const FORBIDDEN: Duration = Duration::from_secs(300);
+/// Pause after the API server has forbidden a write in a namespace, or an Event. Only an administrator can change that.
+pub(super) const FORBIDDEN: Duration = Duration::from_secs(300);
 
 /// The state of the stream from the manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

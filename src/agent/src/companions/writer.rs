@@ -4,7 +4,6 @@
 //! Pod of the same name is not written.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -18,7 +17,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::Board;
-use super::board::{Outcome, Write};
+use super::board::{FORBIDDEN, Outcome, Write};
 use super::decide::{Condition, Status};
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
@@ -26,8 +25,6 @@ use crate::store::WorkloadStore;
 
 /// Number of writes at the same time.
 const WRITERS: usize = 4;
-/// Pause after the API server has forbidden an Event.
-const FORBIDDEN: Duration = Duration::from_secs(300);
 
 /// Writes what the board asks for.
 pub(crate) struct Writer {

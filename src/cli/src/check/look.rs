@@ -243,5 +243,5 @@ impl Examination<'_> {
 /// The namespace of an object; `default` for namespaced kinds without one, as kubectl takes it.
 fn namespace_of(object: &Object) -> &str {
     let ours = OWN[1..].iter().any(|(_, kind)| *kind == object.kind);
-    if ours && object.namespace.is_empty() { "default" } else { &object.namespace }
+    if ours { object.namespace_or_default() } else { &object.namespace }
 }

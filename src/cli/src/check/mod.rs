@@ -15,7 +15,6 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_webhook::settings::AdmissionArgs;
@@ -26,6 +25,7 @@ use crate::check::findings::{Finding, Severity, Subject};
 use crate::explain::live::wait;
 use crate::files::print_json;
 use crate::state::State;
+use crate::style::{BAD, BOLD, DIM, ODD};
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
@@ -123,10 +123,6 @@ impl Report {
     }
 
     fn text(&self, out: &mut impl Write) -> std::io::Result<()> {
-        const BOLD: Style = Style::new().bold();
-        const BAD: Style = AnsiColor::Red.on_default();
-        const ODD: Style = AnsiColor::Yellow.on_default();
-        const DIM: Style = Style::new().dimmed();
         for note in &self.notes {
             writeln!(out, "{ODD}note:{ODD:#} {}", plain(note))?;
         }

@@ -5,13 +5,12 @@ use std::io::{Result, Write};
 use anstyle::{AnsiColor, Style};
 
 use super::report::{Claim, Phase, Report};
+use crate::style::{BOLD, ODD};
 
 const HEADS: [&str; 7] = ["CLAIM", "STATE", "NODE", "DEVICES", "PODS", "RULE", "WORKLOAD"];
 
 /// A table for each namespace of a tenant.
 pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
-    const BOLD: Style = Style::new().bold();
-    const ODD: Style = AnsiColor::Yellow.on_default();
     for note in &report.notes {
         writeln!(out, "{ODD}note:{ODD:#} {note}")?;
     }

@@ -9,7 +9,6 @@ mod print;
 mod proposal;
 mod quota;
 mod report;
-mod rules;
 mod tenants;
 
 use std::path::PathBuf;
@@ -24,12 +23,12 @@ use self::predict::{Prediction, Settings};
 use self::proposal::{Accepted, RuleSet};
 use self::quota::Quotas;
 use self::report::Report;
-use self::rules::RuleKind;
 use self::tenants::{Asked, Question};
 use crate::admission::Admission;
 use crate::explain::live::{self, More, Source};
 use crate::explain::view::{View, ViewArgs};
 use crate::files::{self, InputError, Origin, print_json};
+use crate::rules::RuleKind;
 use crate::state::State;
 
 /// Exit code: something would be refused.
@@ -107,7 +106,7 @@ impl DiffArgs {
         let new = files::read(&self.filename)?;
         let (state, source) = if self.state.is_empty() {
             let one = if let [one] = self.namespace.as_slice() { Some(one.as_str()) } else { None };
-            let admin = self.admin();
+            let admin = self.admission.admin_namespaces();
             let more = More {
                 admin: self.concerns(RuleKind::AdminWorkloadRule, &new).then_some(&admin),
                 machines: new.iter().any(proposal::makes_guests),
@@ -120,10 +119,6 @@ impl DiffArgs {
             (State::read(&self.state)?, Source::files("--state"))
         };
         Ok(self.of(&state, source, &new)?)
-    }
-
-    fn admin(&self) -> AdminNamespaces {
-        AdminNamespaces::new(&self.admission.admin_rules_namespace, &self.admission.admin_resources_namespace)
     }
 
     /// Whether rules of a kind that the new ones lack are deleted.
@@ -143,7 +138,7 @@ impl DiffArgs {
 
     /// The report of a state and of rules that would be applied.
     fn of(&self, state: &State, source: Source, new: &[files::Object]) -> Result<Report, InputError> {
-        let admin = self.admin();
+        let admin = self.admission.admin_namespaces();
         let [prunes_own, prunes_admin] =
             [RuleKind::WorkloadRule, RuleKind::AdminWorkloadRule].map(|kind| self.prunes(kind, new));
         let [has_own, has_admin] =

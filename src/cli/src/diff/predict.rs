@@ -21,12 +21,12 @@ use serde_json::Value;
 use super::proposal::Accepted;
 use super::quota::Quotas;
 use super::report::{Change, CompanionChange};
-use super::rules::{AnyRule, Filing, RuleKind};
 use crate::admission::Admission;
 use crate::companion::creation;
 use crate::explain::explanation::{ExplanationContext, place};
 use crate::explain::view::View;
 use crate::files::{InputError, Object};
+use crate::rules::{AnyRule, Filing, RuleKind};
 
 /// What a companion's next step is, as far as a change of it matters.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,9 +5,10 @@ use std::io::{Result, Write};
 use anstyle::{AnsiColor, Style};
 
 use super::report::{Change, CompanionChange, Report, RuleChange};
-use super::rules::RuleKind;
 use crate::check::plain;
+use crate::rules::RuleKind;
 use crate::slots::GuestSlot;
+use crate::style::{BAD, ODD};
 use crate::table;
 
 const HEADS: [&str; 5] = ["CHANGE", "COMPANION", "WORKLOAD", "NODES", "REASON"];
@@ -17,8 +18,6 @@ const SHOWN: usize = 4;
 
 /// The rules, a table of the companions, and how many of each there are.
 pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
-    const BAD: Style = AnsiColor::Red.on_default();
-    const ODD: Style = AnsiColor::Yellow.on_default();
     match report.tenants.as_slice() {
         [] => {}
         [tenant] => writeln!(out, "tenant {tenant}")?,

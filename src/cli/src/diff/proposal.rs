@@ -11,11 +11,11 @@ use outrigger_core::{keys, machine};
 use serde_json::{Value, json};
 
 use super::report::{RuleChange, RuleVerdict};
-use super::rules::{AnyRule, RuleKind};
 use crate::admission::Admission;
 use crate::companion::creation;
 use crate::explain::view::{View, namespace_of};
 use crate::files::{InputError, Object};
+use crate::rules::{AnyRule, RuleKind};
 use crate::state::State;
 
 /// The user as whom rules are applied. It has no rights of its own.
@@ -75,8 +75,8 @@ impl RuleSet {
         let known: BTreeSet<(String, String)> =
             view.rules.iter().map(|rule| (namespace_of(rule), rule.name_any())).collect();
         for object in state.of(keys::WORKLOAD_GROUP, "WorkloadRule") {
-            let namespace = if object.namespace.is_empty() { "default" } else { &object.namespace };
-            let is_own = *namespace == *this.namespace;
+            let namespace = object.namespace_or_default();
+            let is_own = namespace == this.namespace;
             let is_known = known.contains(&(namespace.to_owned(), object.name.clone()));
             // The manager serves the rule of the infrastructure cluster, where both have one.
             if is_known && (is_own || !this.present.contains_key(&object.name)) {

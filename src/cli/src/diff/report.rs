@@ -3,8 +3,8 @@
 use outrigger_core::field::FieldError;
 use serde::Serialize;
 
-use super::rules::RuleKind;
 use crate::explain::view::View;
+use crate::rules::RuleKind;
 use crate::slots::GuestSlot;
 
 #[derive(Debug, Serialize)]

@@ -8,10 +8,10 @@ use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 
 use super::proposal::{RuleSet, tenant_of};
-use super::rules::{AnyRule, Filing};
 use crate::explain::live::Source;
 use crate::explain::view::{View, ViewArgs};
 use crate::files::{InputError, Object};
+use crate::rules::{AnyRule, Filing};
 use crate::state::State;
 
 /// What tells the tenants.

@@ -226,18 +226,12 @@ impl Reader {
         self.must::<WorkloadRule>(namespace, ListParams::default()).await?;
         self.must::<Pod>(namespace, ListParams::default().labels(keys::RULE)).await?;
         if let Some(admin) = more.admin {
-            let (rules, companions) = (Some(&*admin.rules), ListParams::default().labels(keys::RULE));
-            let resources = Some(&*admin.resources).filter(|_| namespace.is_some());
             // Who asks about a tenant's own rules may not be allowed to see the platform's.
-            if more.told {
-                self.may::<AdminWorkloadRule>(rules, ListParams::default()).await?;
-            } else {
-                self.must::<AdminWorkloadRule>(rules, ListParams::default()).await?;
-            }
-            match resources {
-                Some(_) if more.told => self.may::<Pod>(resources, companions).await?,
-                Some(_) => self.must::<Pod>(resources, companions).await?,
-                None => {}
+            let required = !more.told;
+            self.read::<AdminWorkloadRule>(required, Some(&admin.rules), ListParams::default()).await?;
+            if namespace.is_some() {
+                let companions = ListParams::default().labels(keys::RULE);
+                self.read::<Pod>(required, Some(&admin.resources), companions).await?;
             }
         }
         self.must::<Node>(None, ListParams::default()).await?;
@@ -391,6 +385,20 @@ impl Reader {
         params: ListParams,
     ) -> Result<(), InputError> {
         self.may_raw(&ApiResource::erase::<K>(&()), namespace, params).await
+    }
+
+    /// [`Self::must`] where they are required, else [`Self::may`].
+    async fn read<K: Resource<DynamicType = ()>>(
+        &mut self,
+        required: bool,
+        namespace: Option<&str>,
+        params: ListParams,
+    ) -> Result<(), InputError> {
+        if required {
+            self.must::<K>(namespace, params).await
+        } else {
+            self.may::<K>(namespace, params).await
+        }
     }
 
     /// The same of a kind without type.

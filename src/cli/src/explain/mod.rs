@@ -16,7 +16,6 @@ use std::process::ExitCode;
 
 use audit::AuditArgs;
 use clap::{Args, Subcommand, ValueEnum};
-use outrigger_core::admin::AdminNamespaces;
 use outrigger_webhook::settings::AdmissionArgs;
 use pod::PodArgs;
 use report::Report;
@@ -88,10 +87,6 @@ enum Output {
 }
 
 impl ExplainArgs {
-    fn admin(&self) -> AdminNamespaces {
-        AdminNamespaces::new(&self.admission.admin_rules_namespace, &self.admission.admin_resources_namespace)
-    }
-
     /// Exit code 1: one rule and one workload were named, and they have no companion.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         match &self.command {
@@ -99,7 +94,7 @@ impl ExplainArgs {
             Some(ExplainCommand::Pod(args)) => return args.run(),
             None => {}
         }
-        let admin = self.admin();
+        let admin = self.admission.admin_namespaces();
         let (state, source) = if self.filename.is_empty() {
             let namespace = self.workload.as_ref().map(|w| &w.namespace).or(self.namespace.as_ref());
             let more = live::More { admin: Some(&admin), told: true, ..live::More::default() };

@@ -2,19 +2,13 @@
 
 use std::io::{Result, Write};
 
-use anstyle::{AnsiColor, Style};
-
 use super::live::RulesKnown;
 use super::report::{Report, RuleReport, State, WorkloadReport};
 use super::told::{EventReport, Gate, NO_CONDITION, PodReport, Told};
 use crate::explain::allocation::{ClaimPhase, ClaimReport};
 use crate::explain::explanation::{CompanionOutcome, Finding, Placement, Term};
-
-const BOLD: Style = Style::new().bold();
-const GOOD: Style = AnsiColor::Green.on_default();
-const BAD: Style = AnsiColor::Red.on_default();
-const ODD: Style = AnsiColor::Yellow.on_default();
-const DIM: Style = Style::new().dimmed();
+use crate::rules::RuleKind;
+use crate::style::{BAD, BOLD, DIM, GOOD, ODD};
 
 /// Writes all of it.
 pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
@@ -99,7 +93,7 @@ fn told(whose: &str, told: &Told, out: &mut impl Write) -> Result<()> {
 
 fn one_rule(rule: &RuleReport, out: &mut impl Write) -> Result<()> {
     let policy = if rule.policy.is_empty() { "SameNode" } else { &rule.policy };
-    let whose = if rule.kind == "AdminWorkloadRule" { ", of the platform" } else { "" };
+    let whose = if rule.kind == RuleKind::AdminWorkloadRule { ", of the platform" } else { "" };
     writeln!(out, "{BOLD}rule {}/{}{BOLD:#} ({policy}{whose})", rule.namespace, rule.name)?;
     for fault in &rule.errors {
         writeln!(out, "  {BAD}error:{BAD:#} {fault}")?;

@@ -9,7 +9,7 @@ use outrigger_api::admin_workload_rule::AdminRule;
 use outrigger_api::{AdminWorkloadRule, WorkloadRule};
 use outrigger_core::companion::{self, Observed};
 use outrigger_core::field::FieldError;
-use outrigger_core::ids::{RuleName, Scope, TenantId};
+use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::json::Json;
 use outrigger_core::rule::{Ordering, Rule};
@@ -27,6 +27,7 @@ use crate::explain::allocation::ClaimReport;
 use crate::explain::explanation::{CompanionOutcome, Explanation, ExplanationContext, explain};
 use crate::files::InputError;
 use crate::node::Node;
+use crate::rules::RuleKind;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -45,8 +46,7 @@ pub(super) struct Report {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RuleReport {
-    /// WorkloadRule or AdminWorkloadRule.
-    pub(super) kind: &'static str,
+    pub(super) kind: RuleKind,
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) policy: String,
@@ -243,7 +243,7 @@ fn missing(what: &str, name: &str, names: BTreeSet<String>) -> String {
 
 /// A rule of either kind, as far as both have the same.
 struct Subject<'a> {
-    scope: Scope,
+    kind: RuleKind,
     namespace: String,
     name: String,
     policy: &'a str,
@@ -257,7 +257,7 @@ struct Subject<'a> {
 impl<'a> Subject<'a> {
     fn own(object: &'a WorkloadRule) -> Self {
         Self {
-            scope: Scope::Tenant,
+            kind: RuleKind::WorkloadRule,
             namespace: namespace_of(object),
             name: object.name_any(),
             policy: &object.spec.dpu_selection_policy,
@@ -275,7 +275,7 @@ impl<'a> Subject<'a> {
             |rule: &AdminRule| Some(rule.tenants.selects(view.tenant.as_ref()?, view.labels.as_ref()?));
         let spec = &object.spec.rule;
         Self {
-            scope: Scope::Admin,
+            kind: RuleKind::AdminWorkloadRule,
             namespace: object.namespace().unwrap_or_default(),
             name: object.name_any(),
             policy: &spec.dpu_selection_policy,
@@ -297,7 +297,7 @@ impl<'a> Subject<'a> {
     ) -> RuleReport {
         let is_its = |(n, r, _): &&(String, String, String)| *n == self.namespace && *r == self.name;
         let mut report = RuleReport {
-            kind: companion::kind(self.scope),
+            kind: self.kind,
             policy: self.policy.to_owned(),
             selected: self.selected,
             errors: Vec::new(),
@@ -313,7 +313,7 @@ impl<'a> Subject<'a> {
             Err(errors) => report.errors = errors,
             // The platform's rules are held to no tenant's policy.
             Ok(rule) => {
-                if self.scope == Scope::Tenant {
+                if self.kind == RuleKind::WorkloadRule {
                     report.errors = forbidden(self.template, &rule, view, args);
                 }
                 report.warnings = lint::rule(&rule, &lint_context(view, args));
@@ -327,7 +327,7 @@ impl<'a> Subject<'a> {
             }
         }
         if whole {
-            report.companions = others(&report, self.scope, view);
+            report.companions = others(&report, view);
         }
         report
     }
@@ -384,7 +384,7 @@ fn explained(
     view: &View,
     args: &ExplainArgs,
 ) -> WorkloadReport {
-    let scope = if rule.name().is_admin() { Scope::Admin } else { Scope::Tenant };
+    let scope = rule.name().scope();
     let namespace = view.home(scope);
     let around = ExplanationContext {
         tenant: view.tenant.as_ref(),
@@ -424,14 +424,10 @@ fn explained(
 }
 
 /// The rule's companions of workloads that aren't among those that are explained.
-fn others(report: &RuleReport, scope: Scope, view: &View) -> Vec<CompanionReport> {
+fn others(report: &RuleReport, view: &View) -> Vec<CompanionReport> {
     let told: BTreeSet<&str> = report.workloads.iter().map(|w| w.explanation.companion.as_str()).collect();
-    let name = match scope {
-        Scope::Tenant => RuleName::new(&report.name),
-        Scope::Admin => RuleName::admin(&report.name),
-    };
-    let name = name.ok();
-    let all = view.companions_of(scope).into_iter().flatten();
+    let name = report.kind.name(&report.name);
+    let all = view.companions_of(report.kind.scope()).into_iter().flatten();
     let all = all.filter(|(key, _)| Some(&key.rule) == name.as_ref());
     all.map(|(key, observed)| CompanionReport {
         companion: companion::own_name(key),

@@ -25,7 +25,7 @@ fn from(source: live::Source, objects: &[Value], flags: &[&str]) -> Result<Value
         &args.view,
         &args.admission.host_label,
         args.rule.as_deref(),
-        source.with_admin(&args.admin()),
+        source.with_admin(&args.admission.admin_namespaces()),
     )
     .map_err(|e| e.to_string())?;
     let report = Report::new(&view, &args).map_err(|e| e.to_string())?;

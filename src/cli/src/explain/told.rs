@@ -189,7 +189,7 @@ pub(super) fn read(
     live: bool,
 ) -> Result<Vec<PodReport>, InputError> {
     let pods: BTreeMap<(&str, &str), &Object> =
-        state.of("", "Pod").map(|pod| ((namespace_of(pod), pod.name.as_str()), pod)).collect();
+        state.of("", "Pod").map(|pod| ((pod.namespace_or_default(), pod.name.as_str()), pod)).collect();
     let nodes: Option<BTreeMap<&str, &Object>> =
         hosts.map(|hosts| hosts.iter().map(|node| (node.name.as_str(), node)).collect());
     let mut events = events(state)?;
@@ -215,10 +215,6 @@ pub(super) fn read(
         }
     }
     Ok(reports)
-}
-
-fn namespace_of(object: &Object) -> &str {
-    if object.namespace.is_empty() { "default" } else { &object.namespace }
 }
 
 /// Events of an object of this namespace and name, each with the object's uid.

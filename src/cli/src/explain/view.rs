@@ -327,24 +327,27 @@ struct Sorted {
     ended: Vec<(String, String)>,
 }
 
+/// The workload of a companion, where an annotation of the companion has all of it.
+pub(super) fn told_workload(companion: &Observed) -> Option<Workload> {
+    companion.annotations.values().find_map(|text| serde_json::from_str(text).ok())
+}
+
 /// Sorts Pods. What else is in tenants' namespaces is nothing of this. `admin`: the namespace of the companions of admin rules.
 fn sort_pods(pods: Vec<Pod>, tenants: &Tenants, tenant: Option<&TenantId>, admin: &str) -> Sorted {
     let mut sorted = Sorted::default();
-    let told =
-        |observed: &Observed| observed.annotations.values().find_map(|text| serde_json::from_str(text).ok());
     for pod in pods {
         let namespace = pod.namespace().unwrap_or_default();
         let owner = tenants.owner(&namespace);
         if let Some((key, observed)) = observe(&pod) {
             if tenant.is_none() || owner == tenant {
-                let told = told(&observed);
+                let told = told_workload(&observed);
                 sorted.companions.insert(key, (observed, told));
             }
         } else if owner.is_some() {
             // It is no workload.
         } else if let Some((of, key, observed)) = observe_admin(&pod).filter(|_| namespace == admin) {
             if Some(&of) == tenant {
-                let told = told(&observed);
+                let told = told_workload(&observed);
                 sorted.admin_companions.insert(key, (observed, told));
             }
         } else {

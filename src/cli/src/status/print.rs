@@ -2,15 +2,13 @@
 
 use std::io::{Result, Write};
 
-use anstyle::{AnsiColor, Style};
+use anstyle::Style;
 
 use super::report::{InstallationStatus, Report, RuleRow, TenantRow};
 use crate::check::plain;
+use crate::style::{BAD, BOLD, ODD};
 use crate::table;
 
-const BOLD: Style = Style::new().bold();
-const BAD: Style = AnsiColor::Red.on_default();
-const ODD: Style = AnsiColor::Yellow.on_default();
 const GOOD: Style = Style::new();
 
 /// Most rows of a table. Those with problems come first.

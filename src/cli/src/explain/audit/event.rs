@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outrigger_admission::provenance::{DENIED, KEYS, Origin};
+use outrigger_admission::provenance::{self, DENIED, KEYS, Origin};
 use outrigger_core::keys;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -236,7 +236,7 @@ fn own(webhook: &str, key: &str, value: &str, change: &mut Change) {
         });
         return;
     }
-    let (step, again) = key.strip_suffix("-again").map_or((*key, false), |step| (step, true));
+    let (step, again) = provenance::step(key);
     change.steps.push(Step { step: step.to_owned(), again, webhook, by });
 }
 

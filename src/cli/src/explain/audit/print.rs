@@ -2,13 +2,8 @@
 
 use std::io::{Result, Write};
 
-use anstyle::{AnsiColor, Style};
-
 use super::report::{Change, Decider, Pod, Refusal, Report};
-
-const BOLD: Style = Style::new().bold();
-const BAD: Style = AnsiColor::Red.on_default();
-const ODD: Style = AnsiColor::Yellow.on_default();
+use crate::style::{BAD, BOLD, ODD};
 
 /// Writes all of it.
 pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {

@@ -10,6 +10,7 @@ mod read;
 mod report;
 mod written;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -69,8 +70,7 @@ impl PodArgs {
         let Some(report) = self.report(state, &name, notes)? else {
             let PodName { namespace, name } = name;
             let place = if self.filename.is_empty() { "the cluster" } else { "--filename" };
-            let error = InputError::new(place, format_args!("there is no Pod {namespace}/{name}"));
-            eprintln_error(&error)?;
+            writeln!(anstream::stderr(), "{place}: there is no Pod {namespace}/{name}")?;
             return Ok(ExitCode::FAILURE);
         };
         match self.output {
@@ -86,11 +86,6 @@ impl PodArgs {
         let admission = Admission::new(state, self.admission.clone())?;
         Report::new(&admission, &pod.value, name, &self.user, notes).map(Some)
     }
-}
-
-fn eprintln_error(error: &InputError) -> std::io::Result<()> {
-    use std::io::Write;
-    writeln!(anstream::stderr(), "{error}")
 }
 
 #[cfg(test)]

@@ -39,14 +39,12 @@ pub(super) fn applying(state: &State, pod: &Labels, namespace: &Labels) -> Vec<P
             if bound["policyName"] == policy.name.as_str()
                 && selects(&bound["matchResources"], pod, namespace, true)
             {
+                let conditions = list(spec, "/matchConditions").iter().map(|condition| &condition["name"]);
                 all.push(Policy {
                     policy: policy.name.clone(),
                     binding: binding.name.clone(),
-                    actions: texts(&bound["validationActions"]),
-                    match_conditions: list(spec, "/matchConditions")
-                        .iter()
-                        .filter_map(|condition| condition["name"].as_str().map(str::to_owned))
-                        .collect(),
+                    actions: texts(list(bound, "/validationActions")),
+                    match_conditions: texts(conditions),
                 });
             }
         }
@@ -80,10 +78,9 @@ fn is_for_new_pods(rule: &Value) -> bool {
 /// A selector that can't be read selects, so that its policy is named.
 fn matches(selector: &Value, labels: &Labels) -> bool {
     let Ok(selector) = serde_json::from_value::<Option<LabelSelector>>(selector.clone()) else { return true };
-    Selector::try_from(selector.unwrap_or_default()).is_ok_and(|selector| selector.matches(labels))
+    Selector::try_from(selector.unwrap_or_default()).map_or(true, |selector| selector.matches(labels))
 }
 
-fn texts(values: &Value) -> Vec<String> {
-    let values = values.as_array().map_or(&[][..], Vec::as_slice);
-    values.iter().filter_map(|value| value.as_str().map(str::to_owned)).collect()
+fn texts<'a>(values: impl IntoIterator<Item = &'a Value>) -> Vec<String> {
+    values.into_iter().filter_map(|value| value.as_str().map(str::to_owned)).collect()
 }

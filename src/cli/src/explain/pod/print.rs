@@ -2,14 +2,9 @@
 
 use std::io::{Result, Write};
 
-use anstyle::{AnsiColor, Style};
-
 use super::super::audit::decider;
 use super::report::{Report, Verdict};
-
-const BOLD: Style = Style::new().bold();
-const BAD: Style = AnsiColor::Red.on_default();
-const ODD: Style = AnsiColor::Yellow.on_default();
+use crate::style::{BAD, BOLD, ODD};
 
 /// Writes all of it.
 pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {

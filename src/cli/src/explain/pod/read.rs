@@ -16,14 +16,14 @@ use outrigger_runtime::cluster::ClusterArgs;
 use serde_json::Value;
 
 use super::super::live::{Reader, client};
+use super::written::controller;
 use crate::companion::PodName;
 use crate::files::{InputError, Object};
-use crate::slots::namespace_of;
 use crate::state::State;
 
 /// Whether an object has this name and namespace.
 pub(super) fn is(object: &Object, name: &PodName) -> bool {
-    object.name == name.name && namespace_of(object) == name.namespace
+    object.name == name.name && object.namespace_or_default() == name.namespace
 }
 
 /// Reads what concerns a Pod. What may not be read is noted.
@@ -32,7 +32,7 @@ pub(super) async fn state(cluster: &ClusterArgs, name: &PodName) -> Result<(Stat
     let namespace = Some(name.namespace.as_str());
     reader.must::<Pod>(namespace, named(&name.name)).await?;
     let (pods, mut notes) = reader.take();
-    if let Some(owner) = pods.first().and_then(owner) {
+    if let Some(owner) = pods.first().and_then(|pod| controller(&pod.value)) {
         read_owner(&mut reader, owner, &name.namespace).await?;
     }
     reader.keep(pods);
@@ -58,12 +58,6 @@ pub(super) async fn state(cluster: &ClusterArgs, name: &PodName) -> Result<(Stat
 /// The one object of this name.
 fn named(name: &str) -> ListParams {
     ListParams::default().fields(&format!("metadata.name={name}"))
-}
-
-/// The owner reference that says who controls a Pod.
-fn owner(pod: &Object) -> Option<&Value> {
-    let references = pod.value.pointer("/metadata/ownerReferences")?.as_array()?;
-    references.iter().find(|reference| reference["controller"] == true)
 }
 
 /// Reads the object that controls a Pod, where it is of a kind that has a template. Rules are read anyway.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use json_patch::Patch;
 use outrigger_admission::Decision;
-use outrigger_admission::provenance::Origin;
+use outrigger_admission::provenance::{self, Origin};
+use outrigger_admission::webhooks::Call;
+use outrigger_api::NamespaceOffloading;
 use outrigger_core::json::text;
 use outrigger_core::keys;
 use serde::Serialize;
@@ -33,7 +35,7 @@ pub(super) struct Report {
     /// What it is to Outrigger; empty for nothing.
     pub(super) roles: Vec<String>,
     /// Outrigger's webhooks for new Pods.
-    pub(super) webhooks: Vec<Webhook>,
+    pub(super) webhooks: Vec<Call>,
     /// What admission makes of the Pod as its creator wrote it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) creation: Option<Creation>,
@@ -41,16 +43,6 @@ pub(super) struct Report {
     pub(super) stored: Verdict,
     /// Policies that the API server evaluates for such a Pod.
     pub(super) policies: Vec<Policy>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Webhook {
-    pub(super) webhook: String,
-    pub(super) mutates: bool,
-    /// Why it isn't called; without it, it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) why_not: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -115,7 +107,6 @@ impl Report {
         let user = if by_manager { admission.manager() } else { user };
         let creation_of = |pod: &Value| creation(user, &name.namespace, pod);
         let stored = as_new(pod, by_manager);
-        let webhooks = admission.calls(&creation_of(&stored)?);
         let creation = written.map(|written| {
             let verdict = Verdict::of(admission.decide(&mut creation_of(&written.pod)?));
             Ok(Creation { from: written.of, verdict })
@@ -135,10 +126,7 @@ impl Report {
             node: Some(text(pod, "/spec/nodeName").to_owned()).filter(|node| !node.is_empty()),
             unscheduled: unscheduled(pod).to_owned(),
             roles: roles(admission, pod, name),
-            webhooks: webhooks
-                .into_iter()
-                .map(|call| Webhook { webhook: call.webhook, mutates: call.mutates, why_not: call.why_not })
-                .collect(),
+            webhooks: admission.calls(&creation_of(&stored)?),
             stored: Verdict::of(admission.decide(&mut creation_of(&stored)?)),
             creation,
             policies: policies::applying(state, &own(&pod["metadata"]["labels"]), &labels),
@@ -157,8 +145,9 @@ impl Verdict {
             Self { refusal: None, steps: Vec::new(), patch: Patch(Vec::new()), warnings: Vec::new() };
         match decision {
             Decision::Allow { patch, warnings, audit } => {
-                let step = |(step, by): &(&'static str, String)| Step {
-                    step: once(step),
+                // A companion whose facts are known from itself alone looks as if a call had changed it before.
+                let step = |(key, by): &(&'static str, String)| Step {
+                    step: provenance::step(key).0,
                     by: Decider::of(&Origin::parse(by)),
                 };
                 Self { steps: audit.iter().map(step).collect(), patch, warnings, ..admitted }
@@ -171,11 +160,6 @@ impl Verdict {
             }
         }
     }
-}
-
-/// The name of a step. A companion whose facts are known from itself alone looks as if a call had changed it before.
-fn once(step: &'static str) -> &'static str {
-    step.strip_suffix("-again").unwrap_or(step)
 }
 
 /// The labels of a namespace with the one that the API server gives each.
@@ -222,11 +206,12 @@ fn roles(admission: &Admission, pod: &Value, name: &PodName) -> Vec<String> {
     let offloaded =
         state.namespace_labels(&name.namespace).is_some_and(|l| l.get(keys::OFFLOADED) == Some(&"true"));
     if offloaded {
-        let of =
-            state.of(keys::OFFLOADING_GROUP, "NamespaceOffloading").find(|o| o.namespace == name.namespace);
-        let strategy = of.map_or("", |offloading| text(&offloading.value, "/spec/podOffloadingStrategy"));
-        let strategy = if strategy.is_empty() { "LocalAndRemote" } else { strategy };
-        roles.push(format!("in a namespace that is offloaded: {strategy}"));
+        let mut all = state.of(keys::OFFLOADING_GROUP, "NamespaceOffloading");
+        let of = all.find(|offloading| offloading.namespace == name.namespace);
+        let strategy = of.and_then(|offloading| NamespaceOffloading::read(&offloading.value).ok());
+        let strategy =
+            strategy.map_or_else(String::new, |of| format!(": {}", of.spec.pod_offloading_strategy));
+        roles.push(format!("in a namespace that is offloaded{strategy}"));
     }
     if label(keys::POD_ROLE) == Some(keys::GUEST) {
         let of = |key| label(key).unwrap_or("(none named)");

@@ -178,6 +178,15 @@ fn pods_of_owners_and_of_kubectl_are_decided_as_those_wrote_them() {
 }
 
 #[test]
+fn an_owner_with_labels_of_the_wrong_shape_is_read_without_them() {
+    let wrong =
+        OFFLOADED.replace("metadata: {labels: {app: web}}\n    spec", "metadata: {labels: [web]}\n    spec");
+    assert_ne!(wrong, OFFLOADED);
+    let (report, _) = explained(&[&wrong], "batch", "web-1-x").unwrap();
+    assert_eq!(steps(&report["creation"]), ["offloading"], "{report}");
+}
+
+#[test]
 fn a_pod_that_is_nothing_to_outrigger_says_why_nothing_is_called() {
     let (report, refused) = explained(&[OFFLOADED], "plain", "alone").unwrap();
     assert!(!refused);
@@ -198,4 +207,10 @@ fn policies_are_named_whose_selectors_and_bindings_select_the_pod() {
         json!([{"policy": "pods-of-tenants", "binding": "bound", "actions": ["Deny", "Audit"], "matchConditions": ["not-the-manager"]}])
     );
     assert_eq!(policies(&[OFFLOADED], "plain", "alone"), json!([]));
+
+    // A selector of a later version may select the Pod.
+    let future = POLICIES.replace("operator: Exists", "operator: Near");
+    assert_ne!(future, POLICIES);
+    let (report, _) = explained(&[OFFLOADED, &future], "plain", "alone").unwrap();
+    assert_eq!(report["policies"][0]["policy"], "pods-of-tenants", "{report}");
 }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use outrigger_api::WorkloadRule;
 use outrigger_core::companion::{Action, Home, plan};
 use outrigger_core::index::Desired;
+use outrigger_core::json::list;
 use outrigger_core::keys;
-use outrigger_core::workload::Workload;
 use outrigger_manager::companions::observe::observe;
 use outrigger_runtime::pod::Pod;
 use serde_json::{Map, Value, json};
 
+use super::super::view::told_workload;
 use crate::admission::Admission;
 use crate::companion::PodName;
 use crate::files::InputError;
-use crate::slots::namespace_of;
 
 /// What `kubectl apply` keeps of what it applied.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -49,7 +49,6 @@ fn companion(admission: &Admission, pod: &Value, name: &PodName) -> Result<Optio
     let (Some((key, observed)), Some(tenant)) = (observe(&typed), admission.owner(&name.namespace)) else {
         return Ok(None);
     };
-    let told = observed.annotations.values().find_map(|text| serde_json::from_str::<Workload>(text).ok());
     let rules: Vec<WorkloadRule> = admission.state().all(keys::WORKLOAD_GROUP, "WorkloadRule")?;
     let is_its = |rule: &WorkloadRule| {
         rule.metadata.name.as_deref() == Some(key.rule.as_str())
@@ -58,7 +57,7 @@ fn companion(admission: &Admission, pod: &Value, name: &PodName) -> Result<Optio
     let Some(rule) = rules.into_iter().find(is_its) else { return Ok(None) };
     let of = format!("the template of WorkloadRule {}/{}", name.namespace, key.rule);
     let home = Home { tenant: &tenant, namespace: &name.namespace, owned: true };
-    if let (Some(workload), Ok(rule)) = (told.map(Arc::new), rule.compile().map(Arc::new))
+    if let (Some(workload), Ok(rule)) = (told_workload(&observed).map(Arc::new), rule.compile().map(Arc::new))
         && let Action::Create(pod) = plan(&key, &Desired::of_match(&rule, &workload), None, &home)
     {
         return Ok(Some(Written { pod, of, by_manager: true }));
@@ -75,27 +74,33 @@ fn companion(admission: &Admission, pod: &Value, name: &PodName) -> Result<Optio
     Ok(Some(Written { pod, of, by_manager: true }))
 }
 
+/// The owner reference that says who controls a Pod.
+pub(super) fn controller(pod: &Value) -> Option<&Value> {
+    list(pod, "/metadata/ownerReferences").iter().find(|reference| reference["controller"] == true)
+}
+
 /// The template of the object that controls the Pod.
 fn by_owner(admission: &Admission, pod: &Value, name: &PodName) -> Option<Written> {
-    let references = pod.pointer("/metadata/ownerReferences")?.as_array()?;
-    let owner = references.iter().find(|reference| reference["controller"] == true)?;
+    let owner = controller(pod)?;
     let (kind, owned_by) = (owner["kind"].as_str()?, owner["name"].as_str()?);
     let version = owner["apiVersion"].as_str()?;
     let group = version.split_once('/').map_or("", |(group, _)| group);
     let mut found = admission.state().of(group, kind);
-    let object = found.find(|object| object.name == owned_by && namespace_of(object) == name.namespace)?;
+    let object =
+        found.find(|object| object.name == owned_by && object.namespace_or_default() == name.namespace)?;
     let template = object.value.pointer("/spec/template")?;
-    let mut metadata =
-        template.get("metadata").filter(|m| m.is_object()).cloned().unwrap_or_else(|| json!({}));
-    metadata["name"] = name.name.as_str().into();
-    metadata["namespace"] = name.namespace.as_str().into();
-    metadata["ownerReferences"] = json!([owner]);
+    let map = |object: &Value, pointer: &str| object.pointer(pointer).and_then(Value::as_object).cloned();
     // Controllers add labels of their own, such as pod-template-hash, which rules may select.
-    if let Some(labels) = pod.pointer("/metadata/labels").and_then(Value::as_object) {
-        for (key, value) in labels.iter().filter(|(key, _)| !keys::is_own(key)) {
-            metadata["labels"][key] = value.clone();
-        }
-    }
+    let mut labels = map(template, "/metadata/labels").unwrap_or_default();
+    let added = map(pod, "/metadata/labels").unwrap_or_default();
+    labels.extend(added.into_iter().filter(|(key, _)| !keys::is_own(key)));
+    let mut metadata = map(template, "/metadata").unwrap_or_default();
+    metadata.extend([
+        ("name".to_owned(), json!(name.name)),
+        ("namespace".to_owned(), json!(name.namespace)),
+        ("ownerReferences".to_owned(), json!([owner])),
+        ("labels".to_owned(), Value::Object(labels)),
+    ]);
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template.get("spec")?});
     let of = format!("the template of {kind} {}/{owned_by}", name.namespace);
     Some(Written { pod, of, by_manager: false })

@@ -14,7 +14,7 @@ use crate::files::{InputError, Object};
 
 /// A kind of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-pub(super) enum RuleKind {
+pub(crate) enum RuleKind {
     /// Those of a tenant.
     #[value(name = "WorkloadRule")]
     WorkloadRule,
@@ -25,15 +25,15 @@ pub(super) enum RuleKind {
 
 impl RuleKind {
     /// The kind of an object, if it is a rule.
-    pub(super) fn of(object: &Object) -> Option<Self> {
+    pub(crate) fn of(object: &Object) -> Option<Self> {
         [Self::WorkloadRule, Self::AdminWorkloadRule].into_iter().find(|kind| kind.is(object))
     }
 
-    pub(super) fn is(self, object: &Object) -> bool {
+    pub(crate) fn is(self, object: &Object) -> bool {
         object.is(keys::WORKLOAD_GROUP, companion::kind(self.scope()))
     }
 
-    fn scope(self) -> Scope {
+    pub(crate) fn scope(self) -> Scope {
         match self {
             Self::WorkloadRule => Scope::Tenant,
             Self::AdminWorkloadRule => Scope::Admin,
@@ -41,12 +41,12 @@ impl RuleKind {
     }
 
     /// The kind of a rule of this name.
-    pub(super) fn named(name: &RuleName) -> Self {
+    pub(crate) fn named(name: &RuleName) -> Self {
         if name.is_admin() { Self::AdminWorkloadRule } else { Self::WorkloadRule }
     }
 
     /// The name of a rule of this kind; `None` where no rule can have it.
-    pub(super) fn name(self, name: &str) -> Option<RuleName> {
+    pub(crate) fn name(self, name: &str) -> Option<RuleName> {
         match self {
             Self::WorkloadRule => RuleName::new(name).ok(),
             Self::AdminWorkloadRule => RuleName::admin(name).ok(),
@@ -56,13 +56,13 @@ impl RuleKind {
 
 /// A rule of either kind.
 #[derive(Debug, Clone)]
-pub(super) enum AnyRule {
+pub(crate) enum AnyRule {
     Own(WorkloadRule),
     Admin(AdminWorkloadRule),
 }
 
 /// What a rule is to a tenant.
-pub(super) enum Filing {
+pub(crate) enum Filing {
     /// It makes companions.
     Served(Arc<Rule>),
     /// It is not valid: it keeps the companions that it has, and makes none.
@@ -72,7 +72,7 @@ pub(super) enum Filing {
 }
 
 impl AnyRule {
-    pub(super) fn read(object: &Object) -> Result<Self, InputError> {
+    pub(crate) fn read(object: &Object) -> Result<Self, InputError> {
         Ok(if RuleKind::AdminWorkloadRule.is(object) {
             Self::Admin(object.read()?)
         } else {
@@ -81,7 +81,7 @@ impl AnyRule {
     }
 
     /// Whether both say the same, with the schema's defaults.
-    pub(super) fn same_spec(&self, other: &Self) -> bool {
+    pub(crate) fn same_spec(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Own(a), Self::Own(b)) => a.spec == b.spec,
             (Self::Admin(a), Self::Admin(b)) => a.spec == b.spec,
@@ -91,7 +91,7 @@ impl AnyRule {
 
     /// What it is to a tenant with these labels; `None` for labels where there is no Tenant. As at the manager, an invalid admin rule
     /// may be about any tenant.
-    pub(super) fn filing(&self, tenant: &TenantId, labels: Option<&BTreeMap<String, String>>) -> Filing {
+    pub(crate) fn filing(&self, tenant: &TenantId, labels: Option<&BTreeMap<String, String>>) -> Filing {
         match self {
             Self::Own(rule) => rule.compile().map_or(Filing::Invalid, |rule| Filing::Served(Arc::new(rule))),
             Self::Admin(rule) => match (rule.compile(), labels) {
