@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use outrigger_api::WorkloadRule;
-use outrigger_core::companion::{Action, Home, plan};
+use outrigger_api::{AdminWorkloadRule, WorkloadRule};
+use outrigger_core::companion::{Action, Home, kind, plan};
+use outrigger_core::ids::RuleName;
 use outrigger_core::index::Desired;
 use outrigger_core::keys;
+use outrigger_core::rule::Rule;
 use outrigger_core::workload::Workload;
-use outrigger_manager::companions::observe::observe;
+use outrigger_manager::companions::observe::{observe, observe_admin};
 use outrigger_runtime::pod::Pod;
 use serde_json::{Map, Value, json};
 
@@ -46,26 +48,31 @@ pub(super) fn written(
 fn companion(admission: &Admission, pod: &Value, name: &PodName) -> Result<Option<Written>, InputError> {
     let typed: Pod =
         serde_json::from_value(pod.clone()).map_err(|error| InputError::new("the Pod", error))?;
-    let (Some((key, observed)), Some(tenant)) = (observe(&typed), admission.owner(&name.namespace)) else {
-        return Ok(None);
+    let admin = &admission.settings().admin;
+    let found = match admission.owner(&name.namespace) {
+        Some(tenant) => observe(&typed).map(|(key, observed)| (tenant, key, observed)),
+        None if *name.namespace == *admin.resources => observe_admin(&typed),
+        None => None,
     };
+    let Some((tenant, key, observed)) = found else { return Ok(None) };
     let told = observed.annotations.values().find_map(|text| serde_json::from_str::<Workload>(text).ok());
-    let rules: Vec<WorkloadRule> = admission.state().all(keys::WORKLOAD_GROUP, "WorkloadRule")?;
-    let is_its = |rule: &WorkloadRule| {
-        rule.metadata.name.as_deref() == Some(key.rule.as_str())
-            && rule.metadata.namespace.as_deref() == Some(name.namespace.as_str())
-    };
-    let Some(rule) = rules.into_iter().find(is_its) else { return Ok(None) };
-    let of = format!("the template of WorkloadRule {}/{}", name.namespace, key.rule);
-    let home = Home { tenant: &tenant, namespace: &name.namespace, owned: true };
-    if let (Some(workload), Ok(rule)) = (told.map(Arc::new), rule.compile().map(Arc::new))
+    let at = if key.rule.is_admin() { &*admin.rules } else { name.namespace.as_str() };
+    let Some((template, rule)) = rule(admission, at, &key.rule)? else { return Ok(None) };
+    let of = format!("the template of {} {at}/{}", kind(key.rule.scope()), key.rule);
+    let home = Home { tenant: &tenant, namespace: &name.namespace, owned: at == name.namespace };
+    if let (Some(workload), Some(rule)) = (told.map(Arc::new), rule)
         && let Action::Create(pod) = plan(&key, &Desired::of_match(&rule, &workload), None, &home)
     {
         return Ok(Some(Written { pod, of, by_manager: true }));
     }
     // Without all facts of the workload: its metadata is the manager's, and stays as it is.
-    let template = rule.spec.template.tree();
-    let Some(spec) = template.get("spec") else { return Ok(None) };
+    let Some(mut spec) = template.get("spec").and_then(Value::as_object).cloned() else { return Ok(None) };
+    // The manager adds its gate to those of the template. Without it the Pod would be one that admission has seen before.
+    let gate = json!({"name": keys::ADMISSION_GATE});
+    match spec.get_mut("schedulingGates").and_then(Value::as_array_mut) {
+        Some(gates) => gates.push(gate),
+        None => drop(spec.insert("schedulingGates".to_owned(), json!([gate]))),
+    }
     let kept = ["name", "namespace", "labels", "annotations", "ownerReferences"];
     let metadata: Map<String, Value> = kept
         .into_iter()
@@ -73,6 +80,24 @@ fn companion(admission: &Admission, pod: &Value, name: &PodName) -> Result<Optio
         .collect();
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
     Ok(Some(Written { pod, of, by_manager: true }))
+}
+
+/// The template of a rule in a namespace, and the rule if it is valid.
+fn rule(
+    admission: &Admission,
+    namespace: &str,
+    name: &RuleName,
+) -> Result<Option<(Value, Option<Arc<Rule>>)>, InputError> {
+    let mut rules = admission.state().of(keys::WORKLOAD_GROUP, kind(name.scope()));
+    let found = rules.find(|object| object.namespace == namespace && object.name == name.as_str());
+    let Some(object) = found else { return Ok(None) };
+    Ok(Some(if name.is_admin() {
+        let rule: AdminWorkloadRule = object.read()?;
+        (rule.spec.rule.template.tree(), rule.compile().ok().map(|admin| Arc::new(admin.rule)))
+    } else {
+        let rule: WorkloadRule = object.read()?;
+        (rule.spec.template.tree(), rule.compile().ok().map(Arc::new))
+    }))
 }
 
 /// The template of the object that controls the Pod.
@@ -91,11 +116,11 @@ fn by_owner(admission: &Admission, pod: &Value, name: &PodName) -> Option<Writte
     metadata["namespace"] = name.namespace.as_str().into();
     metadata["ownerReferences"] = json!([owner]);
     // Controllers add labels of their own, such as pod-template-hash, which rules may select.
-    if let Some(labels) = pod.pointer("/metadata/labels").and_then(Value::as_object) {
-        for (key, value) in labels.iter().filter(|(key, _)| !keys::is_own(key)) {
-            metadata["labels"][key] = value.clone();
-        }
-    }
+    let mut labels = metadata.get("labels").and_then(Value::as_object).cloned().unwrap_or_default();
+    let own = pod.pointer("/metadata/labels").and_then(Value::as_object).into_iter().flatten();
+    let own = own.filter(|(key, _)| !keys::is_own(key));
+    labels.extend(own.map(|(key, value)| (key.clone(), value.clone())));
+    metadata["labels"] = labels.into();
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template.get("spec")?});
     let of = format!("the template of {kind} {}/{owned_by}", name.namespace);
     Some(Written { pod, of, by_manager: false })
