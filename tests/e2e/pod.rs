@@ -40,10 +40,17 @@ async fn the_steps_that_changed_a_pod_are_told_and_what_would_refuse_it_now() {
     // Each step has its own changes, and the Pod shows them.
     let operations = |at: usize| report["creation"]["steps"][at]["operations"].to_string();
     assert!(operations(0).contains(keys::DPU_HOST) && !operations(0).contains(keys::NODE_TENANT), "{report}");
-    assert!(operations(1).contains(keys::NODE_TENANT) && operations(1).contains("/spec/tolerations"), "{report}");
+    assert!(
+        operations(1).contains(keys::NODE_TENANT) && operations(1).contains("/spec/tolerations"),
+        "{report}"
+    );
     assert_eq!(names(&report["recorded"], "step"), ["companion", "isolation"], "{report}");
     assert_eq!(names(&report["roles"], "role"), ["Companion", "TenantPod"], "{report}");
-    assert_eq!((&report["roles"][0]["name"], &report["roles"][0]["problems"]), (&json!("r"), &json!([])), "{report}");
+    assert_eq!(
+        (&report["roles"][0]["name"], &report["roles"][0]["problems"]),
+        (&json!("r"), &json!([])),
+        "{report}"
+    );
     assert!(names(&report["policies"], "policy").contains(&"outrigger-pods"), "{report}");
 
     // What a user applied, by what was allowed then.

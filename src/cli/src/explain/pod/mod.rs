@@ -2,8 +2,8 @@
 //!
 //! A stored Pod doesn't say what it was before admission. So the Pod is taken as its creator wrote it ([`written`]), and decided
 //! again by the webhook's own code ([`Admission`]) with the present rules, Tenants and Machines; then the stored Pod is decided
-//! too. What the Pod itself has of the steps is told beside ([`recorded`]): not every Pod's creation is known. Policies are CEL, which
-//! only an API server evaluates: those that apply are named.
+//! too. Not every Pod's creation is known, so the report also has what the Pod itself shows of the steps ([`recorded`]). Policies
+//! are CEL, which only an API server evaluates: those that apply are named.
 
 mod policies;
 mod print;

@@ -105,7 +105,7 @@ fn isolation(pod: &Value) -> Vec<Mark> {
     marks
 }
 
-/// The companion's keys, its facts, and the host of its workload.
+/// The companion's facts, and the host of its workload. The other keys of Outrigger are the manager's, and not the step's.
 fn companion(admission: &Admission, pod: &Value, roles: &Roles) -> Vec<Mark> {
     if roles.rule.is_none() {
         return Vec::new();
@@ -114,16 +114,12 @@ fn companion(admission: &Admission, pod: &Value, roles: &Roles) -> Vec<Mark> {
     let listed = annotations.get(keys::INJECTED).and_then(Value::as_str);
     let injected: BTreeSet<String> =
         listed.and_then(|listed| serde_json::from_str(listed).ok()).unwrap_or_default();
-    let mut marks = Vec::new();
-    for map in ["labels", "annotations"] {
-        let all = pod.pointer(&format!("/metadata/{map}")).and_then(Value::as_object);
-        for (key, value) in all.into_iter().flatten() {
-            let is_fact = map == "annotations" && injected.contains(key);
-            if keys::is_own(key) || is_fact {
-                marks.push(mark(format!("metadata.{map}[{key}]"), value.as_str().unwrap_or_default()));
-            }
-        }
-    }
+    let all = annotations.as_object().into_iter().flatten();
+    let own = all.filter(|(key, _)| *key == keys::INJECTED || injected.contains(*key));
+    let fact = |(key, value): (&String, &Value)| {
+        mark(format!("metadata.annotations[{key}]"), value.as_str().unwrap_or_default())
+    };
+    let mut marks: Vec<Mark> = own.map(fact).collect();
     let host = annotations.get(keys::HOST).and_then(Value::as_str);
     let label = &admission.settings().host_label;
     marks.extend(affinity(pod, |found| {

@@ -121,7 +121,7 @@ fn told(texts: &[&str], namespace: &str, name: &str, notes: Vec<String>) -> Opti
     Some((serde_json::to_value(&report).unwrap(), report.is_refused(), text))
 }
 
-/// What is told of objects.
+/// The same of the Pod p among objects.
 fn of(objects: &[Value], namespace: &str) -> (Value, bool, String) {
     let texts: Vec<String> = objects.iter().map(ToString::to_string).collect();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
