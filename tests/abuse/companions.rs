@@ -9,6 +9,7 @@ use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, WatchParams};
 use outrigger_core::keys::{COMPANIONS_CONDITION, COMPANIONS_GATE};
+use outrigger_core::reason::Cause;
 use outrigger_proto::companion::companion_service_server::{CompanionService, CompanionServiceServer};
 use outrigger_proto::companion::watch_response::Message;
 use outrigger_proto::companion::{
@@ -241,7 +242,7 @@ async fn with_an_old_manager_a_gate_stays_closed_and_says_why() {
         t.start_agent_with_admin(&[insecure, address])
     };
     let condition = has(&t, "gated", COMPANIONS_GATE, "False", "ManagerTooOld").await;
-    assert!(condition.message.unwrap().contains("upgrade the manager"));
+    assert_eq!(condition.message, Some(Cause::ManagerTooOld.message()));
     let (_, ready) = get(admin, "/readyz?verbose").await.unwrap();
     assert!(ready.contains("the manager does not tell how companions are"), "{ready}");
     let now = t.work().get("plain").await.unwrap();

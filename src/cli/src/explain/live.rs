@@ -226,9 +226,18 @@ impl Reader {
         self.must::<WorkloadRule>(namespace, ListParams::default()).await?;
         self.must::<Pod>(namespace, ListParams::default().labels(keys::RULE)).await?;
         if let Some(admin) = more.admin {
-            self.must::<AdminWorkloadRule>(Some(&admin.rules), ListParams::default()).await?;
-            if namespace.is_some() {
-                self.must::<Pod>(Some(&admin.resources), ListParams::default().labels(keys::RULE)).await?;
+            let (rules, companions) = (Some(&*admin.rules), ListParams::default().labels(keys::RULE));
+            let resources = Some(&*admin.resources).filter(|_| namespace.is_some());
+            // Who asks about a tenant's own rules may not be allowed to see the platform's.
+            if more.told {
+                self.may::<AdminWorkloadRule>(rules, ListParams::default()).await?;
+            } else {
+                self.must::<AdminWorkloadRule>(rules, ListParams::default()).await?;
+            }
+            match resources {
+                Some(_) if more.told => self.may::<Pod>(resources, companions).await?,
+                Some(_) => self.must::<Pod>(resources, companions).await?,
+                None => {}
             }
         }
         self.must::<Node>(None, ListParams::default()).await?;

@@ -16,7 +16,8 @@ use std::process::ExitCode;
 
 use audit::AuditArgs;
 use clap::{Args, Subcommand, ValueEnum};
-use outrigger_core::keys;
+use outrigger_core::admin::AdminNamespaces;
+use outrigger_webhook::settings::AdmissionArgs;
 use pod::PodArgs;
 use report::Report;
 use view::{View, ViewArgs};
@@ -55,19 +56,8 @@ pub(crate) struct ExplainArgs {
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Output,
 
-    /// Label on DPU Nodes that names the host the DPU sits in.
-    #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
-    host_label: String,
-
-    /// Scheduler that Pods in tenants' namespaces may name. May be given several times, or separated by commas.
-    #[arg(
-        long,
-        env = "OUTRIGGER_SCHEDULER_NAME",
-        default_value = "default-scheduler",
-        value_delimiter = ',',
-        value_name = "NAME"
-    )]
-    scheduler_name: Vec<String>,
+    #[command(flatten)]
+    admission: AdmissionArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -99,6 +89,10 @@ enum Output {
 }
 
 impl ExplainArgs {
+    fn admin(&self) -> AdminNamespaces {
+        AdminNamespaces::new(&self.admission.admin_rules_namespace, &self.admission.admin_resources_namespace)
+    }
+
     /// Exit code 1: one rule and one workload were named, and they have no companion.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         match &self.command {
@@ -106,15 +100,16 @@ impl ExplainArgs {
             Some(ExplainCommand::Pod(args)) => return args.run(),
             None => {}
         }
+        let admin = self.admin();
         let (state, source) = if self.filename.is_empty() {
             let namespace = self.workload.as_ref().map(|w| &w.namespace).or(self.namespace.as_ref());
-            let more = live::More { told: true, ..live::More::default() };
+            let more = live::More { admin: Some(&admin), told: true, ..live::More::default() };
             live::wait(live::read(&self.view, namespace.map(String::as_str), more))?
         } else {
             self.view.for_files("--filename")?;
-            (State::read(&self.filename)?, live::Source::files("--filename"))
+            (State::read(&self.filename)?, live::Source::files("--filename").with_admin(&admin))
         };
-        let view = View::new(&state, &self.view, &self.host_label, self.rule.as_deref(), source)?;
+        let view = View::new(&state, &self.view, &self.admission.host_label, self.rule.as_deref(), source)?;
         let report = Report::new(&view, self)?;
         match self.output {
             Output::Json => print_json(&report)?,

@@ -99,7 +99,8 @@ fn told(whose: &str, told: &Told, out: &mut impl Write) -> Result<()> {
 
 fn one_rule(rule: &RuleReport, out: &mut impl Write) -> Result<()> {
     let policy = if rule.policy.is_empty() { "SameNode" } else { &rule.policy };
-    writeln!(out, "{BOLD}rule {}/{}{BOLD:#} ({policy})", rule.namespace, rule.name)?;
+    let whose = if rule.kind == "AdminWorkloadRule" { ", of the platform" } else { "" };
+    writeln!(out, "{BOLD}rule {}/{}{BOLD:#} ({policy}{whose})", rule.namespace, rule.name)?;
     for fault in &rule.errors {
         writeln!(out, "  {BAD}error:{BAD:#} {fault}")?;
     }
@@ -113,7 +114,11 @@ fn one_rule(rule: &RuleReport, out: &mut impl Write) -> Result<()> {
         writeln!(out, "  event: {event}")?;
     }
     if rule.workloads.is_empty() && rule.companions.is_empty() {
-        let why = if rule.errors.is_empty() { "no workloads" } else { "not served" };
+        let why = match rule.selected {
+            Some(false) => "spec.tenantSelector selects other tenants",
+            _ if rule.errors.is_empty() => "no workloads",
+            _ => "not served",
+        };
         writeln!(out, "  {why}")?;
     }
     for workload in &rule.workloads {

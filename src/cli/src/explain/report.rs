@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
-use outrigger_api::WorkloadRule;
+use outrigger_api::admin_workload_rule::AdminRule;
+use outrigger_api::{AdminWorkloadRule, WorkloadRule};
 use outrigger_core::companion::{self, Observed};
 use outrigger_core::field::FieldError;
-use outrigger_core::ids::TenantId;
+use outrigger_core::ids::{RuleName, Scope, TenantId};
 use outrigger_core::index::CompanionKey;
+use outrigger_core::json::Json;
 use outrigger_core::rule::{Ordering, Rule};
 use outrigger_core::validate::{self, ValidationContext};
 use outrigger_core::workload::Workload;
@@ -24,6 +26,7 @@ use crate::companion::PodName;
 use crate::explain::allocation::ClaimReport;
 use crate::explain::explanation::{CompanionOutcome, Explanation, ExplanationContext, explain};
 use crate::files::InputError;
+use crate::node::Node;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -42,9 +45,14 @@ pub(super) struct Report {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RuleReport {
+    /// WorkloadRule or AdminWorkloadRule.
+    pub(super) kind: &'static str,
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) policy: String,
+    /// Whether a rule of the platform selects the tenant; absent for a tenant's own rule, and where it isn't known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) selected: Option<bool>,
     pub(super) errors: Vec<FieldError>,
     pub(super) warnings: Vec<String>,
     pub(super) conditions: Vec<ConditionReport>,
@@ -162,10 +170,12 @@ impl Report {
     }
 
     pub(super) fn new(view: &View, args: &ExplainArgs) -> Result<Self, InputError> {
-        let wanted = |rule: &&WorkloadRule| args.rule.as_ref().is_none_or(|name| *name == rule.name_any());
-        let rules: Vec<&WorkloadRule> = view.rules.iter().filter(wanted).collect();
+        let own = view.rules.iter().map(Subject::own);
+        let of_platform = view.admin_rules.iter().map(|rule| Subject::admin(rule, view));
+        let (rules, others): (Vec<Subject<'_>>, Vec<Subject<'_>>) =
+            own.chain(of_platform).partition(|rule| args.rule.as_ref().is_none_or(|name| *name == rule.name));
         if let Some(name) = args.rule.as_ref().filter(|_| rules.is_empty()) {
-            let names: BTreeSet<String> = view.rules.iter().map(ResourceExt::name_any).collect();
+            let names: BTreeSet<String> = others.into_iter().map(|rule| rule.name).collect();
             let message = match view.rules_known {
                 RulesKnown::All => missing("WorkloadRule", name, names),
                 RulesKnown::Some => {
@@ -198,7 +208,7 @@ impl Report {
         }
         let whole = args.workload.is_none() && args.namespace.is_none();
         let rules: Vec<RuleReport> =
-            rules.iter().map(|rule| rule_report(rule, &workloads, view, args, whole)).collect();
+            rules.into_iter().map(|rule| rule.report(&workloads, view, args, whole)).collect();
         let named = args.workload.is_some();
         // Of one rule only its workloads are of interest.
         let is_matched = |pod: &PodReport| {
@@ -231,77 +241,123 @@ fn missing(what: &str, name: &str, names: BTreeSet<String>) -> String {
     format!("there is no {what} {name}; there are {}{more}", shown.join(", "))
 }
 
-fn rule_report(
-    object: &WorkloadRule,
-    workloads: &[&Arc<Workload>],
-    view: &View,
-    args: &ExplainArgs,
-    whole: bool,
-) -> RuleReport {
-    let (namespace, name) = (namespace_of(object), object.name_any());
-    let mut report = RuleReport {
-        policy: object.spec.dpu_selection_policy.clone(),
-        errors: Vec::new(),
-        warnings: Vec::new(),
-        conditions: conditions(object),
-        events: view
-            .events
-            .iter()
-            .filter(|(n, r, _)| *n == namespace && *r == name)
-            .map(|(_, _, words)| words.clone())
-            .collect(),
-        workloads: Vec::new(),
-        companions: Vec::new(),
-        namespace,
-        name,
-    };
-    match object.compile() {
-        Err(errors) => report.errors = errors,
-        Ok(rule) => {
-            report.errors = forbidden(object, &rule, view, args);
-            let dpus = view.nodes.as_ref().map(|nodes| {
-                let tenant = view.tenant.as_ref().map(|tenant| tenant.as_str());
-                nodes
-                    .iter()
-                    .filter(|node| {
-                        tenant.is_none() || node.labels.get(keys::NODE_TENANT).map(String::as_str) == tenant
-                    })
-                    .count()
-            });
-            let tenant = view.tenant.as_ref().map(TenantId::as_str);
-            let around = lint::LintContext { host_label: &args.host_label, tenant, dpus };
-            report.warnings = lint::rule(&rule, &around);
-            let rule = Arc::new(rule);
-            let served = report.errors.is_empty();
-            let created = object.metadata.creation_timestamp.as_ref();
-            let explained =
-                |workload: &&Arc<Workload>| explained(&rule, created, workload, served, view, args);
-            report.workloads = workloads.iter().map(explained).collect();
+/// A rule of either kind, as far as both have the same.
+struct Subject<'a> {
+    scope: Scope,
+    namespace: String,
+    name: String,
+    policy: &'a str,
+    selected: Option<bool>,
+    created: Option<&'a Time>,
+    template: &'a Json,
+    conditions: &'a [Condition],
+    compiled: Result<Rule, Vec<FieldError>>,
+}
+
+impl<'a> Subject<'a> {
+    fn own(object: &'a WorkloadRule) -> Self {
+        Self {
+            scope: Scope::Tenant,
+            namespace: namespace_of(object),
+            name: object.name_any(),
+            policy: &object.spec.dpu_selection_policy,
+            selected: None,
+            created: object.metadata.creation_timestamp.as_ref(),
+            template: &object.spec.template,
+            conditions: object.status.as_ref().map_or(&[], |status| &status.conditions),
+            compiled: object.compile(),
         }
     }
-    if whole {
-        report.companions = others(&report, view);
+
+    fn admin(object: &'a AdminWorkloadRule, view: &View) -> Self {
+        let compiled = object.compile();
+        let selects =
+            |rule: &AdminRule| Some(rule.tenants.selects(view.tenant.as_ref()?, view.labels.as_ref()?));
+        let spec = &object.spec.rule;
+        Self {
+            scope: Scope::Admin,
+            namespace: object.namespace().unwrap_or_default(),
+            name: object.name_any(),
+            policy: &spec.dpu_selection_policy,
+            selected: compiled.as_ref().ok().and_then(selects),
+            created: object.metadata.creation_timestamp.as_ref(),
+            template: &spec.template,
+            conditions: object.status.as_ref().map_or(&[], |status| &status.conditions),
+            compiled: compiled.map(|admin| admin.rule),
+        }
     }
-    report
+
+    /// `whole`: all workloads are asked about.
+    fn report(
+        self,
+        workloads: &[&Arc<Workload>],
+        view: &View,
+        args: &ExplainArgs,
+        whole: bool,
+    ) -> RuleReport {
+        let is_its = |(n, r, _): &&(String, String, String)| *n == self.namespace && *r == self.name;
+        let mut report = RuleReport {
+            kind: companion::kind(self.scope),
+            policy: self.policy.to_owned(),
+            selected: self.selected,
+            errors: Vec::new(),
+            warnings: Vec::new(),
+            conditions: conditions(self.conditions),
+            events: view.events.iter().filter(is_its).map(|(_, _, words)| words.clone()).collect(),
+            workloads: Vec::new(),
+            companions: Vec::new(),
+            namespace: self.namespace,
+            name: self.name,
+        };
+        match self.compiled {
+            Err(errors) => report.errors = errors,
+            // The platform's rules are held to no tenant's policy.
+            Ok(rule) => {
+                if self.scope == Scope::Tenant {
+                    report.errors = forbidden(self.template, &rule, view, args);
+                }
+                report.warnings = lint::rule(&rule, &lint_context(view, args));
+                let (rule, served) = (Arc::new(rule), report.errors.is_empty());
+                if self.selected != Some(false) {
+                    let explained = |workload: &&Arc<Workload>| {
+                        explained(&rule, self.created, workload, served, view, args)
+                    };
+                    report.workloads = workloads.iter().map(explained).collect();
+                }
+            }
+        }
+        if whole {
+            report.companions = others(&report, self.scope, view);
+        }
+        report
+    }
+}
+
+fn lint_context<'a>(view: &'a View, args: &'a ExplainArgs) -> lint::LintContext<'a> {
+    let tenant = view.tenant.as_ref().map(TenantId::as_str);
+    let is_theirs =
+        |node: &&Node| tenant.is_none() || node.labels.get(keys::NODE_TENANT).map(String::as_str) == tenant;
+    let dpus = view.nodes.as_ref().map(|nodes| nodes.iter().filter(is_theirs).count());
+    lint::LintContext { host_label: &args.admission.host_label, tenant, dpus }
 }
 
 /// Fields of the template that admission denies to the tenant's Pods.
-fn forbidden(object: &WorkloadRule, rule: &Rule, view: &View, args: &ExplainArgs) -> Vec<FieldError> {
+fn forbidden(template: &Json, rule: &Rule, view: &View, args: &ExplainArgs) -> Vec<FieldError> {
     let Some(policy) = &view.policy else { return Vec::new() };
     let facts = ValidationContext {
         manager: true,
         default_priority_class: view.default_priority_class.as_deref(),
         device_resources: &view.device_resources,
-        ..ValidationContext::new(policy, &view.namespace, &args.scheduler_name)
+        ..ValidationContext::new(policy, &view.namespace, &args.admission.scheduler_name)
     };
-    let mut faults = validate::template(&object.spec.template.tree(), "spec.template", &facts);
+    let mut faults = validate::template(&template.tree(), "spec.template", &facts);
     faults.extend(validate::device_claims(rule, &facts));
     faults
 }
 
-fn conditions(object: &WorkloadRule) -> Vec<ConditionReport> {
-    let conditions = object.status.iter().flat_map(|status| &status.conditions);
+fn conditions(conditions: &[Condition]) -> Vec<ConditionReport> {
     conditions
+        .iter()
         .map(|c| ConditionReport {
             kind: c.type_.clone(),
             status: c.status.clone(),
@@ -328,10 +384,12 @@ fn explained(
     view: &View,
     args: &ExplainArgs,
 ) -> WorkloadReport {
+    let scope = if rule.name().is_admin() { Scope::Admin } else { Scope::Tenant };
+    let namespace = view.home(scope);
     let around = ExplanationContext {
         tenant: view.tenant.as_ref(),
-        namespace: &view.namespace,
-        host_label: &args.host_label,
+        namespace,
+        host_label: &args.admission.host_label,
         nodes: view.nodes.as_deref(),
     };
     let mut explanation = explain(rule, workload, &around);
@@ -344,7 +402,7 @@ fn explained(
     let wanted = explanation.outcome == CompanionOutcome::Companion;
     let claims = if wanted {
         let (companion, placement) = (&explanation.companion, explanation.placement.as_ref());
-        view.devices.of_companion(rule, &view.namespace, companion, &key.workload, placement)
+        view.devices.of_companion(rule, namespace, companion, &key.workload, placement)
     } else {
         Vec::new()
     };
@@ -361,14 +419,20 @@ fn explained(
         explanation,
         ordering,
         claims,
-        state: view.companions.as_ref().and_then(|all| all.get(&key).map(State::of).or_else(absent)),
+        state: view.companions_of(scope).and_then(|all| all.get(&key).map(State::of).or_else(absent)),
     }
 }
 
 /// The rule's companions of workloads that aren't among those that are explained.
-fn others(report: &RuleReport, view: &View) -> Vec<CompanionReport> {
+fn others(report: &RuleReport, scope: Scope, view: &View) -> Vec<CompanionReport> {
     let told: BTreeSet<&str> = report.workloads.iter().map(|w| w.explanation.companion.as_str()).collect();
-    let all = view.companions.iter().flatten().filter(|(key, _)| key.rule.as_str() == report.name);
+    let name = match scope {
+        Scope::Tenant => RuleName::new(&report.name),
+        Scope::Admin => RuleName::admin(&report.name),
+    };
+    let name = name.ok();
+    let all = view.companions_of(scope).into_iter().flatten();
+    let all = all.filter(|(key, _)| Some(&key.rule) == name.as_ref());
     all.map(|(key, observed)| CompanionReport {
         companion: companion::own_name(key),
         workload: key.workload.to_string(),

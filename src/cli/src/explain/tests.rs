@@ -1,8 +1,11 @@
 use clap::Parser;
+use outrigger_core::keys;
 use outrigger_core::reason::Cause;
 use serde_json::{Value, json};
 
 use super::*;
+
+mod admin;
 
 #[derive(Debug, Parser)]
 struct Wrapper {
@@ -20,13 +23,12 @@ fn from(source: live::Source, objects: &[Value], flags: &[&str]) -> Result<Value
     let view = View::new(
         &State::of_text("f", &text).unwrap(),
         &args.view,
-        &args.host_label,
+        &args.admission.host_label,
         args.rule.as_deref(),
-        source,
+        source.with_admin(&args.admin()),
     )
     .map_err(|e| e.to_string())?;
     let report = Report::new(&view, &args).map_err(|e| e.to_string())?;
-    // What is printed is no part of the assertions here, but it must not fail.
     print::report(&report, &mut std::io::sink()).unwrap();
     Ok(serde_json::to_value(&report).unwrap())
 }
@@ -310,7 +312,8 @@ fn text_of(source: live::Source, objects: &[Value], flags: &[&str]) -> String {
     let args = Wrapper::try_parse_from([&["explain"], flags].concat()).unwrap().args;
     let text: String = objects.iter().map(ToString::to_string).collect();
     let state = State::of_text("f", &text).unwrap();
-    let view = View::new(&state, &args.view, &args.host_label, args.rule.as_deref(), source).unwrap();
+    let view =
+        View::new(&state, &args.view, &args.admission.host_label, args.rule.as_deref(), source).unwrap();
     let mut out = Vec::new();
     print::report(&Report::new(&view, &args).unwrap(), &mut out).unwrap();
     String::from_utf8(anstream::adapter::strip_bytes(&out).into_vec()).unwrap()

@@ -9,9 +9,10 @@ use k8s_openapi::api::core::v1::{Event, Node as KubeNode};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
-use outrigger_api::{Tenant, WorkloadRule};
+use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
+use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::companion::Observed;
-use outrigger_core::ids::TenantId;
+use outrigger_core::ids::{Scope, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::keys;
 use outrigger_core::tenant::nodes::{HostClaims, Ownership, Taint};
@@ -73,6 +74,10 @@ pub(crate) struct View {
     pub(crate) labels: Option<BTreeMap<String, String>>,
     /// Its rules, in the infrastructure cluster and its own.
     pub(crate) rules: Vec<WorkloadRule>,
+    /// All rules of the platform, where they were read.
+    pub(super) admin_rules: Vec<AdminWorkloadRule>,
+    /// The platform's namespaces.
+    admin: AdminNamespaces,
     pub(crate) workloads: Vec<Arc<Workload>>,
     /// Whether these are all of its workloads.
     pub(crate) all_workloads: bool,
@@ -102,6 +107,22 @@ pub(crate) struct View {
 }
 
 impl View {
+    /// The namespace of the companions of a tenant's rules, or of the platform's.
+    pub(super) fn home(&self, scope: Scope) -> &str {
+        match scope {
+            Scope::Tenant => &self.namespace,
+            Scope::Admin => &self.admin.resources,
+        }
+    }
+
+    /// The companions of the tenant's rules, or those for the tenant of the platform's; `None` where they can't be seen.
+    pub(super) fn companions_of(&self, scope: Scope) -> Option<&BTreeMap<CompanionKey, Observed>> {
+        match scope {
+            Scope::Tenant => self.companions.as_ref(),
+            Scope::Admin => self.companions.as_ref().map(|_| &self.admin_companions),
+        }
+    }
+
     /// `host_label`: the label of DPUs that names their host. `rule`: the rule that is asked about, if it is one.
     pub(crate) fn new(
         state: &State,
@@ -124,6 +145,8 @@ impl View {
             None => true,
         };
         let rules = rules.into_iter().filter(|rule| theirs(&namespace_of(rule))).collect();
+        let mut admin_rules: Vec<AdminWorkloadRule> = state.all(keys::WORKLOAD_GROUP, "AdminWorkloadRule")?;
+        admin_rules.retain(|rule| rule.namespace().as_deref() == Some(&*admin.rules));
         let pods = state.pods()?;
         let ungated = pods.iter().filter(|pod| is_ungated(pod));
         let ungated = ungated.filter_map(|pod| Some((pod.uid()?, pod.creation_timestamp()?))).collect();
@@ -136,6 +159,7 @@ impl View {
             &mut sorted,
         );
         let Sorted { companions, admin_companions, workloads, ended } = sorted;
+        let has_companions = !companions.is_empty() || !admin_companions.is_empty();
         let in_files: Vec<Object> = if live { Vec::new() } else { state.of("", "Node").cloned().collect() };
         let hosts = if live { hosts.as_deref() } else { Some(in_files.as_slice()) };
         let told = if sees_workloads { told::read(state, &workloads, hosts, live)? } else { Vec::new() };
@@ -167,6 +191,8 @@ impl View {
             limits: domain.map(|domain| domain.limits),
             labels: tenant.as_ref().and_then(|id| tenants.labels.get(id).cloned()),
             rules,
+            admin_rules,
+            admin,
             workloads,
             all_workloads: sees_workloads,
             ended,
@@ -175,7 +201,7 @@ impl View {
             rules_known,
             nodes: sees_nodes.then_some(nodes),
             // Files without any say nothing of them.
-            companions: (infrastructure && (live || !companions.is_empty())).then(|| observed(companions)),
+            companions: (infrastructure && (live || has_companions)).then(|| observed(companions)),
             admin_companions: observed(admin_companions),
             events: events(state)?,
             default_priority_class: caches.default_priority_class(),
