@@ -82,12 +82,11 @@ fn companion(admission: &Admission, pod: &Value, name: &PodName) -> Result<Optio
     Ok(Some(Written { pod, of, by_manager: true }))
 }
 
-/// The template of a rule in a namespace, and the rule if it is valid.
-fn rule(
-    admission: &Admission,
-    namespace: &str,
-    name: &RuleName,
-) -> Result<Option<(Value, Option<Arc<Rule>>)>, InputError> {
+/// The template of a rule, and the rule if it is valid.
+type Template = (Value, Option<Arc<Rule>>);
+
+/// The rule of a namespace with this name, as far as it makes Pods.
+fn rule(admission: &Admission, namespace: &str, name: &RuleName) -> Result<Option<Template>, InputError> {
     let mut rules = admission.state().of(keys::WORKLOAD_GROUP, kind(name.scope()));
     let found = rules.find(|object| object.namespace == namespace && object.name == name.as_str());
     let Some(object) = found else { return Ok(None) };
