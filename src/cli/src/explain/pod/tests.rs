@@ -450,6 +450,11 @@ fn a_pod_that_would_be_refused_now_says_by_what() {
     assert!(refusal["message"].as_str().unwrap().starts_with("spec.tolerations[0]: "), "{refusal}");
     assert_eq!(report["creation"], Value::Null);
     assert!(report["notes"][0].as_str().unwrap().contains("isn't known"), "{report}");
+    // Keys of Outrigger on a Pod that is yet to be created are its creator's.
+    let new =
+        pod("tenant-blue", json!({"metadata": {"uid": null, "labels": {"outrigger.dev/tenant": "red"}}}));
+    let (report, refused, _) = told(&[CLUSTER, &new.to_string()], "tenant-blue", "p", Vec::new()).unwrap();
+    assert_eq!((refused, &report["stored"]["refusal"]["step"]), (true, &json!("keys")));
 }
 
 #[test]
