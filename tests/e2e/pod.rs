@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::process::Output;
 
-use outrigger_tests::eventually;
+use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::Tenant;
+use outrigger_tests::{dry_run, eventually, holds};
 use serde_json::{Value, json};
 
 fn explain(o: &Outrigger, kubeconfig: &Path, namespace: &str, name: &str) -> Output {
@@ -41,6 +42,20 @@ async fn the_steps_that_changed_a_pod_are_told_and_what_would_refuse_it_now() {
     assert_eq!(names(&report["creation"]["steps"], "step"), ["companion", "isolation"], "{report}");
     assert_eq!(report["creation"]["steps"][0]["generation"], 1);
     assert_eq!((&report["stored"]["patch"], &report["notes"]), (&json!([]), &json!([])), "{report}");
+    // Each step has its own changes, and the Pod shows them.
+    let operations = |at: usize| report["creation"]["steps"][at]["operations"].to_string();
+    assert!(operations(0).contains(keys::DPU_HOST) && !operations(0).contains(keys::NODE_TENANT), "{report}");
+    assert!(
+        operations(1).contains(keys::NODE_TENANT) && operations(1).contains("/spec/tolerations"),
+        "{report}"
+    );
+    assert_eq!(names(&report["recorded"], "step"), ["companion", "isolation"], "{report}");
+    assert_eq!(names(&report["roles"], "role"), ["Companion", "TenantPod"], "{report}");
+    assert_eq!(
+        (&report["roles"][0]["name"], &report["roles"][0]["problems"]),
+        (&json!("r"), &json!([])),
+        "{report}"
+    );
     assert!(names(&report["policies"], "policy").contains(&"outrigger-pods"), "{report}");
 
     // What a user applied, by what was allowed then.
@@ -71,6 +86,19 @@ async fn the_steps_that_changed_a_pod_are_told_and_what_would_refuse_it_now() {
     let refusal = &report["creation"]["refusal"];
     assert_eq!((code, &refusal["code"], &refusal["name"]), (Some(3), &json!(403), &json!(t.id)), "{report}");
     assert!(refusal["message"].as_str().unwrap().starts_with("spec.priorityClassName"), "{refusal}");
+    let by = json!([refusal["webhook"], refusal["step"], refusal["fields"]]);
+    assert_eq!(by, json!(["pods.outrigger.dev", "validation", ["spec.priorityClassName"]]), "{refusal}");
+    // The webhook itself says so too.
+    let mut again: Value = serde_json::from_str(&pod).unwrap();
+    again["metadata"]["name"] = json!("again");
+    let told = refusal["message"].as_str().unwrap();
+    eventually("such Pods are refused", || async {
+        match dry_run(&t.pods(), &again).await {
+            Ok(_) => Err("admitted".to_owned()),
+            Err(error) => holds(error.to_string().contains(told), error.to_string()),
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -83,7 +111,10 @@ async fn who_may_read_one_namespace_learns_what_is_in_it_and_what_is_missing() {
     let name = companion.metadata.name.unwrap();
     let (report, code) =
         eventually("the right works", || async { explained(o, &file, &t.namespace, &name) }).await;
-    assert!(matches!(code, Some(0 | 3)), "{report}");
+    // The steps are those that the Pod shows; what admission would do now isn't known, which is no refusal.
+    assert_eq!(code, Some(0), "{report}");
+    assert_eq!(names(&report["recorded"], "step"), ["companion", "isolation"], "{report}");
+    assert!(report["stored"]["unknown"].is_string() && report["stored"].get("refusal").is_none(), "{report}");
     let notes = report["notes"].to_string();
     for kind in ["tenants", "namespaces", "nodes", "validatingadmissionpolicies"] {
         assert!(notes.contains(kind), "{kind}: {notes}");

@@ -5,6 +5,7 @@ use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::{keys, validate};
+use serde_json::Value;
 
 use crate::caches::Caches;
 use crate::machines::{GuestOutcome, Reservation};
@@ -43,13 +44,14 @@ impl Default for Settings {
     }
 }
 
-/// Observes when the steps of a mutation begin and end. The server implements it with a clock and its metrics.
+/// Observes when the steps of a mutation begin and end. The server implements it with a clock and its metrics, `outrigger
+/// explain pod` to tell what each step does.
 pub trait StepObserver {
     /// The first step begins.
     fn started(&self) {}
 
-    /// A step has ended, and the next one begins.
-    fn finished(&self, _step: &'static str, _passed: bool) {}
+    /// A step has ended, and the next one begins. `pod`: the Pod as it is now; of no use if the step hasn't passed.
+    fn finished(&self, _step: &'static str, _passed: bool, _pod: &Value) {}
 }
 
 impl StepObserver for () {}

@@ -80,9 +80,9 @@ pub(crate) fn apply(cx: Context<'_>, request: &mut Request, roles: Roles<'_>) ->
     cx.steps.started();
     let again = rule.is_some() && !has_gate(&request.object);
     let mut last = "";
-    let mut told = |step, passed| {
+    let mut told = |step, passed, pod: &Value| {
         last = step;
-        cx.steps.finished(step, passed);
+        cx.steps.finished(step, passed, pod);
     };
     let before = mutate::Before::of(&request.object, &facts);
     let report = mutate::mutate_told(&mut request.object, &facts, &mut told).map_err(|error| {

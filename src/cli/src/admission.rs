@@ -7,7 +7,7 @@ use clap::Args;
 use outrigger_admission::caches::Caches;
 use outrigger_admission::review::{Kind, Request};
 use outrigger_admission::webhooks::{self, Call};
-use outrigger_admission::{Context, Decision, Settings};
+use outrigger_admission::{Context, Decision, Settings, StepObserver};
 use outrigger_core::ids::TenantId;
 use outrigger_runtime::cache::Change;
 use outrigger_webhook::settings::AdmissionArgs;
@@ -103,21 +103,46 @@ impl Admission {
     /// Decides a request, which is changed on the way. A state from files never catches up, so requests for which the
     /// server would wait are denied, as the server does after waiting.
     pub(crate) fn decide(&self, request: &mut Request) -> Decision {
+        self.decide_told(request, &(), &mut |_, _| ())
+    }
+
+    /// As [`Self::decide`]; tells of each step of the mutation, and of each answer of a webhook with the webhook's name.
+    pub(crate) fn decide_told(
+        &self,
+        request: &mut Request,
+        steps: &dyn StepObserver,
+        told: &mut dyn FnMut(&str, &Decision),
+    ) -> Decision {
         if let Err(message) = complete(request) {
             return Decision::deny(400, message);
         }
         let labels = self.labels(&request.namespace);
-        let cx = Context::new(&self.caches, &self.settings);
-        let admission = match webhooks::decide(cx, request, labels.as_ref()) {
+        let cx = Context { steps, ..Context::new(&self.caches, &self.settings) };
+        let mut last = String::new();
+        let decided = webhooks::decide_told(cx, request, labels.as_ref(), &mut |webhook, decision| {
+            webhook.clone_into(&mut last);
+            told(webhook, decision);
+        });
+        let admission = match decided {
             Ok(admission) => admission,
             Err(stale) => return Decision::deny(503, stale.to_string()),
         };
         if matches!(admission.decision, Decision::Allow { .. })
             && let Err(refused) = self.slots.settle(&self.caches, request, admission.reserve)
         {
+            // The webhook that makes reservations is the last in the table.
+            told(&last, &refused);
             return refused;
         }
         admission.decision
+    }
+
+    pub(crate) fn caches(&self) -> &Caches {
+        &self.caches
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
     }
 }
 

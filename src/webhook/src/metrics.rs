@@ -12,6 +12,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use serde_json::Value;
 use tokio::time::Instant;
 
 type Times<L> = Family<L, Histogram, fn() -> Histogram>;
@@ -61,7 +62,7 @@ impl StepObserver for StepTimes<'_> {
         self.began.set(self.clock.now());
     }
 
-    fn finished(&self, step: &'static str, passed: bool) {
+    fn finished(&self, step: &'static str, passed: bool, _: &Value) {
         let now = self.clock.now();
         let took = now - self.began.replace(now);
         let verdict = if passed { "Passed" } else { "Denied" };
@@ -124,8 +125,8 @@ mod tests {
         let labels = |step, verdict| [("step", step), ("verdict", verdict)];
         let times = metrics.steps(Environment::system().clock);
         times.started();
-        times.finished("one", true);
-        times.finished("two", false);
+        times.finished("one", true, &Value::Null);
+        times.finished("two", false, &Value::Null);
         assert!(metrics.steps.get(&labels("one", "Passed")).is_some());
         assert!(metrics.steps.get(&labels("two", "Denied")).is_some());
         assert!(metrics.steps.get(&labels("two", "Passed")).is_none());

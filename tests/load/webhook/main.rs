@@ -142,7 +142,7 @@ fn stages() {
     let steps = metrics.steps(Environment::system().clock);
     let began = Instant::now();
     for _ in 0..TIMES * 10 {
-        steps.finished(std::hint::black_box("bench"), true);
+        steps.finished(std::hint::black_box("bench"), true, &Value::Null);
     }
     let nanoseconds = began.elapsed().as_secs_f64() * 1e9 / f64::from(TIMES * 10);
     println!("taking the time of one step: {nanoseconds:.0} ns");

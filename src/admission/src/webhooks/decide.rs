@@ -31,12 +31,26 @@ pub fn decide(
     request: &mut Request,
     labels: Option<&BTreeMap<&str, &str>>,
 ) -> Result<Admission, CacheStale> {
+    decide_told(cx, request, labels, &mut |_, _| ())
+}
+
+/// As [`decide`]; calls `told` with each answer of a webhook and the webhook's name. The last answer decides.
+///
+/// # Errors
+/// Those of [`decide`].
+pub fn decide_told(
+    cx: Context<'_>,
+    request: &mut Request,
+    labels: Option<&BTreeMap<&str, &str>>,
+    told: &mut dyn FnMut(&str, &Decision),
+) -> Result<Admission, CacheStale> {
     let (mut patch, mut warnings, mut audit, mut reserve) = (Patch(Vec::new()), Vec::new(), Vec::new(), None);
     let mutating = WEBHOOKS.iter().filter(|webhook| webhook.endpoint.mutates);
     if let Some(webhook) = mutating.clone().find(|webhook| webhook.matches(cx, request, labels)) {
         let before = request.object.clone();
         let admission = webhook.endpoint.decide(cx, request)?;
-        let Decision::Allow { patch: change, warnings: more, audit: told } = admission.decision else {
+        told(&webhook.full_name(), &admission.decision);
+        let Decision::Allow { patch: change, warnings: more, audit: origins } = admission.decision else {
             return Ok(admission);
         };
         // The object that is validated is the API server's: the original with the patch applied.
@@ -45,7 +59,7 @@ pub fn decide(
         if let Err(error) = json_patch::patch(&mut request.object, &change) {
             return Ok(Decision::deny(500, format!("the patch can't be applied: {error}")).into());
         }
-        (patch, audit) = (change, told);
+        (patch, audit) = (change, origins);
         warnings.extend(more);
     }
     for webhook in WEBHOOKS.iter().filter(|webhook| !webhook.endpoint.mutates) {
@@ -53,6 +67,7 @@ pub fn decide(
             continue;
         }
         let admission = webhook.endpoint.decide(cx, request)?;
+        told(&webhook.full_name(), &admission.decision);
         let Decision::Allow { warnings: more, .. } = admission.decision else { return Ok(admission) };
         warnings.extend(more);
         reserve = reserve.or(admission.reserve);

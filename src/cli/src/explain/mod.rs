@@ -71,10 +71,11 @@ enum ExplainCommand {
 
     /// Explain which steps and policies changed a Pod, or would refuse it now.
     ///
-    /// It names the webhooks of Outrigger that the API server calls for such a Pod, and why it doesn't call the others. It decides about
-    /// the Pod as its creator wrote it (the template of its rule or owner, or what kubectl applied), step by step, and about the
-    /// Pod as it is stored. Policies that apply are named. Nothing is changed. Exit codes: 0 explained, 1 there is no such Pod, 2 an
-    /// input could not be read, 3 admission would refuse the Pod now.
+    /// It says what the Pod is to Outrigger (a companion, a tenant's, offloaded, a guest of a Machine, or nothing), and what it
+    /// has of each step. It names the webhooks of Outrigger that the API server calls for such a Pod, and why it doesn't call
+    /// the others. It decides about the Pod as its creator wrote it (the template of its rule or owner, or what kubectl
+    /// applied), step by step, and about the Pod as it is stored. Policies that apply are named. Nothing is changed. Exit
+    /// codes: 0 explained, 1 there is no such Pod, 2 an input could not be read, 3 admission would refuse the Pod now.
     Pod(Box<PodArgs>),
 }
 

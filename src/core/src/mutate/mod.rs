@@ -63,11 +63,12 @@ const NO_NODE: &str = "no node can match this Pod";
 /// The first field that makes it impossible to place the Pod safely; the request has to be denied then. What `pod` holds
 /// after an error is of no use.
 pub fn mutate(pod: &mut Value, facts: &PodContext<'_>) -> Result<Report, FieldError> {
-    mutate_told(pod, facts, &mut |_, _| ())
+    mutate_told(pod, facts, &mut |_, _, _| ())
 }
 
-/// Called after each step with the step's name and whether it succeeded, so that callers with a clock can measure it.
-pub type StepObserver<'a> = &'a mut dyn FnMut(&'static str, bool);
+/// Called after each step with the step's name, whether it succeeded, and the Pod as it is then, so that callers with a clock
+/// can measure it, and others can tell what it did.
+pub type StepObserver<'a> = &'a mut dyn FnMut(&'static str, bool, &Value);
 
 /// As [`mutate`], and tells of each step.
 pub fn mutate_told(
@@ -78,7 +79,7 @@ pub fn mutate_told(
     let mut report = Report::default();
     for (name, step) in STEPS {
         let done = step(pod, facts, &mut report);
-        told(name, done.is_ok());
+        told(name, done.is_ok(), pod);
         if done? {
             report.changed.push(name);
         }

@@ -12,8 +12,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 pub(super) use print::decider;
-pub(super) use report::Decider;
 use report::Report;
+pub(super) use report::{Decider, cut};
 
 use super::Output;
 use crate::files::{InputError, print_json};

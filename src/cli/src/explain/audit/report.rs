@@ -97,7 +97,7 @@ pub(super) struct Step {
 }
 
 /// The object that decided.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(in super::super) struct Decider {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -204,7 +204,7 @@ impl Change {
 }
 
 /// The beginning of a text, without characters that would change a terminal.
-pub(super) fn cut(text: &str, most: usize) -> String {
+pub(in super::super) fn cut(text: &str, most: usize) -> String {
     let text = truncate(text, most);
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }

@@ -2,12 +2,15 @@
 //!
 //! A stored Pod doesn't say what it was before admission. So the Pod is taken as its creator wrote it ([`written`]), and decided
 //! again by the webhook's own code ([`Admission`]) with the present rules, Tenants and Machines; then the stored Pod is decided
-//! too. Policies are CEL, which only an API server evaluates: those that apply are named.
+//! too. Not every Pod's creation is known, so the report also has what the Pod itself shows of the steps ([`recorded`]). Policies
+//! are CEL, which only an API server evaluates: those that apply are named.
 
 mod policies;
 mod print;
 mod read;
+mod recorded;
 mod report;
+mod roles;
 mod written;
 
 use std::io::Write;
@@ -83,7 +86,8 @@ impl PodArgs {
     /// `None`: the state has no such Pod.
     fn report(&self, state: State, name: &PodName, notes: Vec<String>) -> Result<Option<Report>, InputError> {
         let Some(pod) = state.of("", "Pod").find(|pod| read::is(pod, name)).cloned() else { return Ok(None) };
-        let admission = Admission::new(state, self.admission.clone())?;
+        let mut admission = Admission::new(state, self.admission.clone())?;
+        admission.forget_new_pods();
         Report::new(&admission, &pod.value, name, &self.user, notes).map(Some)
     }
 }

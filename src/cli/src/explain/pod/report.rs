@@ -1,12 +1,13 @@
 //! What is known of a Pod. As JSON it is the output of `-o json`.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use json_patch::Patch;
-use outrigger_admission::Decision;
+use json_patch::{Patch, PatchOperation};
 use outrigger_admission::provenance::{self, Origin};
+use outrigger_admission::review::Request;
 use outrigger_admission::webhooks::Call;
-use outrigger_api::NamespaceOffloading;
+use outrigger_admission::{Decision, StepObserver};
 use outrigger_core::json::text;
 use outrigger_core::keys;
 use serde::Serialize;
@@ -14,10 +15,13 @@ use serde_json::Value;
 
 use super::super::audit::Decider;
 use super::policies::{self, Policy};
+use super::recorded::{self, Recorded};
+use super::roles::{self, Role};
 use super::written::written;
 use crate::admission::Admission;
 use crate::companion::{PodName, creation};
 use crate::files::InputError;
+use crate::slots::is_new;
 use crate::state::unscheduled;
 
 #[derive(Debug, Serialize)]
@@ -33,7 +37,9 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) unscheduled: String,
     /// What it is to Outrigger; empty for nothing.
-    pub(super) roles: Vec<String>,
+    pub(super) roles: Vec<Role>,
+    /// What it has of each step, whenever that was.
+    pub(super) recorded: Vec<Recorded>,
     /// Outrigger's webhooks for new Pods.
     pub(super) webhooks: Vec<Call>,
     /// What admission makes of the Pod as its creator wrote it.
@@ -43,6 +49,9 @@ pub(super) struct Report {
     pub(super) stored: Verdict,
     /// Policies that the API server evaluates for such a Pod.
     pub(super) policies: Vec<Policy>,
+    /// No API server has seen it: `stored` is what its creator wrote.
+    #[serde(skip)]
+    pub(super) new: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -60,7 +69,10 @@ pub(super) struct Verdict {
     /// Why it would be refused; without it, it would be admitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refusal: Option<Refusal>,
-    /// The steps that change it, in their order.
+    /// Why it isn't known whether it would be admitted: what decides may not be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unknown: Option<String>,
+    /// The steps that change it, in their order, also where it is refused afterwards.
     pub(super) steps: Vec<Step>,
     /// The changes (RFC 6902).
     pub(super) patch: Patch,
@@ -72,16 +84,23 @@ pub(super) struct Step {
     pub(super) step: &'static str,
     #[serde(flatten)]
     pub(super) by: Decider,
+    /// What it changes (RFC 6902).
+    pub(super) operations: Vec<PatchOperation>,
 }
 
 #[derive(Debug, Serialize)]
 pub(super) struct Refusal {
     pub(super) code: u16,
     pub(super) message: String,
+    /// The webhook that refuses it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) webhook: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) step: Option<String>,
     #[serde(flatten)]
     pub(super) by: Decider,
+    /// Paths of what is refused, as far as they are known.
+    pub(super) fields: Vec<String>,
 }
 
 impl Report {
@@ -95,7 +114,9 @@ impl Report {
     ) -> Result<Self, InputError> {
         let state = admission.state();
         let namespace = state.namespace_labels(&name.namespace);
-        if namespace.is_none() {
+        // The notes so far are of what may not be read.
+        let incomplete = !notes.is_empty() || !admission.has_namespace(&name.namespace);
+        if !admission.has_namespace(&name.namespace) {
             notes.push(format!(
                 "the labels of namespace {} aren't known: every webhook is taken to be called",
                 name.namespace
@@ -106,17 +127,19 @@ impl Report {
             || pod["metadata"]["labels"].get(keys::RULE).is_some();
         let user = if by_manager { admission.manager() } else { user };
         let creation_of = |pod: &Value| creation(user, &name.namespace, pod);
-        let stored = as_new(pod, by_manager);
-        let creation = written.map(|written| {
-            let verdict = Verdict::of(admission.decide(&mut creation_of(&written.pod)?));
-            Ok(Creation { from: written.of, verdict })
-        });
+        let new = is_new(pod);
+        let stored = if new { pod.clone() } else { as_new(pod, by_manager) };
+        let verdict_of = |pod: &Value| Ok(verdict(admission, &mut creation_of(pod)?, incomplete));
+        let creation =
+            written.map(|written| Ok(Creation { from: written.of, verdict: verdict_of(&written.pod)? }));
         let creation = creation.transpose()?;
-        if creation.is_none() {
+        if creation.is_none() && !new {
             let note = "the Pod as its creator wrote it isn't known: neither its owner's template nor what kubectl applied is there, so \
-                        the steps that changed it can't be told; outrigger explain audit tells them from the audit log";
+                        the steps that changed it are known by what it has of them only; outrigger explain audit tells them from the \
+                        audit log";
             notes.push(note.to_owned());
         }
+        let roles = roles::of(admission, &name.namespace, pod);
         let labels = owned(namespace.unwrap_or_default(), &name.namespace);
         let own = |labels: &Value| serde_json::from_value(labels.clone()).unwrap_or_default();
         Ok(Self {
@@ -125,10 +148,12 @@ impl Report {
             name: name.name.clone(),
             node: Some(text(pod, "/spec/nodeName").to_owned()).filter(|node| !node.is_empty()),
             unscheduled: unscheduled(pod).to_owned(),
-            roles: roles(admission, pod, name),
+            recorded: recorded::of(admission, &name.namespace, pod, &roles),
+            roles: roles.all,
             webhooks: admission.calls(&creation_of(&stored)?),
-            stored: Verdict::of(admission.decide(&mut creation_of(&stored)?)),
+            stored: verdict_of(&stored)?,
             creation,
+            new,
             policies: policies::applying(state, &own(&pod["metadata"]["labels"]), &labels),
         })
     }
@@ -139,25 +164,52 @@ impl Report {
     }
 }
 
-impl Verdict {
-    fn of(decision: Decision) -> Self {
-        let admitted =
-            Self { refusal: None, steps: Vec::new(), patch: Patch(Vec::new()), warnings: Vec::new() };
-        match decision {
-            Decision::Allow { patch, warnings, audit } => {
-                // A companion whose facts are known from itself alone looks as if a call had changed it before.
-                let step = |(key, by): &(&'static str, String)| Step {
-                    step: provenance::step(key).0,
-                    by: Decider::of(&Origin::parse(by)),
-                };
-                Self { steps: audit.iter().map(step).collect(), patch, warnings, ..admitted }
-            }
-            Decision::Deny { code, message, by, .. } => {
-                let origin = Origin::parse(&by);
-                let step = origin.step.as_deref().map(str::to_owned);
-                let refusal = Refusal { code, message, step, by: Decider::of(&origin) };
-                Self { refusal: Some(refusal), ..admitted }
-            }
+/// Decides about a creation. `incomplete`: not everything that decides is known.
+fn verdict(admission: &Admission, request: &mut Request, incomplete: bool) -> Verdict {
+    let watched = Watched { before: RefCell::new(request.object.clone()), changes: RefCell::default() };
+    let (mut refused_by, mut origins) = (None, Vec::new());
+    let decision = admission.decide_told(request, &watched, &mut |webhook, decision| match decision {
+        Decision::Allow { audit, .. } => origins.extend(audit.iter().cloned()),
+        Decision::Deny { .. } => refused_by = Some(webhook.to_owned()),
+    });
+    let by = |step: &str| {
+        // A companion whose facts are known from itself alone looks as if a call had changed it before.
+        let told = origins.iter().find(|(key, _)| provenance::step(key).0 == step);
+        told.map_or_else(Decider::default, |(_, origin)| Decider::of(&Origin::parse(origin)))
+    };
+    let steps = watched.changes.into_inner().into_iter();
+    let steps = steps.map(|(step, operations)| Step { step, by: by(step), operations }).collect();
+    let (refusal, unknown, patch, warnings) = match decision {
+        Decision::Allow { patch, warnings, .. } => (None, None, patch, warnings),
+        // The server would wait for what it doesn't know. Here it is the user who may not read it.
+        Decision::Deny { code: 503, message, .. } if incomplete => {
+            (None, Some(message), Patch(Vec::new()), Vec::new())
+        }
+        Decision::Deny { code, message, by, causes } => {
+            let origin = Origin::parse(&by);
+            let step = origin.step.as_deref().map(str::to_owned);
+            let fields = causes.into_iter().map(|cause| cause.path).collect();
+            let refusal =
+                Refusal { code, message, webhook: refused_by, step, by: Decider::of(&origin), fields };
+            (Some(refusal), None, Patch(Vec::new()), Vec::new())
+        }
+    };
+    Verdict { refusal, unknown, steps, patch, warnings }
+}
+
+/// Keeps what each step changes.
+struct Watched {
+    before: RefCell<Value>,
+    changes: RefCell<Vec<(&'static str, Vec<PatchOperation>)>>,
+}
+
+impl StepObserver for Watched {
+    fn finished(&self, step: &'static str, passed: bool, pod: &Value) {
+        // What a step that fails has done so far is of no use.
+        let mut before = self.before.borrow_mut();
+        if passed && *before != *pod {
+            self.changes.borrow_mut().push((step, json_patch::diff(&before, pod).0));
+            before.clone_from(pod);
         }
     }
 }
@@ -180,9 +232,17 @@ fn as_new(pod: &Value, by_manager: bool) -> Value {
     remove(&mut pod, &["status"]);
     remove(
         &mut pod["metadata"],
-        &["uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "generation", "managedFields"],
+        &[
+            "uid",
+            "resourceVersion",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "generation",
+            "managedFields",
+        ],
     );
-    remove(&mut pod["spec"], &["nodeName"]);
+    remove(&mut pod["spec"], &["nodeName", "ephemeralContainers"]);
     if !by_manager {
         for part in ["labels", "annotations"] {
             if let Some(map) = pod["metadata"].get_mut(part).and_then(Value::as_object_mut) {
@@ -191,35 +251,4 @@ fn as_new(pod: &Value, by_manager: bool) -> Value {
         }
     }
     pod
-}
-
-/// What a Pod is to Outrigger.
-fn roles(admission: &Admission, pod: &Value, name: &PodName) -> Vec<String> {
-    let (state, label) = (admission.state(), |key: &str| pod["metadata"]["labels"][key].as_str());
-    let mut roles = Vec::new();
-    if let (Some(rule), Some(workload)) = (label(keys::RULE), label(keys::WORKLOAD)) {
-        roles.push(format!("companion of the workload {workload}, by the rule {rule}"));
-    }
-    if let Some(tenant) = admission.owner(&name.namespace) {
-        roles.push(format!("in the namespace of Tenant {tenant}: isolated on its DPUs"));
-    }
-    let offloaded =
-        state.namespace_labels(&name.namespace).is_some_and(|l| l.get(keys::OFFLOADED) == Some(&"true"));
-    if offloaded {
-        let mut all = state.of(keys::OFFLOADING_GROUP, "NamespaceOffloading");
-        let of = all.find(|offloading| offloading.namespace == name.namespace);
-        let strategy = of.and_then(|offloading| NamespaceOffloading::read(&offloading.value).ok());
-        let strategy =
-            strategy.map_or_else(String::new, |of| format!(": {}", of.spec.pod_offloading_strategy));
-        roles.push(format!("in a namespace that is offloaded{strategy}"));
-    }
-    if label(keys::POD_ROLE) == Some(keys::GUEST) {
-        let of = |key| label(key).unwrap_or("(none named)");
-        roles.push(format!(
-            "guest of the Machine group {}, type {}",
-            of(keys::MACHINE_GROUP),
-            of(keys::MACHINE_TYPE)
-        ));
-    }
-    roles
 }

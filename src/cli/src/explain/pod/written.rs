@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use outrigger_api::WorkloadRule;
-use outrigger_core::companion::{Action, Home, plan};
+use outrigger_api::{AdminWorkloadRule, WorkloadRule};
+use outrigger_core::companion::{Action, Home, kind, plan};
+use outrigger_core::ids::RuleName;
 use outrigger_core::index::Desired;
 use outrigger_core::json::list;
 use outrigger_core::keys;
-use outrigger_manager::companions::observe::observe;
+use outrigger_core::rule::Rule;
+use outrigger_manager::companions::observe::{observe, observe_admin};
 use outrigger_runtime::pod::Pod;
 use serde_json::{Map, Value, json};
 
@@ -46,25 +48,31 @@ pub(super) fn written(
 fn companion(admission: &Admission, pod: &Value, name: &PodName) -> Result<Option<Written>, InputError> {
     let typed: Pod =
         serde_json::from_value(pod.clone()).map_err(|error| InputError::new("the Pod", error))?;
-    let (Some((key, observed)), Some(tenant)) = (observe(&typed), admission.owner(&name.namespace)) else {
-        return Ok(None);
+    let admin = &admission.settings().admin;
+    let found = match admission.owner(&name.namespace) {
+        Some(tenant) => observe(&typed).map(|(key, observed)| (tenant, key, observed)),
+        None if *name.namespace == *admin.resources => observe_admin(&typed),
+        None => None,
     };
-    let rules: Vec<WorkloadRule> = admission.state().all(keys::WORKLOAD_GROUP, "WorkloadRule")?;
-    let is_its = |rule: &WorkloadRule| {
-        rule.metadata.name.as_deref() == Some(key.rule.as_str())
-            && rule.metadata.namespace.as_deref() == Some(name.namespace.as_str())
-    };
-    let Some(rule) = rules.into_iter().find(is_its) else { return Ok(None) };
-    let of = format!("the template of WorkloadRule {}/{}", name.namespace, key.rule);
-    let home = Home { tenant: &tenant, namespace: &name.namespace, owned: true };
-    if let (Some(workload), Ok(rule)) = (told_workload(&observed).map(Arc::new), rule.compile().map(Arc::new))
+    let Some((tenant, key, observed)) = found else { return Ok(None) };
+    let told = told_workload(&observed);
+    let at = if key.rule.is_admin() { &*admin.rules } else { name.namespace.as_str() };
+    let Some((template, rule)) = rule(admission, at, &key.rule)? else { return Ok(None) };
+    let of = format!("the template of {} {at}/{}", kind(key.rule.scope()), key.rule);
+    let home = Home { tenant: &tenant, namespace: &name.namespace, owned: at == name.namespace };
+    if let (Some(workload), Some(rule)) = (told.map(Arc::new), rule)
         && let Action::Create(pod) = plan(&key, &Desired::of_match(&rule, &workload), None, &home)
     {
         return Ok(Some(Written { pod, of, by_manager: true }));
     }
     // Without all facts of the workload: its metadata is the manager's, and stays as it is.
-    let template = rule.spec.template.tree();
-    let Some(spec) = template.get("spec") else { return Ok(None) };
+    let Some(mut spec) = template.get("spec").and_then(Value::as_object).cloned() else { return Ok(None) };
+    // The manager adds its gate to those of the template. Without it the Pod would be one that admission has seen before.
+    let gate = json!({"name": keys::ADMISSION_GATE});
+    match spec.get_mut("schedulingGates").and_then(Value::as_array_mut) {
+        Some(gates) => gates.push(gate),
+        None => drop(spec.insert("schedulingGates".to_owned(), json!([gate]))),
+    }
     let kept = ["name", "namespace", "labels", "annotations", "ownerReferences"];
     let metadata: Map<String, Value> = kept
         .into_iter()
@@ -77,6 +85,23 @@ fn companion(admission: &Admission, pod: &Value, name: &PodName) -> Result<Optio
 /// The owner reference that says who controls a Pod.
 pub(super) fn controller(pod: &Value) -> Option<&Value> {
     list(pod, "/metadata/ownerReferences").iter().find(|reference| reference["controller"] == true)
+}
+
+/// The template of a rule, and the rule if it is valid.
+type Template = (Value, Option<Arc<Rule>>);
+
+/// The rule of a namespace with this name, as far as it makes Pods.
+fn rule(admission: &Admission, namespace: &str, name: &RuleName) -> Result<Option<Template>, InputError> {
+    let mut rules = admission.state().of(keys::WORKLOAD_GROUP, kind(name.scope()));
+    let found = rules.find(|object| object.namespace == namespace && object.name == name.as_str());
+    let Some(object) = found else { return Ok(None) };
+    Ok(Some(if name.is_admin() {
+        let rule: AdminWorkloadRule = object.read()?;
+        (rule.spec.rule.template.tree(), rule.compile().ok().map(|admin| Arc::new(admin.rule)))
+    } else {
+        let rule: WorkloadRule = object.read()?;
+        (rule.spec.template.tree(), rule.compile().ok().map(Arc::new))
+    }))
 }
 
 /// The template of the object that controls the Pod.
