@@ -28,7 +28,7 @@ const SAMPLES: usize = 200;
 const HOSTS: usize = 20;
 /// Workloads whose companions fail at once.
 const FAILING: usize = 10_000;
-/// Time for which the API server is probed. An agent that is stopped for longer loses its streams, and begins anew.
+/// Time for which the API server is probed. An agent that is stopped for longer loses its streams and opens new ones.
 const PROBE: Duration = Duration::from_secs(10);
 /// Time for which nothing may be written where nothing changes.
 const STEADY: Duration = Duration::from_secs(30);
