@@ -1,7 +1,7 @@
 //! `outrigger explain tenant`, `host`, `machine`, `namespace`, `claim`: the state of one object, the first thing that is wrong with it, and
 //! what would have to change.
 //!
-//! What the manager says in conditions is told in its words. What follows from objects is decided by the product's own functions.
+//! What the manager says in conditions is repeated in its words. What follows from objects is decided by the product's own functions.
 
 mod claim;
 mod host;

@@ -1,4 +1,4 @@
-//! A namespace: whose it is, and whether its Pods may run on virtual nodes.
+//! A namespace: its tenant, and whether its Pods may run on virtual nodes.
 
 use std::collections::BTreeMap;
 
