@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
+use outrigger_core::companion::Observed;
+use outrigger_core::ids::TenantId;
+use outrigger_core::index::CompanionKey;
 use outrigger_core::json::{list, text};
 use outrigger_core::keys;
 use outrigger_manager::companions::observe::{observe, observe_admin};
@@ -32,7 +35,7 @@ fn problem(object: &Value, kinds: &[&str]) -> (String, String) {
     )
 }
 
-pub(super) fn tenant(object: &Value) -> TenantRow {
+pub(crate) fn tenant(object: &Value) -> TenantRow {
     let conditions = list(object, "/status/conditions").iter();
     let ready = conditions.filter(|condition| text(condition, "/type") == "Ready");
     let ready = ready.map(|condition| text(condition, "/status")).next().unwrap_or("Unknown").to_owned();
@@ -51,7 +54,7 @@ pub(super) fn tenant(object: &Value) -> TenantRow {
 }
 
 /// A WorkloadRule, or an AdminWorkloadRule.
-pub(super) fn rule(object: &Value) -> RuleRow {
+pub(crate) fn rule(object: &Value) -> RuleRow {
     let (mut reason, mut message) = problem(object, &["Accepted", "Synced", "Ready"]);
     if list(object, "/status/conditions").is_empty() {
         "NoStatus".clone_into(&mut reason);
@@ -69,47 +72,88 @@ pub(super) fn rule(object: &Value) -> RuleRow {
     }
 }
 
-/// Counts a companion under its namespace and state. Other Pods aren't counted.
-pub(super) fn companion(
+/// The companion that a Pod is: its tenant, where the companion itself names it, its key and what is observed.
+pub(crate) fn observed(
     pod: &Pod,
     admin_namespace: &str,
-    counts: &mut BTreeMap<String, BTreeMap<&'static str, usize>>,
-) {
-    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-    let of_admin = || observe_admin(pod).filter(|_| namespace == admin_namespace);
-    let observed = observe(pod).map(|(_, observed)| observed).or_else(|| Some(of_admin()?.2));
-    let Some(observed) = observed else { return };
-    let state = match observed {
+) -> Option<(Option<TenantId>, CompanionKey, Observed)> {
+    if let Some((key, observed)) = observe(pod) {
+        return Some((None, key, observed));
+    }
+    // In another namespace anybody could have written the same.
+    let is_admin = pod.metadata.namespace.as_deref() == Some(admin_namespace);
+    let (tenant, key, observed) = observe_admin(pod).filter(|_| is_admin)?;
+    Some((Some(tenant), key, observed))
+}
+
+/// The state of a companion in a word.
+pub(crate) fn state(observed: &Observed) -> &'static str {
+    match observed {
         o if o.terminating => "Terminating",
         o if o.failed => "Failed",
         o if o.gated => "NotAdmitted",
         o if o.ready => "Ready",
         o if o.unplaced => "Unschedulable",
         _ => "Starting",
-    };
-    *counts.entry(namespace).or_default().entry(state).or_default() += 1;
+    }
+}
+
+/// Counts a companion under its namespace and state. Other Pods aren't counted.
+pub(crate) fn companion(
+    pod: &Pod,
+    admin_namespace: &str,
+    counts: &mut BTreeMap<String, BTreeMap<&'static str, usize>>,
+) {
+    let Some((_, _, observed)) = observed(pod, admin_namespace) else { return };
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    *counts.entry(namespace).or_default().entry(state(&observed)).or_default() += 1;
+}
+
+/// A Node that is a DPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Dpu {
+    pub(crate) name: String,
+    /// The host it sits in; empty: not labelled.
+    pub(crate) host: String,
+    /// Its tenant; empty: none.
+    pub(crate) tenant: String,
+    pub(crate) ready: bool,
+    pub(crate) cordoned: bool,
+    /// It is on its way to another tenant.
+    pub(crate) handed_over: bool,
+}
+
+/// The DPU that a Node is; `None` for other Nodes.
+pub(crate) fn dpu_of(node: &Node, host_label: &str) -> Option<Dpu> {
+    let labels = node.metadata.labels.as_ref()?;
+    let (host, tenant) = (labels.get(host_label), labels.get(keys::NODE_TENANT));
+    host.or(tenant)?;
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let spec = node.spec.as_ref();
+    let mut taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
+    Some(Dpu {
+        name: node.metadata.name.clone().unwrap_or_default(),
+        host: host.cloned().unwrap_or_default(),
+        tenant: tenant.cloned().unwrap_or_default(),
+        ready: conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True"),
+        cordoned: spec.and_then(|spec| spec.unschedulable) == Some(true),
+        handed_over: taints.any(|taint| taint.key == keys::HANDOVER),
+    })
 }
 
 /// Counts a Node under its owner. Other Nodes than DPUs aren't counted.
-pub(super) fn dpu(node: &Node, host_label: &str, rows: &mut BTreeMap<String, DpuRow>) {
-    let labels = node.metadata.labels.as_ref();
-    let label = |key: &str| labels.and_then(|labels| labels.get(key));
-    if label(host_label).is_none() && label(keys::NODE_TENANT).is_none() {
-        return;
-    }
-    let tenant = label(keys::NODE_TENANT).cloned().unwrap_or_default();
+pub(crate) fn dpu(node: &Node, host_label: &str, rows: &mut BTreeMap<String, DpuRow>) {
+    let Some(dpu) = dpu_of(node, host_label) else { return };
+    let tenant = dpu.tenant;
     let row = rows.entry(tenant.clone()).or_insert_with(|| DpuRow { tenant, ..DpuRow::default() });
     row.dpus += 1;
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-    let mut conditions = conditions;
-    row.ready += usize::from(conditions.any(|c| c.type_ == "Ready" && c.status == "True"));
-    let Some(spec) = &node.spec else { return };
-    row.cordoned += usize::from(spec.unschedulable == Some(true));
-    row.handed_over += usize::from(spec.taints.iter().flatten().any(|taint| taint.key == keys::HANDOVER));
+    row.ready += usize::from(dpu.ready);
+    row.cordoned += usize::from(dpu.cordoned);
+    row.handed_over += usize::from(dpu.handed_over);
 }
 
 /// Compares the names of the policies and bindings that exist with the shipped ones.
-pub(super) fn policies(policies: &[String], bindings: &[String]) -> Policies {
+pub(crate) fn policies(policies: &[String], bindings: &[String]) -> Policies {
     let line = |line: &'static str| line.strip_prefix("  name: ");
     let mut shipped: Vec<&str> = POLICIES.lines().filter_map(line).collect();
     shipped.sort_unstable();
@@ -123,7 +167,7 @@ pub(super) fn policies(policies: &[String], bindings: &[String]) -> Policies {
 }
 
 /// The certificate, or the CAs, in a PEM text, at a time in seconds of Unix time. Of several CAs the one that ends last counts.
-pub(super) fn certificate(
+pub(crate) fn certificate(
     part: &'static str,
     what: &'static str,
     object: String,
