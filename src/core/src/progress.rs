@@ -54,7 +54,40 @@ pub enum HostDpu {
     NotListed,
 }
 
+/// A DPU in a host, as one tenant sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DpuInHost {
+    /// It is labelled as the tenant's.
+    pub owned: bool,
+    /// It is on its way to or from a tenant.
+    pub handing_over: bool,
+    /// It is ready and takes Pods.
+    pub ready: bool,
+}
+
 impl HostDpu {
+    /// Of all DPUs in a host. `listed`: the tenant lists the host. `has_rivals`: another tenant does.
+    pub fn of(
+        dpus: impl IntoIterator<Item = DpuInHost>,
+        listed: bool,
+        has_rivals: impl FnOnce() -> bool,
+    ) -> Self {
+        let (mut own, mut takes, mut moving) = (false, false, false);
+        for dpu in dpus {
+            let settled = dpu.owned && !dpu.handing_over;
+            own |= settled;
+            takes |= settled && dpu.ready;
+            moving |= dpu.owned || listed;
+        }
+        match (takes, own) {
+            (true, _) => Self::Ready,
+            (_, true) => Self::NotReady,
+            _ if moving && !has_rivals() => Self::HandingOver,
+            _ if listed => Self::Absent,
+            _ => Self::NotListed,
+        }
+    }
+
     /// Why it can't take companions; `None` when it can.
     pub fn cause(self) -> Option<Cause> {
         match self {

@@ -11,7 +11,7 @@ use outrigger_api::Tenant;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
-use outrigger_core::progress::HostDpu;
+use outrigger_core::progress::{DpuInHost, HostDpu};
 use outrigger_core::quantity::Quantity;
 use outrigger_core::steps::step;
 use outrigger_core::tenant::nodes::{HostClaims, Marks, Ownership};
@@ -177,23 +177,13 @@ impl Registry {
         let data = self.data.read();
         let entry = data.tenants.get(tenant).and_then(|entry| entry.tenant.as_ref().ok());
         let listed = entry.is_some_and(|tenant| tenant.hosts.contains(host));
-        let (mut own, mut takes, mut moving) = (false, false, false);
-        for dpu in data.in_host.get(host).into_iter().flatten().filter_map(|node| data.nodes.get(node)) {
+        let here = data.in_host.get(host).into_iter().flatten().filter_map(|node| data.nodes.get(node));
+        let dpus = here.map(|dpu| {
             step();
             let owned = dpu.marks.owner.as_deref() == Some(tenant.as_str());
-            let settled = owned && dpu.marks.handover.is_none();
-            own |= settled;
-            takes |= settled && dpu.ready;
-            moving |= owned || listed;
-        }
-        let rivals = || data.claimants(host).any(|other| other != tenant);
-        match (takes, own) {
-            (true, _) => HostDpu::Ready,
-            (_, true) => HostDpu::NotReady,
-            _ if moving && !rivals() => HostDpu::HandingOver,
-            _ if listed => HostDpu::Absent,
-            _ => HostDpu::NotListed,
-        }
+            DpuInHost { owned, handing_over: dpu.marks.handover.is_some(), ready: dpu.ready }
+        });
+        HostDpu::of(dpus, listed, || data.claimants(host).any(|other| other != tenant))
     }
 
     /// What of a tenant's namespace has reached its limit.
