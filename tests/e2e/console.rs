@@ -57,7 +57,8 @@ impl Console {
         let io = hyper_util::rt::TokioIo::new(stream);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
         tokio::spawn(connection);
-        let request = Request::builder().uri(path).header(header::HOST, host).header(header::COOKIE, &self.cookie);
+        let request =
+            Request::builder().uri(path).header(header::HOST, host).header(header::COOKIE, &self.cookie);
         sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap()
     }
 
@@ -101,12 +102,15 @@ async fn a_browser_sees_every_view_of_what_there_is() {
     let args = [kubeconfig("kubeconfig", infra), kubeconfig("tenant-kubeconfig", tenant)];
     let console = Console::start(&args.each_ref().map(String::as_str)).await;
 
-    console.shows("/", &["installation", "outrigger-manager", "tenants (", "DPUs (", "certificates"]).await;
+    console.shows("/", &["installation", "MutatingWebhookConfiguration: ", "tenants (", "DPUs ("]).await;
     let rule = format!("{}/web", t.namespace);
     console.shows("/rules?tenant=console", &[&rule, "1 found"]).await;
-    console.shows("/missing?tenant=console", &["NoDPU", Cause::NoDpu.meaning(), Cause::NoDpu.platform_remedy()]).await;
+    console
+        .shows("/missing?tenant=console", &["NoDPU", Cause::NoDpu.meaning(), Cause::NoDpu.platform_remedy()])
+        .await;
     let (with, without) = (t.node("a"), t.node("b"));
-    let companions = console.shows("/companions?tenant=console", &["2 found", "Ready", "Unschedulable", "NoDPU"]).await;
+    let companions =
+        console.shows("/companions?tenant=console", &["2 found", "Ready", "Unschedulable", "NoDPU"]).await;
     assert!(companions.contains(&with) && companions.contains(&without), "{companions}");
     console.shows("/companions?tenant=console&cause=NoDPU", &["1 found", &without]).await;
     let dpu = format!("{with}-dpu1");
@@ -117,7 +121,9 @@ async fn a_browser_sees_every_view_of_what_there_is() {
     let workload = |name: &str| format!("/chain?tenant=console&workload={}/{name}", t.source);
     console.shows("/chain?tenant=console", &["/chain?tenant=console&amp;workload=", "/lonely"]).await;
     console.shows(&workload("web"), &["pass", "companion", "ready", "fits", &dpu]).await;
-    console.shows(&workload("lonely"), &["companion", "Pending", &format!("no DPU for host {without}")]).await;
+    console
+        .shows(&workload("lonely"), &["companion", "Pending", &format!("no DPU for host {without}")])
+        .await;
     console.shows(&workload("db"), &["no companion", "fail", "the rule wants &quot;web&quot;"]).await;
     console.shows(&workload("other"), &["there is no workload"]).await;
 
@@ -166,6 +172,8 @@ async fn a_user_with_few_rights_sees_what_these_allow_and_what_is_missing() {
     o.plane.tenant.reader(&t.source, "console-reader", &["pods", "workloadrules"], &file).unwrap();
     let console = Console::start(&[&kubeconfig("kubeconfig", &file)]).await;
     let workload = format!("/chain?workload={}/w", t.source);
-    console.shows(&workload, &["Rule", "/fw", "pass", &format!("only rules of {} may be read", t.source)]).await;
+    console
+        .shows(&workload, &["Rule", "/fw", "pass", &format!("only rules of {} may be read", t.source)])
+        .await;
     console.shows("/chain", &["with -n NAMESPACE those of one namespace are enough"]).await;
 }

@@ -60,7 +60,7 @@ fn pod_report(pod: &PodReport) -> Markup {
             li {
                 (state(grade, &format!("{}={} {}", told.kind, told.status, told.reason))) ": " (plain(&told.message))
                 @if !told.message.contains(&told.meaning) { " Means: " (plain(&told.meaning)) "." }
-                @if let Some(remedy) = told.remedy { " Remedy: " (remedy) "." }
+                @if let Some(remedy) = told.remedy.filter(|remedy| !told.message.ends_with(remedy)) { " Remedy: " (remedy) "." }
             }
         }
     };

@@ -147,7 +147,7 @@ impl Store {
         let mut state = self.state.lock();
         match result {
             Ok(data) => {
-                let at = Clock::system().wall().to_string();
+                let at = Clock::system().wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
                 state.reading = Reading { data: Some(Arc::new(data)), at, error: None };
             }
             Err(why) => state.reading.error = Some(why),
