@@ -7,8 +7,9 @@ use outrigger_core::companion::Observed;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::json::{list, text};
-use outrigger_core::progress::{DpuInHost, Facts, HostDpu, Progress, Stage, Wish};
+use outrigger_core::progress::{Facts, HostDpu, Progress, Stage, Wish};
 use outrigger_core::reason::Cause;
+use outrigger_manager::dpu::Dpu;
 use outrigger_runtime::pod::Pod;
 use serde_json::Value;
 
@@ -17,7 +18,7 @@ use crate::explain::view::told_workload;
 use crate::status::read::{ADMIN_RULE, NODE, POD, RULE, TENANT};
 use crate::status::report::{Report, RuleRow, TenantRow};
 use crate::status::sections::Grade;
-use crate::status::summary::{self, Dpu};
+use crate::status::summary;
 
 /// Most characters of a message that are kept.
 const MESSAGE: usize = 1024;
@@ -95,7 +96,7 @@ pub(super) struct Collector {
     tenants: BTreeMap<String, TenantEntry>,
     rules: Vec<RuleRow>,
     pods: Vec<PodEntry>,
-    dpus: Vec<Dpu>,
+    dpus: Vec<(String, Dpu)>,
     host_label: String,
     admin_namespace: String,
 }
@@ -133,7 +134,9 @@ impl Collector {
             kind if kind == POD.1 => self.pod(object),
             kind if kind == NODE.1 => {
                 let node: Option<Node> = serde_json::from_value(object.clone()).ok();
-                self.dpus.extend(node.and_then(|node| summary::dpu_of(&node, &self.host_label)));
+                let Some(node) = node else { return };
+                let dpu = Dpu::of(&node, &self.host_label);
+                self.dpus.extend(dpu.map(|dpu| (node.metadata.name.unwrap_or_default(), dpu)));
             }
             _ => {}
         }
@@ -220,7 +223,7 @@ fn shorten(text: &mut String) {
 /// Tenants and DPUs, as they are looked up.
 struct Fleet<'a> {
     tenants: &'a BTreeMap<String, TenantEntry>,
-    dpus: &'a [Dpu],
+    dpus: &'a [(String, Dpu)],
     /// Tenants by their namespaces.
     owners: BTreeMap<&'a str, &'a str>,
     in_host: BTreeMap<&'a str, Vec<&'a Dpu>>,
@@ -231,11 +234,13 @@ struct Fleet<'a> {
 }
 
 impl<'a> Fleet<'a> {
-    fn new(tenants: &'a BTreeMap<String, TenantEntry>, dpus: &'a [Dpu], is_complete: bool) -> Self {
+    fn new(tenants: &'a BTreeMap<String, TenantEntry>, dpus: &'a [(String, Dpu)], is_complete: bool) -> Self {
         let owners = tenants.iter().map(|(name, entry)| (entry.namespace.as_str(), name.as_str())).collect();
         let (mut in_host, mut listed) = (BTreeMap::<_, Vec<_>>::new(), BTreeMap::<_, Vec<_>>::new());
-        for dpu in dpus {
-            in_host.entry(dpu.host.as_str()).or_default().push(dpu);
+        for (_, dpu) in dpus {
+            if let Some(host) = &dpu.host {
+                in_host.entry(host.as_str()).or_default().push(dpu);
+            }
         }
         for (name, entry) in tenants {
             for host in &entry.hosts {
@@ -247,11 +252,7 @@ impl<'a> Fleet<'a> {
 
     /// These DPUs of a host, as far as a tenant may use them.
     fn verdict(&self, tenant: &str, host: &str, dpus: &[&Dpu]) -> HostDpu {
-        let dpus = dpus.iter().map(|dpu| DpuInHost {
-            owned: dpu.tenant == tenant,
-            handing_over: dpu.handed_over,
-            ready: dpu.ready && !dpu.cordoned,
-        });
+        let dpus = dpus.iter().map(|dpu| dpu.for_tenant(tenant));
         let listers = self.listed.get(host).map(Vec::as_slice).unwrap_or_default();
         HostDpu::of(dpus, listers.contains(&tenant), || listers.iter().any(|other| *other != tenant))
     }
@@ -297,19 +298,19 @@ impl<'a> Fleet<'a> {
             ready: 0,
         };
         let mut rows: Vec<HostRow> = Vec::with_capacity(self.dpus.len());
-        for dpu in self.dpus {
-            let listers = self.listed.get(dpu.host.as_str()).map(Vec::as_slice).unwrap_or_default();
-            let (tenant, cause) = match (dpu.tenant.as_str(), listers) {
-                ("", []) => ("", (!dpu.ready).then_some(Cause::DpuNotReady)),
-                ("", [one]) => (*one, self.verdict(one, &dpu.host, &[dpu]).cause()),
-                ("", _) => ("", Some(Cause::HostConflict)),
+        for (name, dpu) in self.dpus {
+            let (host, owner) = (dpu.host.as_deref().unwrap_or_default(), dpu.marks.owner.as_deref());
+            let listers = self.listed.get(host).map(Vec::as_slice).unwrap_or_default();
+            let not_ready = (!dpu.ready).then_some(Cause::DpuNotReady);
+            let (tenant, cause) = match (owner, listers) {
+                (None, []) => ("", not_ready),
+                (None, [one]) => (*one, self.verdict(one, host, &[dpu]).cause()),
+                (None, _) => ("", Some(Cause::HostConflict)),
                 // Without the list of Tenants nothing is known but what the Node says.
-                (owner, []) if !self.is_complete => {
-                    (owner, (!dpu.ready || dpu.cordoned).then_some(Cause::DpuNotReady))
-                }
-                (owner, _) => (owner, self.verdict(owner, &dpu.host, &[dpu]).cause()),
+                (Some(owner), []) if !self.is_complete => (owner, not_ready),
+                (Some(owner), _) => (owner, self.verdict(owner, host, &[dpu]).cause()),
             };
-            rows.push(row(&dpu.host, &dpu.name, tenant, cause));
+            rows.push(row(host, name, tenant, cause));
         }
         if self.is_complete {
             for (host, listers) in self.listed.iter().filter(|(host, _)| !self.in_host.contains_key(*host)) {

@@ -9,6 +9,7 @@ use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::json::{list, text};
 use outrigger_core::keys;
+use outrigger_core::reason::Cause;
 use outrigger_manager::companions::observe::{observe, observe_admin};
 use outrigger_runtime::expiry::Validity;
 use outrigger_runtime::pod::Pod;
@@ -16,6 +17,7 @@ use outrigger_runtime::probe;
 use serde_json::Value;
 
 use super::report::{CertificateRow, DpuRow, Policies, RuleRow, TenantRow};
+use crate::explain::TENANT_CONDITIONS;
 
 /// The policies that are shipped.
 const POLICIES: &str = include_str!("../../../../webhooks/policies.yaml");
@@ -39,8 +41,7 @@ pub(crate) fn tenant(object: &Value) -> TenantRow {
     let conditions = list(object, "/status/conditions").iter();
     let ready = conditions.filter(|condition| text(condition, "/type") == "Ready");
     let ready = ready.map(|condition| text(condition, "/status")).next().unwrap_or("Unknown").to_owned();
-    let (reason, message) =
-        problem(object, &["Accepted", "NamespaceReady", "HostsReady", "WithinLimits", "Ready"]);
+    let (reason, message) = problem(object, &TENANT_CONDITIONS);
     TenantRow {
         name: text(object, "/metadata/name").to_owned(),
         ready,
@@ -57,8 +58,8 @@ pub(crate) fn tenant(object: &Value) -> TenantRow {
 pub(crate) fn rule(object: &Value) -> RuleRow {
     let (mut reason, mut message) = problem(object, &["Accepted", "Synced", "Ready"]);
     if list(object, "/status/conditions").is_empty() {
-        "NoStatus".clone_into(&mut reason);
-        "nobody has reported its status yet: is the manager running?".clone_into(&mut message);
+        Cause::NoStatus.as_str().clone_into(&mut reason);
+        message = format!("{}: {}", Cause::NoStatus.meaning(), Cause::NoStatus.platform_remedy());
     }
     RuleRow {
         kind: text(object, "/kind").to_owned(),
@@ -109,47 +110,22 @@ pub(crate) fn companion(
     *counts.entry(namespace).or_default().entry(state(&observed)).or_default() += 1;
 }
 
-/// A Node that is a DPU.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Dpu {
-    pub(crate) name: String,
-    /// The host it sits in; empty: not labelled.
-    pub(crate) host: String,
-    /// Its tenant; empty: none.
-    pub(crate) tenant: String,
-    pub(crate) ready: bool,
-    pub(crate) cordoned: bool,
-    /// It is on its way to another tenant.
-    pub(crate) handed_over: bool,
-}
-
-/// The DPU that a Node is; `None` for other Nodes.
-pub(crate) fn dpu_of(node: &Node, host_label: &str) -> Option<Dpu> {
-    let labels = node.metadata.labels.as_ref()?;
-    let (host, tenant) = (labels.get(host_label), labels.get(keys::NODE_TENANT));
-    host.or(tenant)?;
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let spec = node.spec.as_ref();
-    let mut taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
-    Some(Dpu {
-        name: node.metadata.name.clone().unwrap_or_default(),
-        host: host.cloned().unwrap_or_default(),
-        tenant: tenant.cloned().unwrap_or_default(),
-        ready: conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True"),
-        cordoned: spec.and_then(|spec| spec.unschedulable) == Some(true),
-        handed_over: taints.any(|taint| taint.key == keys::HANDOVER),
-    })
-}
-
 /// Counts a Node under its owner. Other Nodes than DPUs aren't counted.
 pub(crate) fn dpu(node: &Node, host_label: &str, rows: &mut BTreeMap<String, DpuRow>) {
-    let Some(dpu) = dpu_of(node, host_label) else { return };
-    let tenant = dpu.tenant;
+    let labels = node.metadata.labels.as_ref();
+    let label = |key: &str| labels.and_then(|labels| labels.get(key));
+    if label(host_label).is_none() && label(keys::NODE_TENANT).is_none() {
+        return;
+    }
+    let tenant = label(keys::NODE_TENANT).cloned().unwrap_or_default();
     let row = rows.entry(tenant.clone()).or_insert_with(|| DpuRow { tenant, ..DpuRow::default() });
     row.dpus += 1;
-    row.ready += usize::from(dpu.ready);
-    row.cordoned += usize::from(dpu.cordoned);
-    row.handed_over += usize::from(dpu.handed_over);
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+    let mut conditions = conditions;
+    row.ready += usize::from(conditions.any(|c| c.type_ == "Ready" && c.status == "True"));
+    let Some(spec) = &node.spec else { return };
+    row.cordoned += usize::from(spec.unschedulable == Some(true));
+    row.handed_over += usize::from(spec.taints.iter().flatten().any(|taint| taint.key == keys::HANDOVER));
 }
 
 /// Compares the names of the policies and bindings that exist with the shipped ones.
