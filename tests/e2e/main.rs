@@ -8,6 +8,7 @@ mod admission;
 mod audit;
 mod claims;
 mod companions;
+mod console;
 mod control_plane;
 mod devices;
 mod diff;
