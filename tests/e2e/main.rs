@@ -35,4 +35,5 @@ mod skew;
 mod status;
 mod subjects;
 mod tenancy;
+mod unread;
 mod wrong_rules;

@@ -217,10 +217,29 @@ pub(crate) async fn client(cluster: &ClusterArgs, flag: &str) -> Result<Client, 
     cluster.client().await.map_err(|error| InputError::new(flag, format_args!("{error:#}")))
 }
 
+/// Kinds whose objects may not be read, so that nothing follows from the absence of one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Unread(BTreeSet<String>);
+
+impl Unread {
+    /// Whether objects of a kind may not be read.
+    pub(super) fn has(&self, kind: &str) -> bool {
+        self.0.contains(kind)
+    }
+}
+
+#[cfg(test)]
+impl From<&[&str]> for Unread {
+    fn from(kinds: &[&str]) -> Self {
+        Self(kinds.iter().map(|kind| (*kind).to_owned()).collect())
+    }
+}
+
 pub(crate) struct Reader {
     client: Client,
     objects: Vec<Object>,
     notes: Vec<String>,
+    unread: Unread,
     /// All that there is of devices has been read.
     devices: bool,
     claims: ClaimScope,
@@ -237,12 +256,18 @@ pub(crate) async fn is_infrastructure(client: &Client) -> Result<bool, InputErro
 
 impl Reader {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, objects: Vec::new(), notes: Vec::new(), devices: false, claims: ClaimScope::Given }
+        let (objects, notes, unread) = (Vec::new(), Vec::new(), Unread::default());
+        Self { client, objects, notes, unread, devices: false, claims: ClaimScope::Given }
     }
 
     /// The objects so far, and what couldn't be read.
     pub(crate) fn take(&mut self) -> (Vec<Object>, Vec<String>) {
         (std::mem::take(&mut self.objects), std::mem::take(&mut self.notes))
+    }
+
+    /// The kinds that may not be read.
+    pub(super) fn unread(&self) -> &Unread {
+        &self.unread
     }
 
     /// Puts objects back.
@@ -442,6 +467,7 @@ impl Reader {
         match self.list(resource, namespace, params).await {
             Ok(read) => read,
             Err(kube::Error::Api(status)) if status.code == 403 => {
+                self.unread.0.insert(resource.kind.clone());
                 self.notes.push(format!("may not be read, so what they say is missing: {}", status.message));
                 Ok(())
             }
