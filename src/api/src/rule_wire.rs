@@ -102,6 +102,7 @@ fn spec(data: &v1::RuleData, errors: &mut Vec<FieldError>) -> WorkloadRuleSpec {
         device_claims: device_claim::from_wire(&data.device_claims, errors),
         device_host_attribute: data.device_host_attribute.clone(),
         ordering: or(&data.ordering, Ordering::Parallel.as_str()),
+        linger_seconds: None,
         update_strategy: data.update_strategy.as_ref().map(update_strategy),
     }
 }

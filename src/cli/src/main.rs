@@ -12,6 +12,7 @@ mod crd;
 mod diff;
 mod explain;
 mod files;
+mod linger;
 mod node;
 mod program;
 mod reference;
