@@ -18,6 +18,7 @@ mod identity;
 mod large;
 mod leaks;
 mod lifecycle;
+mod linger;
 mod machines;
 mod monitoring;
 mod nodes;
