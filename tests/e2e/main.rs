@@ -33,5 +33,6 @@ mod rules;
 mod second_webhook;
 mod skew;
 mod status;
+mod subjects;
 mod tenancy;
 mod wrong_rules;

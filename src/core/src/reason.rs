@@ -29,6 +29,8 @@ pub enum Subject {
     Dpu,
     /// A guest of a Machine.
     Guest,
+    /// A namespace that is offloaded.
+    Offloading,
     /// The connection of the tenant's agent to the manager.
     Link,
 }
@@ -43,6 +45,7 @@ impl Subject {
         Self::Claim,
         Self::Dpu,
         Self::Guest,
+        Self::Offloading,
         Self::Link,
     ];
 
@@ -56,6 +59,7 @@ impl Subject {
             Self::Claim => "Claims",
             Self::Dpu => "DPUs",
             Self::Guest => "Guests of Machines",
+            Self::Offloading => "Offloaded namespaces",
             Self::Link => "Connections of agents",
         }
     }

@@ -17,6 +17,7 @@ mod args;
 pub mod companions;
 mod conditions;
 mod context;
+pub mod dpu;
 mod events;
 #[cfg(test)]
 mod fixtures;

@@ -1,7 +1,7 @@
 //! `outrigger claims`
 
 mod print;
-mod report;
+pub(crate) mod report;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -4,7 +4,8 @@ use std::io::{Result, Write};
 
 use anstyle::{AnsiColor, Style};
 
-use super::report::{Claim, Phase, Report};
+use super::report::{Claim, Device, Phase, Report};
+use crate::explain::print::line;
 use crate::style::{BOLD, ODD};
 
 const HEADS: [&str; 7] = ["CLAIM", "STATE", "NODE", "DEVICES", "PODS", "RULE", "WORKLOAD"];
@@ -36,20 +37,26 @@ fn table(claims: &[Claim], out: &mut impl Write) -> Result<()> {
         let cells = rows.iter().filter_map(|row| row.get(i)).map(|cell| cell.chars().count());
         cells.chain(HEADS.get(i).map(|head| head.len())).max().unwrap_or_default()
     };
-    let line = |row: &[&str]| {
+    let joined = |row: &[&str]| {
         let cells = row.iter().enumerate().map(|(i, cell)| format!("{cell:width$}", width = width(i)));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
-    writeln!(out, "{}", line(&HEADS))?;
+    writeln!(out, "{}", joined(&HEADS))?;
     for (row, claim) in rows.iter().zip(claims) {
         let style = match claim.state {
             Phase::Pending => AnsiColor::Yellow.on_default(),
             _ => Style::new(),
         };
         let row: Vec<&str> = row.iter().map(String::as_str).collect();
-        writeln!(out, "{style}{}{style:#}", line(&row))?;
+        writeln!(out, "{style}{}{style:#}", joined(&row))?;
         if let Some(reason) = &claim.reason {
             writeln!(out, "    {reason}")?;
+        }
+        for device in claim.devices.iter().filter(|device| !device.more().is_empty()) {
+            writeln!(out, "    {}: {}", device.path(), line(&device.more()))?;
+        }
+        if !claim.former_pods.is_empty() {
+            writeln!(out, "    reserved for Pods that are gone: {}", claim.former_pods.join(", "))?;
         }
     }
     Ok(())
@@ -57,8 +64,7 @@ fn table(claims: &[Claim], out: &mut impl Write) -> Result<()> {
 
 fn cells(claim: &Claim) -> [String; 7] {
     let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
-    let devices: Vec<String> =
-        claim.devices.iter().map(|d| format!("{}/{}/{}", d.driver, d.pool, d.device)).collect();
+    let devices: Vec<String> = claim.devices.iter().map(Device::path).collect();
     [
         claim.name.clone(),
         claim.state.as_str().to_owned(),

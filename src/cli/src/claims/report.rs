@@ -2,6 +2,7 @@
 
 use outrigger_core::map::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Not;
 
 use outrigger_core::json::{list, text};
 use outrigger_core::{device, keys};
@@ -19,38 +20,153 @@ pub(super) struct Report {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Claim {
-    pub(super) tenant: String,
-    pub(super) namespace: String,
-    pub(super) name: String,
-    pub(super) state: Phase,
+pub(crate) struct Claim {
+    pub(crate) tenant: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) state: Phase,
     /// Why it is pending, as far as that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// The Node that the devices are on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) node: Option<String>,
-    pub(super) devices: Vec<Device>,
+    pub(crate) node: Option<String>,
+    pub(crate) devices: Vec<Device>,
     /// Names of the Pods that it is reserved for, or that would use it.
-    pub(super) pods: Vec<String>,
+    pub(crate) pods: Vec<String>,
+    /// Names of Pods that it is reserved for and that don't exist any longer. A Pod of that name is another one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) former_pods: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) rule: Option<String>,
+    pub(crate) rule: Option<String>,
     /// The workload as its label value.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) workload: Option<String>,
+    pub(crate) workload: Option<String>,
 }
 
-/// A device that a claim was given.
+/// A device that a claim was given (`status.allocation.devices.results`), and what its driver says of it (`status.devices`).
 #[derive(Debug, Serialize)]
-pub(super) struct Device {
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Device {
     pub(super) request: String,
     pub(super) driver: String,
     pub(super) pool: String,
     pub(super) device: String,
+    /// The share of a device that several claims share.
+    #[serde(rename = "shareID", skip_serializing_if = "String::is_empty")]
+    pub(super) share_id: String,
+    /// It is used beside whoever else has it.
+    #[serde(skip_serializing_if = "Not::not")]
+    pub(super) admin_access: bool,
+    /// What the claim takes of a shared device.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) consumed_capacity: BTreeMap<String, String>,
+    /// What the driver says; empty where it says nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) conditions: Vec<DeviceCondition>,
+    /// The network interface that it is, and its addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) network: Option<Network>,
+}
+
+/// A condition of a device, written by its driver.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct DeviceCondition {
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) status: String,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    pub(crate) last_transition_time: String,
+}
+
+/// The network data of a device.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Network {
+    interface: String,
+    ips: Vec<String>,
+    hardware_address: String,
+}
+
+impl Device {
+    /// Driver, pool and name.
+    pub(crate) fn path(&self) -> String {
+        format!("{}/{}/{}", self.driver, self.pool, self.device)
+    }
+
+    /// `told`: `status.devices` of the claim.
+    fn of(result: &Value, told: &[Value]) -> Self {
+        let part = |pointer: &str| text(result, pointer).to_owned();
+        let same = |device: &&Value| {
+            ["/driver", "/pool", "/device", "/shareID"]
+                .iter()
+                .all(|part| text(device, part) == text(result, part))
+        };
+        let told = told.iter().find(same).unwrap_or(&Value::Null);
+        let capacity = result.get("consumedCapacity").and_then(Value::as_object).into_iter().flatten();
+        let network = told.get("networkData").filter(|network| network.is_object()).map(|network| Network {
+            interface: text(network, "/interfaceName").to_owned(),
+            ips: list(network, "/ips").iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            hardware_address: text(network, "/hardwareAddress").to_owned(),
+        });
+        Self {
+            request: part("/request"),
+            driver: part("/driver"),
+            pool: part("/pool"),
+            device: part("/device"),
+            share_id: part("/shareID"),
+            admin_access: result["adminAccess"] == true,
+            consumed_capacity: capacity
+                .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
+                .collect(),
+            conditions: list(told, "/conditions").iter().map(DeviceCondition::of).collect(),
+            network,
+        }
+    }
+
+    /// What is known of it besides its path, for people; empty for nothing.
+    pub(crate) fn more(&self) -> String {
+        let mut all = Vec::new();
+        if !self.share_id.is_empty() {
+            all.push(format!("share {}", self.share_id));
+        }
+        if self.admin_access {
+            all.push("admin access".to_owned());
+        }
+        all.extend(self.consumed_capacity.iter().map(|(name, value)| format!("{name} {value}")));
+        if let Some(Network { interface, ips, hardware_address }) = &self.network {
+            let parts =
+                [interface.as_str(), hardware_address].into_iter().chain(ips.iter().map(String::as_str));
+            all.extend(parts.filter(|part| !part.is_empty()).map(str::to_owned));
+        }
+        all.extend(self.conditions.iter().map(DeviceCondition::brief));
+        all.join(", ")
+    }
+}
+
+impl DeviceCondition {
+    fn of(condition: &Value) -> Self {
+        let part = |pointer: &str| text(condition, pointer).to_owned();
+        Self {
+            kind: part("/type"),
+            status: part("/status"),
+            reason: part("/reason"),
+            message: part("/message"),
+            last_transition_time: part("/lastTransitionTime"),
+        }
+    }
+
+    fn brief(&self) -> String {
+        let Self { kind, status, reason, message, .. } = self;
+        let words = format!("{kind} {status} {reason} {message}");
+        words.trim_end().to_owned()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     /// It has no devices.
     Pending,
     /// It has devices, and no Pod uses them.
@@ -63,7 +179,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    pub(super) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
             Self::Allocated => "allocated",
@@ -121,8 +237,7 @@ impl Report {
         notes: Vec<String>,
     ) -> Result<Self, InputError> {
         let meant = namespaces(state, tenant, namespace)?;
-        let classes: BTreeSet<&str> =
-            state.of(keys::DEVICE_GROUP, "DeviceClass").map(|class| class.name.as_str()).collect();
+        let classes = classes(state);
         let mut pods: HashMap<&str, Vec<&Object>> = HashMap::default();
         for pod in state.of("", "Pod") {
             pods.entry(&pod.namespace).or_default().push(pod);
@@ -140,16 +255,39 @@ impl Report {
     }
 }
 
+/// The claim of a namespace with this name; `None` where there is none. Whose the namespace is doesn't matter.
+pub(crate) fn one(state: &State, namespace: &str, name: &str) -> Option<Claim> {
+    let object = state
+        .of(keys::DEVICE_GROUP, "ResourceClaim")
+        .find(|claim| claim.namespace_or_default() == namespace && claim.name == name)?;
+    let pods: Vec<&Object> =
+        state.of("", "Pod").filter(|pod| pod.namespace_or_default() == namespace).collect();
+    let labels = state.namespace_labels(namespace).unwrap_or_default();
+    let tenant = labels.get(keys::TENANT).copied().unwrap_or_default();
+    Some(claim(object, tenant, &pods, &classes(state)))
+}
+
+/// The names of the DeviceClasses.
+fn classes(state: &State) -> BTreeSet<&str> {
+    state.of(keys::DEVICE_GROUP, "DeviceClass").map(|class| class.name.as_str()).collect()
+}
+
 /// One claim. `pods`: those of its namespace. `classes`: the names of all DeviceClasses, empty where they aren't known.
 fn claim(object: &Object, tenant: &str, pods: &[&Object], classes: &BTreeSet<&str>) -> Claim {
     let value = &object.value;
     let owner = owner(value);
     let using: Vec<&&Object> = pods.iter().filter(|pod| uses(pod, object, owner)).collect();
-    let reserved: Vec<&str> = list(value, "/status/reservedFor")
-        .iter()
-        .filter(|user| text(user, "/resource") == "pods")
-        .map(|user| text(user, "/name"))
-        .collect();
+    let users = list(value, "/status/reservedFor").iter().filter(|user| text(user, "/resource") == "pods");
+    let mut reserved = Vec::new();
+    let mut former = Vec::new();
+    for user in users {
+        let (name, uid) = (text(user, "/name"), text(user, "/uid"));
+        // Where Pods aren't known, those that it is reserved for are taken to exist.
+        match pods.iter().find(|pod| pod.name == name).map(|pod| text(&pod.value, "/metadata/uid")) {
+            Some(other) if !other.is_empty() && other != uid => former.push(name.to_owned()),
+            _ => reserved.push(name),
+        }
+    }
     let names: BTreeSet<&str> =
         reserved.iter().copied().chain(using.iter().map(|pod| pod.name.as_str())).chain(owner).collect();
     // A claim that several Pods share belongs to none of them.
@@ -172,7 +310,7 @@ fn claim(object: &Object, tenant: &str, pods: &[&Object], classes: &BTreeSet<&st
         Phase::Deleting
     } else if !allocated {
         Phase::Pending
-    } else if reserved.is_empty() {
+    } else if reserved.is_empty() && former.is_empty() {
         Phase::Allocated
     } else if reserved.iter().any(running) {
         Phase::InUse
@@ -180,12 +318,7 @@ fn claim(object: &Object, tenant: &str, pods: &[&Object], classes: &BTreeSet<&st
         Phase::Reserved
     };
     let devices = list(value, "/status/allocation/devices/results");
-    let device = |result: &Value| Device {
-        request: text(result, "/request").to_owned(),
-        driver: text(result, "/driver").to_owned(),
-        pool: text(result, "/pool").to_owned(),
-        device: text(result, "/device").to_owned(),
-    };
+    let told = list(value, "/status/devices");
     Claim {
         tenant: tenant.to_owned(),
         namespace: object.namespace.clone(),
@@ -193,10 +326,11 @@ fn claim(object: &Object, tenant: &str, pods: &[&Object], classes: &BTreeSet<&st
         state,
         reason: (state == Phase::Pending).then(|| why(value, &using, classes)).flatten(),
         node: node(value, &using),
-        devices: devices.iter().map(device).collect(),
+        devices: devices.iter().map(|result| Device::of(result, told)).collect(),
         rule: label(keys::RULE),
         workload: label(keys::WORKLOAD),
         pods: names.into_iter().map(str::to_owned).collect(),
+        former_pods: former,
     }
 }
 

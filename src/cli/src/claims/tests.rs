@@ -149,3 +149,47 @@ fn only_the_claims_that_are_meant() {
     print::report(&Report { notes: vec!["a note".into()], claims: Vec::new() }, &mut text).unwrap();
     assert!(String::from_utf8(text).unwrap().ends_with("no claims\n"));
 }
+
+#[test]
+fn a_pod_of_the_same_name_is_not_the_one_that_the_claim_is_reserved_for() {
+    let pod =
+        |uid: &str| object("Pod", "p", json!({"metadata": {"uid": uid}, "status": {"phase": "Running"}}));
+    let same = one(&[claim("c", reserved("p")), pod("u")]);
+    assert_eq!((same.state, same.former_pods.len()), (Phase::InUse, 0));
+    let other = one(&[claim("c", reserved("p")), pod("v")]);
+    assert_eq!((other.state, other.former_pods.as_slice()), (Phase::Reserved, &["p".to_owned()][..]));
+    assert!(other.pods.is_empty(), "{:?}", other.pods);
+}
+
+#[test]
+fn what_a_driver_says_of_a_device_is_shown_at_that_device() {
+    let mut made = reserved("p");
+    let results = &mut made["status"]["allocation"]["devices"]["results"];
+    results[0]["shareID"] = json!("s1");
+    results[0]["adminAccess"] = json!(true);
+    results[0]["consumedCapacity"] = json!({"memory": "1Gi"});
+    let device = json!({"driver": "crypto.example.com", "pool": "dpu", "device": "c1", "shareID": "s1",
+        "conditions": [{"type": "Ready", "status": "False", "reason": "Reset", "message": "resets",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+        "networkData": {"interfaceName": "net1", "ips": ["10.0.0.1/24"], "hardwareAddress": "aa:bb"}});
+    let mut another = device.clone();
+    another["shareID"] = json!("s2");
+    another["conditions"][0]["message"] = json!("of another share");
+    made["status"]["devices"] = json!([another, device]);
+    let found = one(&[claim("c", made)]);
+    assert_eq!(
+        found.devices[0].more(),
+        "share s1, admin access, memory 1Gi, net1, aa:bb, 10.0.0.1/24, Ready False Reset resets"
+    );
+    let json = serde_json::to_value(&found).unwrap();
+    assert_eq!(
+        (&json["devices"][0]["shareID"], &json["devices"][0]["network"]["ips"][0]),
+        (&json!("s1"), &json!("10.0.0.1/24"))
+    );
+
+    let plain = serde_json::to_value(one(&[claim("c", reserved("p"))])).unwrap();
+    assert_eq!(
+        plain["devices"],
+        json!([{"request": "d", "driver": "crypto.example.com", "pool": "dpu", "device": "c1"}])
+    );
+}

@@ -177,6 +177,11 @@ pub(crate) fn with_kind(resource: &ApiResource, object: DynamicObject) -> serde_
     serde_json::to_value(DynamicObject { types: Some(types), ..object })
 }
 
+/// The one object of this name.
+pub(super) fn named(name: &str) -> ListParams {
+    ListParams::default().fields(&format!("metadata.name={name}"))
+}
+
 fn unread(resource: &ApiResource, error: kube::Error) -> InputError {
     InputError::new(format_args!("the cluster's {}", resource.plural), error)
 }

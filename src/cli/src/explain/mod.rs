@@ -6,11 +6,13 @@ mod devices;
 pub(crate) mod explanation;
 pub(crate) mod live;
 mod pod;
-mod print;
+pub(crate) mod print;
 mod report;
+mod subject;
 mod told;
 pub(crate) mod view;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -19,6 +21,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use outrigger_webhook::settings::AdmissionArgs;
 use pod::PodArgs;
 use report::Report;
+use serde::Serialize;
+use subject::SubjectArgs;
+pub(crate) use subject::TENANT_CONDITIONS;
 use view::{View, ViewArgs};
 
 use crate::companion::PodName;
@@ -77,6 +82,33 @@ enum ExplainCommand {
     /// applied), step by step, and about the Pod as it is stored. Policies that apply are named. Nothing is changed. Exit
     /// codes: 0 explained, 1 there is no such Pod, 2 an input could not be read, 3 admission would refuse the Pod now.
     Pod(Box<PodArgs>),
+
+    /// Explain the state of a Tenant: its conditions and the stream of its agent.
+    ///
+    /// It names what is wrong, the cause first, with what it means, what the tenant and the platform can do, and since when. Exit
+    /// codes: 0 explained, 1 there is no such Tenant, 2 an input could not be read.
+    Tenant(Box<SubjectArgs>),
+
+    /// Explain whether a host's DPUs take companions, and of which tenant.
+    ///
+    /// NAME is that of a host, or of a DPU's Node. It names the DPUs in the host, whose they are, whether they are ready, and what
+    /// is wrong for each tenant. Exit codes: 0 explained, 1 there is no such host or DPU, 2 an input could not be read.
+    Host(Box<SubjectArgs>),
+
+    /// Explain the state of a Machine: its slots, its nodes, and guests that wait.
+    ///
+    /// Exit codes: 0 explained, 1 there is no such Machine, 2 an input could not be read.
+    Machine(Box<SubjectArgs>),
+
+    /// Explain whether the Pods of a namespace may run on virtual nodes, and on which.
+    ///
+    /// Exit codes: 0 explained, 1 there is no such namespace, 2 an input could not be read.
+    Namespace(Box<SubjectArgs>),
+
+    /// Explain the state of a ResourceClaim: its devices, what their drivers say, and for whom it is.
+    ///
+    /// Exit codes: 0 explained, 1 there is no such claim, 2 an input could not be read.
+    Claim(Box<SubjectArgs>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -87,12 +119,24 @@ enum Output {
     Json,
 }
 
+/// One fact about what is explained.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Fact {
+    name: Cow<'static, str>,
+    value: String,
+}
+
 impl ExplainArgs {
     /// Exit code 1: one rule and one workload were named, and they have no companion.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         match &self.command {
             Some(ExplainCommand::Audit(args)) => return args.run(),
             Some(ExplainCommand::Pod(args)) => return args.run(),
+            Some(ExplainCommand::Tenant(args)) => return args.run(subject::Kind::Tenant),
+            Some(ExplainCommand::Host(args)) => return args.run(subject::Kind::Host),
+            Some(ExplainCommand::Machine(args)) => return args.run(subject::Kind::Machine),
+            Some(ExplainCommand::Namespace(args)) => return args.run(subject::Kind::Namespace),
+            Some(ExplainCommand::Claim(args)) => return args.run(subject::Kind::Claim),
             None => {}
         }
         let admin = self.admission.admin_namespaces();

@@ -2,6 +2,7 @@
 
 use std::io::{Result, Write};
 
+use super::audit::cut;
 use super::live::RulesKnown;
 use super::report::{Report, RuleReport, State, WorkloadReport};
 use super::told::{EventReport, Gate, NO_CONDITION, PodReport, Told};
@@ -9,6 +10,14 @@ use crate::explain::allocation::{ClaimPhase, ClaimReport};
 use crate::explain::explanation::{CompanionOutcome, Finding, Placement, Term};
 use crate::rules::RuleKind;
 use crate::style::{BAD, BOLD, DIM, GOOD, ODD};
+
+/// Most characters of a text or a value. Node affinity can have a megabyte; JSON has all of it.
+const MAX_LINE: usize = 4096;
+
+/// A text on one line that changes no terminal.
+pub(crate) fn line(text: &str) -> String {
+    cut(&text.replace('\n', " "), MAX_LINE)
+}
 
 /// Writes all of it.
 pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use outrigger_core::json::{list, text};
 use outrigger_core::keys;
+use outrigger_core::reason::Cause;
 use outrigger_manager::companions::observe::{observe, observe_admin};
 use outrigger_runtime::expiry::Validity;
 use outrigger_runtime::pod::Pod;
@@ -13,6 +14,7 @@ use outrigger_runtime::probe;
 use serde_json::Value;
 
 use super::report::{CertificateRow, DpuRow, Policies, RuleRow, TenantRow};
+use crate::explain::TENANT_CONDITIONS;
 
 /// The policies that are shipped.
 const POLICIES: &str = include_str!("../../../../webhooks/policies.yaml");
@@ -36,8 +38,7 @@ pub(super) fn tenant(object: &Value) -> TenantRow {
     let conditions = list(object, "/status/conditions").iter();
     let ready = conditions.filter(|condition| text(condition, "/type") == "Ready");
     let ready = ready.map(|condition| text(condition, "/status")).next().unwrap_or("Unknown").to_owned();
-    let (reason, message) =
-        problem(object, &["Accepted", "NamespaceReady", "HostsReady", "WithinLimits", "Ready"]);
+    let (reason, message) = problem(object, &TENANT_CONDITIONS);
     TenantRow {
         name: text(object, "/metadata/name").to_owned(),
         ready,
@@ -54,8 +55,8 @@ pub(super) fn tenant(object: &Value) -> TenantRow {
 pub(super) fn rule(object: &Value) -> RuleRow {
     let (mut reason, mut message) = problem(object, &["Accepted", "Synced", "Ready"]);
     if list(object, "/status/conditions").is_empty() {
-        "NoStatus".clone_into(&mut reason);
-        "nobody has reported its status yet: is the manager running?".clone_into(&mut message);
+        Cause::NoStatus.as_str().clone_into(&mut reason);
+        message = format!("{}: {}", Cause::NoStatus.meaning(), Cause::NoStatus.platform_remedy());
     }
     RuleRow {
         kind: text(object, "/kind").to_owned(),

@@ -85,6 +85,9 @@ causes! {
     Untried = "Untried", Rule, Platform,
         "The API server has not said yet whether it takes the template",
         "wait", "check that the API server and the webhook can be reached";
+    NoStatus = "NoStatus", Tenant, Platform,
+        "Nobody has reported the object's status yet",
+        "wait, or ask the platform", "check that a manager runs, and look at its log";
     NoStream = "NoStream", Tenant, Platform,
         "The tenant's agent has not connected yet",
         "start the agent, and look at its log", "check that agents reach the manager";
@@ -145,6 +148,9 @@ causes! {
     ClaimInUse = "ClaimInUse", Claim, Tenant,
         "The former claim is being deleted and waits for the Pods that use it",
         "delete those Pods", "delete those Pods";
+    DeviceNotReady = "DeviceNotReady", Claim, Platform,
+        "The driver of a device says that it isn't ready",
+        "wait, or delete the Pod so that it gets another device", "look at the log of the driver";
     ClaimNotAllocated = "ClaimNotAllocated", Claim, Tenant,
         "The claim has no device yet",
         "start a Pod that uses the claim: devices are allocated when it is scheduled", "look at the devices that are published";
@@ -196,6 +202,17 @@ causes! {
     Failure = "Failure", Guest, Platform,
         "A Machine or its pool is not as it should be",
         "nothing", "look at its condition Ready, which names the problems";
+    OffloadingInvalid = "OffloadingInvalid", Offloading, Platform,
+        "The NamespaceOffloading is invalid, so Pods of its namespace are refused",
+        "correct the fields that are named", "correct the fields that are named";
+    NoClusterSelected = "NoClusterSelected", Offloading, Platform,
+        "No virtual node is selected, so Pods that have to run on one stay Pending",
+        "compare spec.clusterSelector with the labels of the virtual nodes",
+        "label the virtual nodes, or look at why there are none";
+    NotOffloaded = "NotOffloaded", Offloading, Platform,
+        "The namespace doesn't have the label that makes admission offload its Pods",
+        "wait: the controller of NamespaceOffloadings writes the label",
+        "look at the log of that controller";
     ManagerUnreachable = "ManagerUnreachable", Link, Agent,
         "The infrastructure cluster's manager hasn't said yet how the companion is",
         "look at the agent's log, which says whether the manager can be reached", "check that agents reach the manager";

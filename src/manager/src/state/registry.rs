@@ -10,17 +10,17 @@ use kube::ResourceExt;
 use outrigger_api::Tenant;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
-use outrigger_core::keys;
-use outrigger_core::progress::{DpuInHost, HostDpu};
+use outrigger_core::progress::HostDpu;
 use outrigger_core::quantity::Quantity;
 use outrigger_core::steps::step;
-use outrigger_core::tenant::nodes::{HostClaims, Marks, Ownership};
+use outrigger_core::tenant::nodes::{HostClaims, Ownership};
 use outrigger_core::tenant::{self, Identity};
 use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
 use tonic::Status;
 
 use super::listeners::{Listener, Listeners, Topic};
+use crate::dpu::Dpu;
 use crate::identity::Caller;
 
 /// What is known of tenants and DPUs. One for the whole process.
@@ -82,18 +82,6 @@ pub(crate) struct Touched {
     pub nodes: Vec<String>,
     /// Tenants whose namespace or status may have.
     pub tenants: BTreeSet<TenantId>,
-}
-
-/// A Node that is in some host, or that carries Outrigger's marks.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Dpu {
-    pub host: Option<String>,
-    pub marks: Marks,
-    /// Its Node is ready and takes new Pods.
-    pub ready: bool,
-    /// All taints, as the API has them.
-    pub taints: Vec<serde_json::Value>,
-    pub resource_version: String,
 }
 
 /// What follows from a change of a Node.
@@ -180,8 +168,7 @@ impl Registry {
         let here = data.in_host.get(host).into_iter().flatten().filter_map(|node| data.nodes.get(node));
         let dpus = here.map(|dpu| {
             step();
-            let owned = dpu.marks.owner.as_deref() == Some(tenant.as_str());
-            DpuInHost { owned, handing_over: dpu.marks.handover.is_some(), ready: dpu.ready }
+            dpu.for_tenant(tenant.as_str())
         });
         HostDpu::of(dpus, listed, || data.claimants(host).any(|other| other != tenant))
     }
@@ -303,7 +290,7 @@ impl Registry {
 
     /// A Node exists, or is deleted.
     pub(crate) fn node(&self, name: &str, node: Option<&Node>) -> NodeChange {
-        let new = node.and_then(|node| self.dpu_of(node)).map(Arc::new);
+        let new = node.and_then(|node| Dpu::of(node, &self.host_label)).map(Arc::new);
         let mut data = self.data.write();
         let RegistryData { nodes, in_host, of_owner, .. } = &mut *data;
         let old = match &new {
@@ -340,36 +327,6 @@ impl Registry {
         };
         let changed = before.unwrap_or_default() != quota;
         (namespace, changed)
-    }
-
-    fn dpu_of(&self, node: &Node) -> Option<Dpu> {
-        let host = node.labels().get(&self.host_label).filter(|host| !host.is_empty()).cloned();
-        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-        let mut marks = Marks { owner: node.labels().get(keys::NODE_TENANT).cloned(), ..Marks::default() };
-        for taint in taints {
-            let value = taint.value.clone().unwrap_or_default();
-            match (taint.key.as_str(), taint.effect.as_str()) {
-                (keys::TENANT, "NoSchedule") => {
-                    marks.tainted_for.insert(value);
-                }
-                (keys::HANDOVER, "NoSchedule") => marks.handover = Some(value),
-                (keys::TENANT | keys::HANDOVER, _) => marks.untidy = true,
-                _ => {}
-            }
-        }
-        if host.is_none() && marks == Marks::default() {
-            return None;
-        }
-        let status = node.status.as_ref().and_then(|status| status.conditions.as_deref());
-        let ready = status.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
-        let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default();
-        Some(Dpu {
-            host,
-            marks,
-            ready: ready && !cordoned,
-            taints: taints.iter().filter_map(|taint| serde_json::to_value(taint).ok()).collect(),
-            resource_version: node.resource_version().unwrap_or_default(),
-        })
     }
 }
 

@@ -19,8 +19,9 @@ use tokio::time::Instant;
 use tracing::info;
 
 use crate::context::Context;
+use crate::dpu::Dpu;
 use crate::state::TenantStates;
-use crate::state::registry::{Dpu, Registry};
+use crate::state::registry::Registry;
 use crate::worker::Action;
 use crate::writes::{self, found, only};
 

@@ -2,13 +2,11 @@
 
 use std::io::{Result, Write};
 
-use super::super::audit::{Decider, cut, decider};
+use super::super::audit::{Decider, decider};
+use super::super::print::line;
 use super::report::{Refusal, Report, Verdict};
 use super::roles::{Role, RoleKind};
 use crate::style::{BAD, BOLD, ODD};
-
-/// Most characters of a text or a value. Node affinity can have a megabyte; JSON has all of it.
-const MAX_LINE: usize = 4096;
 
 /// Writes all of it.
 pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
@@ -61,11 +59,6 @@ pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
         writeln!(out, "  {} ({}){unless}", policy.policy, policy.actions.join(", "))?;
     }
     Ok(())
-}
-
-/// A text on one line that changes no terminal.
-fn line(text: &str) -> String {
-    cut(&text.replace('\n', " "), MAX_LINE)
 }
 
 fn one_role(role: &Role, out: &mut impl Write) -> Result<()> {

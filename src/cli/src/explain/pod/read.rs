@@ -15,7 +15,7 @@ use outrigger_core::keys;
 use outrigger_runtime::cluster::ClusterArgs;
 use serde_json::Value;
 
-use super::super::live::{Reader, client};
+use super::super::live::{Reader, client, named};
 use super::written::controller;
 use crate::companion::PodName;
 use crate::files::{InputError, Object};
@@ -53,11 +53,6 @@ pub(super) async fn state(cluster: &ClusterArgs, name: &PodName) -> Result<(Stat
     let (objects, more) = reader.take();
     notes.extend(more);
     Ok((State::new(objects), notes))
-}
-
-/// The one object of this name.
-fn named(name: &str) -> ListParams {
-    ListParams::default().fields(&format!("metadata.name={name}"))
 }
 
 /// Reads the object that controls a Pod, where it is of a kind that has a template. Rules are read anyway.

@@ -9,6 +9,7 @@ use outrigger_core::{companion, keys, machine};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::super::Fact;
 use super::super::audit::Decider;
 use crate::admission::Admission;
 
@@ -43,13 +44,6 @@ pub(super) struct Role {
     pub(super) problems: Vec<String>,
 }
 
-/// One fact.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Fact {
-    pub(super) name: &'static str,
-    pub(super) value: String,
-}
-
 /// What a Pod is, and by which rule.
 #[derive(Debug)]
 pub(super) struct Roles {
@@ -81,7 +75,7 @@ impl Role {
     /// Adds a fact, if it has a value.
     fn fact(&mut self, name: &'static str, value: &str) {
         if !value.is_empty() {
-            self.facts.push(Fact { name, value: truncate(value, MAX_VALUE).into_owned() });
+            self.facts.push(Fact { name: name.into(), value: truncate(value, MAX_VALUE).into_owned() });
         }
     }
 

@@ -1,0 +1,131 @@
+//! `outrigger explain tenant`, `host`, `machine`, `namespace`, `claim`: the state of one object, the first thing that is wrong with it, and
+//! what would have to change.
+//!
+//! What the manager says in conditions is repeated in its words. What follows from objects is decided by the product's own functions.
+
+mod claim;
+mod host;
+mod machine;
+mod offloading;
+mod print;
+mod report;
+mod tenant;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use outrigger_runtime::cluster::ClusterArgs;
+use outrigger_webhook::settings::AdmissionArgs;
+use report::Report;
+pub(crate) use tenant::TENANT_CONDITIONS;
+
+use super::live::{Reader, client};
+use super::{Output, live};
+use crate::companion::PodName;
+use crate::files::{InputError, print_json};
+use crate::state::State;
+
+/// What is explained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Tenant,
+    Host,
+    Machine,
+    Namespace,
+    Claim,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct SubjectArgs {
+    /// Its name.
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// Its namespace, for a ResourceClaim; all others have none.
+    #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
+    namespace: String,
+
+    /// File or directory with objects: Tenants, Nodes, Machines, NamespaceOffloadings, Namespaces, Pods. May be given several times; -
+    /// is standard input. Without it: read from a cluster.
+    #[arg(short, long = "filename", value_name = "FILE")]
+    filename: Vec<PathBuf>,
+
+    /// Output format.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Output,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+
+    #[command(flatten)]
+    admission: AdmissionArgs,
+}
+
+impl SubjectArgs {
+    /// Exit code 1: there is no such object.
+    pub(super) fn run(&self, kind: Kind) -> anyhow::Result<ExitCode> {
+        let (state, notes) = if self.filename.is_empty() {
+            live::wait(self.read(kind))?
+        } else {
+            (State::read(&self.filename)?, Vec::new())
+        };
+        let Some(report) = self.report(kind, &state, notes)? else {
+            let place = if self.filename.is_empty() { "the cluster" } else { "--filename" };
+            writeln!(anstream::stderr(), "{place}: there is no {} {}", kind.what(), self.name)?;
+            return Ok(ExitCode::FAILURE);
+        };
+        match self.output {
+            Output::Json => print_json(&report)?,
+            Output::Text => print::report(&report, &mut anstream::stdout().lock())?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Reads what concerns the object. What may not be read is noted.
+    async fn read(&self, kind: Kind) -> Result<(State, Vec<String>), InputError> {
+        let mut reader = Reader::new(client(&self.cluster, "--kubeconfig").await?);
+        match kind {
+            Kind::Tenant => tenant::read(&mut reader).await?,
+            Kind::Host => host::read(&mut reader).await?,
+            Kind::Machine => machine::read(&mut reader).await?,
+            Kind::Namespace => offloading::read(&mut reader, &self.name).await?,
+            Kind::Claim => claim::read(&mut reader, &self.place()).await?,
+        }
+        let (objects, notes) = reader.take();
+        Ok((State::new(objects), notes))
+    }
+
+    /// Where an object with a namespace is.
+    fn place(&self) -> PodName {
+        PodName { namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+
+    /// `None`: the state has no such object.
+    fn report(&self, kind: Kind, state: &State, notes: Vec<String>) -> Result<Option<Report>, InputError> {
+        let report = match kind {
+            Kind::Tenant => tenant::report(state, &self.name)?,
+            Kind::Host => host::report(state, &self.name, &self.admission.host_label)?,
+            Kind::Machine => machine::report(state, &self.name)?,
+            Kind::Namespace => offloading::report(state, &self.name)?,
+            Kind::Claim => claim::report(state, &self.place()),
+        };
+        Ok(report.map(|report| Report { notes, ..report }))
+    }
+}
+
+impl Kind {
+    const fn what(self) -> &'static str {
+        match self {
+            Self::Tenant => "Tenant",
+            Self::Host => "host or DPU",
+            Self::Machine => "Machine",
+            Self::Namespace => "namespace",
+            Self::Claim => "ResourceClaim",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

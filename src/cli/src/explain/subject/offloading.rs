@@ -1,0 +1,91 @@
+//! A namespace: its tenant, and whether its Pods may run on virtual nodes.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use kube::api::ListParams;
+use outrigger_api::NamespaceOffloading;
+use outrigger_core::offloading::{NAME, is_reserved};
+use outrigger_core::reason::Cause;
+use outrigger_core::selector::matching;
+use outrigger_core::{keys, validate};
+
+use super::report::{Report, Wrong};
+use crate::explain::live::{Reader, named};
+use crate::files::{InputError, Object};
+use crate::state::State;
+
+pub(super) async fn read(reader: &mut Reader, name: &str) -> Result<(), InputError> {
+    reader.must::<Namespace>(None, named(name)).await?;
+    reader.may::<NamespaceOffloading>(Some(name), ListParams::default()).await?;
+    let virtual_nodes = format!("{}={}", keys::NODE_TYPE, keys::VIRTUAL_NODE);
+    reader.may::<Node>(None, ListParams::default().labels(&virtual_nodes)).await
+}
+
+pub(super) fn report(state: &State, name: &str) -> Result<Option<Report>, InputError> {
+    let Some(labels) = state.namespace_labels(name) else { return Ok(None) };
+    let mut report = Report::new("Namespace", name);
+    report.fact("tenant", labels.get(keys::TENANT).copied().unwrap_or_default());
+    let mut all = state.of(keys::OFFLOADING_GROUP, "NamespaceOffloading");
+    let Some(object) = all.find(|object| object.namespace == name && object.name == NAME) else {
+        report.fact(
+            "offloading",
+            format!("none: its Pods stay local, as it has no NamespaceOffloading {NAME}"),
+        );
+        return Ok(Some(report));
+    };
+    let read = NamespaceOffloading::read(&object.value).map_err(|error| object.wrong(error))?;
+    report.fact("offloading", read.spec.pod_offloading_strategy.clone());
+    let about = format!("NamespaceOffloading {name}/{NAME}");
+    let offloading = match read.compile() {
+        Ok(offloading) => offloading,
+        Err(errors) => {
+            report.wrong.push(Wrong::new(about, Cause::OffloadingInvalid, validate::message(&errors)));
+            return Ok(Some(report));
+        }
+    };
+    if is_reserved(name) {
+        report.fact("reserved", "Pods of this namespace stay local, whatever the NamespaceOffloading says");
+        return Ok(Some(report));
+    }
+    if !offloading.offloads() {
+        return Ok(Some(report));
+    }
+    if labels.get(keys::OFFLOADED) != Some(&"true") {
+        let message = format!("the label {}: \"true\" is missing", keys::OFFLOADED);
+        report.wrong.push(Wrong::new(format!("Namespace {name}"), Cause::NotOffloaded, message));
+    }
+    let nodes: Vec<Labelled<'_>> = state.of("", "Node").map(Labelled::new).collect();
+    let selected = nodes.iter().filter(|node| offloading.selects(&node.node()));
+    let selected: Vec<&str> = selected.map(|node| node.name).collect();
+    report.fact("virtual nodes selected", selected.join(", "));
+    if selected.is_empty() {
+        let virtual_nodes = nodes.iter().filter(|node| node.is_virtual()).count();
+        let message = format!("{virtual_nodes} virtual nodes, none of them is selected");
+        report.wrong.push(Wrong::new(about, Cause::NoClusterSelected, message));
+    }
+    Ok(Some(report))
+}
+
+/// A Node with its labels.
+struct Labelled<'a> {
+    name: &'a str,
+    labels: BTreeMap<String, String>,
+}
+
+impl<'a> Labelled<'a> {
+    fn new(node: &'a Object) -> Self {
+        let labels = node.value["metadata"]["labels"].as_object();
+        let labels = labels.into_iter().flatten();
+        let labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+        Self { name: &node.name, labels: labels.collect() }
+    }
+
+    fn node(&self) -> matching::Node<'_> {
+        matching::Node { name: self.name, labels: &self.labels }
+    }
+
+    fn is_virtual(&self) -> bool {
+        self.labels.get(keys::NODE_TYPE).is_some_and(|kind| kind == keys::VIRTUAL_NODE)
+    }
+}

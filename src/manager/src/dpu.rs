@@ -1,0 +1,64 @@
+//! Nodes that are DPUs.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use outrigger_core::keys;
+use outrigger_core::progress::DpuInHost;
+use outrigger_core::tenant::nodes::Marks;
+
+/// A Node that is in some host, or that carries Outrigger's marks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dpu {
+    /// The host that it is in.
+    pub host: Option<String>,
+    /// Its labels and taints of Outrigger.
+    pub marks: Marks,
+    /// Its Node is ready and takes new Pods.
+    pub ready: bool,
+    /// All taints, as the API has them.
+    pub taints: Vec<serde_json::Value>,
+    /// The version of the Node.
+    pub resource_version: String,
+}
+
+impl Dpu {
+    /// Reads a Node. `host_label`: the label that names the host of a DPU. `None` where it is no DPU.
+    pub fn of(node: &Node, host_label: &str) -> Option<Self> {
+        let host = node.labels().get(host_label).filter(|host| !host.is_empty()).cloned();
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+        let mut marks = Marks { owner: node.labels().get(keys::NODE_TENANT).cloned(), ..Marks::default() };
+        for taint in taints {
+            let value = taint.value.clone().unwrap_or_default();
+            match (taint.key.as_str(), taint.effect.as_str()) {
+                (keys::TENANT, "NoSchedule") => {
+                    marks.tainted_for.insert(value);
+                }
+                (keys::HANDOVER, "NoSchedule") => marks.handover = Some(value),
+                (keys::TENANT | keys::HANDOVER, _) => marks.untidy = true,
+                _ => {}
+            }
+        }
+        if host.is_none() && marks == Marks::default() {
+            return None;
+        }
+        let status = node.status.as_ref().and_then(|status| status.conditions.as_deref());
+        let ready = status.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+        let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default();
+        Some(Self {
+            host,
+            marks,
+            ready: ready && !cordoned,
+            taints: taints.iter().filter_map(|taint| serde_json::to_value(taint).ok()).collect(),
+            resource_version: node.resource_version().unwrap_or_default(),
+        })
+    }
+
+    /// As a tenant sees it.
+    pub fn for_tenant(&self, tenant: &str) -> DpuInHost {
+        DpuInHost {
+            owned: self.marks.owner.as_deref() == Some(tenant),
+            handing_over: self.marks.handover.is_some(),
+            ready: self.ready,
+        }
+    }
+}
