@@ -19,6 +19,7 @@ mod identity;
 mod large;
 mod leaks;
 mod lifecycle;
+mod linger;
 mod machines;
 mod monitoring;
 mod nodes;

@@ -5,6 +5,7 @@
 
 mod devices;
 mod lease;
+mod linger;
 mod machines;
 mod offloading;
 mod replicas;

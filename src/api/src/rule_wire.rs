@@ -102,6 +102,7 @@ fn spec(data: &v1::RuleData, errors: &mut Vec<FieldError>) -> WorkloadRuleSpec {
         device_claims: device_claim::from_wire(&data.device_claims, errors),
         device_host_attribute: data.device_host_attribute.clone(),
         ordering: or(&data.ordering, Ordering::Parallel.as_str()),
+        linger_seconds: Some(data.linger_seconds).filter(|seconds| *seconds != 0),
         update_strategy: data.update_strategy.as_ref().map(update_strategy),
     }
 }
@@ -139,6 +140,7 @@ pub fn message(rule: &WorkloadRule) -> v1::Rule {
             .filter(|text| *text != Ordering::Parallel.as_str())
             .cloned()
             .unwrap_or_default(),
+        linger_seconds: spec.linger_seconds.unwrap_or_default(),
     };
     let generation = rule.metadata.generation.unwrap_or_default();
     v1::Rule {
@@ -297,6 +299,7 @@ mod tests {
                 ],
                 device_host_attribute: "dpu.example.com/host".into(),
                 ordering: String::new(),
+                linger_seconds: 0,
             }),
             origin: "uid".into(),
             ..v1::Rule::default()
@@ -349,6 +352,24 @@ mod tests {
         let told: Vec<String> =
             with("Later").compile().unwrap_err().iter().map(ToString::to_string).collect();
         assert!(told[0].starts_with("spec.ordering: \"Later\": use Parallel"), "{told:?}");
+    }
+
+    #[test]
+    fn no_linger_time_changes_no_fingerprint_and_another_one_does() {
+        let with = |seconds: i64| {
+            let mut rule = rule();
+            rule.data.as_mut().unwrap().linger_seconds = seconds;
+            WorkloadRule::try_from(&rule).unwrap()
+        };
+        let mut zero = with(0);
+        assert_eq!(zero.spec.linger_seconds, None);
+        zero.spec.linger_seconds = Some(0);
+        assert_eq!(message(&zero).revision, revision(rule().data.as_ref().unwrap()));
+        assert_eq!(message(&with(60)).data.unwrap().linger_seconds, 60);
+        assert_ne!(message(&with(60)).revision, message(&zero).revision);
+        // What is too much is kept, so that validation can name it.
+        let wrong = with(3601).compile().unwrap_err();
+        assert_eq!(wrong[0].path, "spec.lingerSeconds");
     }
 
     #[test]

@@ -117,6 +117,14 @@ pub struct WorkloadRuleSpec {
     #[schemars(extend("enum" = ["Parallel", "BeforeReady"]))]
     pub ordering: String,
 
+    /// lingerSeconds is the time in seconds for which a companion outlives its workload, from 0 to 3600. It counts from
+    /// the end of the workload as the manager has recorded it on the companion. The companion keeps its resources and
+    /// counts against quotas for that time. If the rule is deleted, or the workload exists and no longer matches, the
+    /// companion is deleted immediately. Defaults to 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 3600))]
+    pub linger_seconds: Option<i64>,
+
     /// updateStrategy defines how existing companions are replaced after a change of the template. Defaults to
     /// RollingUpdate of a quarter of the companions at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -361,6 +369,7 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
                 devices: device_claim::devices(spec),
                 update,
                 ordering,
+                linger_seconds: spec.linger_seconds.unwrap_or_default(),
             }),
             _ => Err(errors),
         }

@@ -13,6 +13,7 @@ mod crd;
 mod diff;
 mod explain;
 mod files;
+mod linger;
 mod node;
 mod program;
 mod reference;

@@ -4,7 +4,6 @@
 //! time. Replacing it means deleting it, waiting until it is gone, and creating it again.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -18,6 +17,12 @@ use crate::rule::{DpuSelectionPolicy, Rule};
 use crate::template::{self, Kind};
 use crate::texts::Texts;
 use crate::workload::{Orchestrator, Workload};
+
+mod linger;
+mod stream_claim;
+
+pub use linger::{LingerStep, Lingering, UNREADABLE_END};
+pub use stream_claim::StreamClaim;
 
 /// Most bytes that keys and values of all annotations of an object may have together
 /// (`TotalAnnotationSizeLimitB` in apimachinery's validation).
@@ -117,6 +122,8 @@ pub struct Observed {
     pub kind: Kind,
     /// `metadata.uid`.
     pub uid: String,
+    /// `metadata.resourceVersion`; 0 where it isn't a number.
+    pub resource_version: u64,
     /// uid of the rule that owns it.
     pub rule_uid: String,
     /// The rule's `metadata.generation` when the companion was made: annotation [`keys::RULE_GENERATION`]; 0 for none.
@@ -127,6 +134,9 @@ pub struct Observed {
     pub template_hash: String,
     /// Annotation [`keys::HOST`].
     pub host: Option<String>,
+    /// When its workload ended, in milliseconds since 1970: annotation [`keys::WORKLOAD_ENDED`]; `None` for none,
+    /// [`UNREADABLE_END`] for one that isn't understood.
+    pub ended: Option<i64>,
     /// Annotation [`keys::INJECTED`], decoded; `None` when it is missing or no list of texts.
     pub injected: Option<Vec<String>>,
     /// The annotations that [`Self::injected`] names, as they are.
@@ -147,34 +157,6 @@ pub struct Observed {
     pub trouble: Option<Cause>,
     /// Why it isn't running, in the scheduler's or the kubelet's words; empty when there is nothing to say.
     pub message: String,
-}
-
-/// A claim of a manager on a tenant's stream. It is written `UID/NUMBER`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StreamClaim {
-    /// `metadata.uid` of the Tenant that counts the claims.
-    pub tenant_uid: String,
-    /// The number; later claims have higher ones.
-    pub number: u64,
-}
-
-impl StreamClaim {
-    /// Whether it was made after another claim on the stream of the same Tenant. Claims on two Tenants can't be compared.
-    pub fn is_after(&self, other: &Self) -> bool {
-        self.tenant_uid == other.tenant_uid && self.number > other.number
-    }
-
-    /// Reads what [`fmt::Display`] writes.
-    pub fn read(text: &str) -> Option<Self> {
-        let (tenant_uid, number) = text.split_once('/')?;
-        Some(Self { tenant_uid: tenant_uid.to_owned(), number: number.parse().ok()? })
-    }
-}
-
-impl fmt::Display for StreamClaim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.tenant_uid, self.number)
-    }
 }
 
 /// Why a companion is deleted.
@@ -225,6 +207,8 @@ pub enum Action {
     Create(Value),
     /// Change annotations in place, by this JSON merge patch, which carries the uid as precondition.
     Annotate(Value),
+    /// Keep it for a while after its workload, then delete it. What that takes now depends on the time.
+    Linger(Lingering),
     /// Delete what has this uid.
     Delete {
         /// The uid that it must have.
@@ -259,10 +243,16 @@ pub fn plan(
     match (desired, observed) {
         // A rule that isn't valid keeps what it has; one that is gone is the caller's to tell. A workload that isn't known
         // yet may well exist: its tenant has not said all.
-        (Desired::RuleUnknown | Desired::Unknown | Desired::OverLimit, _)
-        | (Desired::Unwanted | Desired::Waiting, None) => Action::Nothing,
+        (Desired::RuleUnknown | Desired::Unknown, _)
+        | (Desired::Unwanted | Desired::Waiting | Desired::OverLimit | Desired::Ended { .. }, None) => {
+            Action::Nothing
+        }
         (_, Some(o)) if o.terminating => Action::Wait,
+        (Desired::OverLimit, Some(o)) => linger::unmark(o).map_or(Action::Nothing, Action::Annotate),
         (Desired::Unwanted, Some(o)) => delete(o, DeleteReason::Unmatched),
+        (Desired::Ended { rule }, Some(o)) => {
+            Lingering::of(rule, o).map_or_else(|| delete(o, DeleteReason::Unmatched), Action::Linger)
+        }
         (Desired::Waiting, Some(o)) => delete(o, DeleteReason::Moved),
         (Desired::Wanted { rule, workload }, None) => create(key, rule, workload, home),
         (Desired::Wanted { rule, workload }, Some(o)) => match replace_reason(rule, workload, o) {
@@ -301,15 +291,19 @@ fn annotate(rule: &Rule, workload: &Workload, o: &Observed) -> Action {
     let wanted = rule.injected(workload);
     let names: Vec<&String> = wanted.keys().collect();
     let before = o.injected.as_deref().unwrap_or_default();
+    let unmarked = linger::unmark(o);
     if wanted == o.annotations && o.injected.is_some() && before.iter().eq(names.iter().copied()) {
-        return Action::Nothing;
+        return unmarked.map_or(Action::Nothing, Action::Annotate);
     }
     let size =
         o.annotations_size.saturating_sub(annotations_size(&o.annotations)) + annotations_size(&wanted);
     if size > MAX_ANNOTATIONS {
-        return Action::Refuse(too_large(size, workload));
+        return unmarked.map_or_else(|| Action::Refuse(too_large(size, workload)), Action::Annotate);
     }
     let mut patch = Map::new();
+    if o.ended.is_some() {
+        patch.insert(keys::WORKLOAD_ENDED.to_owned(), Value::Null);
+    }
     let gone: Vec<&String> = before.iter().filter(|name| !wanted.contains_key(*name)).collect();
     // Most changes take no annotation away, and need no tree of the template.
     let template = if gone.is_empty() { Value::Null } else { rule.template() };

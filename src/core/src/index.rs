@@ -46,6 +46,11 @@ pub enum Desired<'a> {
     Waiting,
     /// No companion: the workload doesn't match, or is known not to exist.
     Unwanted,
+    /// No companion; but one that exists stays for a while ([`Rule::linger`]): the workload is known not to exist.
+    Ended {
+        /// The rule.
+        rule: &'a Arc<Rule>,
+    },
     /// There is no such rule, or none that can be served.
     RuleUnknown,
     /// The workload isn't known, and the tenant has not yet sent all of its workloads.
@@ -234,7 +239,11 @@ impl TenantIndex {
     pub fn desired(&self, key: &CompanionKey) -> Desired<'_> {
         let Some(rule) = self.rules.get(&key.rule) else { return Desired::RuleUnknown };
         let Some(entry) = self.workloads.get(&key.workload) else {
-            return if self.synced { Desired::Unwanted } else { Desired::Unknown };
+            return match self.synced {
+                false => Desired::Unknown,
+                true if rule.linger().is_zero() => Desired::Unwanted,
+                true => Desired::Ended { rule },
+            };
         };
         if entry.matched.binary_search(&key.rule).is_err() {
             let over = self.room.lacks(&key.workload) && rule.matches(&entry.workload);

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -82,6 +83,10 @@ impl FromStr for Ordering {
         }
     }
 }
+
+/// Most seconds that a companion may outlive its workload. Connections drain and logs are sent within minutes. A companion that lingers
+/// holds its resources on the DPU and counts against the tenant's quotas, so an hour is the most that a mistake costs.
+pub const MAX_LINGER: u32 = 3600;
 
 /// Bytes that an expression, a value of one, or an injection takes beyond its text.
 const ENTRY: u64 = 256;
@@ -259,6 +264,7 @@ pub struct Rule {
     devices: Devices,
     update: UpdateStrategy,
     ordering: Ordering,
+    linger: Duration,
 }
 
 impl Rule {
@@ -324,6 +330,11 @@ impl Rule {
     /// How its companions are brought to a new template.
     pub fn update(&self) -> UpdateStrategy {
         self.update
+    }
+
+    /// How long its companions outlive their workloads. It isn't part of the template either.
+    pub fn linger(&self) -> Duration {
+        self.linger
     }
 
     /// Whether its workloads wait for their companions. It isn't part of the template: a change replaces no companion.

@@ -25,7 +25,12 @@ pub(crate) fn args() -> ManagerArgs {
 
 /// The context of a manager with default settings and this client.
 pub(crate) fn context(client: Client) -> Arc<Context> {
-    Context::new(args(), client, Environment::system(), &mut Registry::default())
+    context_in(client, Environment::system())
+}
+
+/// The same with other clocks.
+pub(crate) fn context_in(client: Client, environment: Environment) -> Arc<Context> {
+    Context::new(args(), client, environment, &mut Registry::default())
 }
 
 /// The state of the tenant `blue`, whose stream is this replica's.

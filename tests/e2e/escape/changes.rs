@@ -92,7 +92,7 @@ async fn a_companion_keeps_what_outrigger_wrote_on_it() {
     let annotations =
         [keys::RULE_UID, keys::RULE_GENERATION, keys::TEMPLATE_HASH, keys::HOST, keys::INJECTED];
     for (map, list) in [("labels", &labels[..]), ("annotations", &annotations)] {
-        for &key in list.iter().chain(&[keys::NODE_TENANT, "x.outrigger.dev/y"]) {
+        for &key in list.iter().chain(&[keys::NODE_TENANT, keys::WORKLOAD_ENDED, "x.outrigger.dev/y"]) {
             let there = before["metadata"][map][key].is_string();
             assert_eq!(there, list.contains(&key), "{key}");
             let words =

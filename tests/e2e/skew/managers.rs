@@ -51,7 +51,7 @@ impl Older {
         Self { rules: true, ..Self::default() }
     }
 
-    /// One that tells, and doesn't know `update_strategy` and `ordering`.
+    /// One that tells, and doesn't know `update_strategy`, `ordering` and `linger_seconds`.
     pub(super) fn forgetful() -> Self {
         Self { rules: true, tells: true, ..Self::default() }
     }
@@ -116,6 +116,7 @@ impl Older {
         {
             data.update_strategy = None;
             data.ordering.clear();
+            data.linger_seconds = 0;
         }
         let data = rule.data.clone().unwrap_or_default();
         rule.revision = if self.tells { rule_wire::revision(&data) } else { String::new() };

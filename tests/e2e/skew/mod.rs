@@ -197,7 +197,8 @@ async fn a_manager_that_leaves_a_part_out_is_not_written_to_for_ever() {
     spec["updateStrategy"] = json!({"type": "OnDelete"});
     let rule = t.own_rule("r", spec).await.unwrap();
     t.own_rule("waits", rule_with("/ordering", json!("BeforeReady"))).await.unwrap();
-    for name in ["r", "waits"] {
+    t.own_rule("lingers", rule_with("/lingerSeconds", json!(60))).await.unwrap();
+    for name in ["r", "waits", "lingers"] {
         let (_, message) = t.own_condition(name, "Accepted", Status::False, "ManagerTooOld").await;
         assert!(message.contains("drops fields"), "{message}");
     }

@@ -21,6 +21,9 @@ const REST: Duration = Duration::from_secs(900);
 const CALM: Duration = Duration::from_secs(60);
 /// How long it has to stay at rest in between: what waits for a deadline has ended by then.
 const PAUSE: Duration = Duration::from_secs(15);
+/// What rules have for `lingerSeconds`. Processes' clocks differ by up to two minutes, so only the longest has an effect with every
+/// clock.
+const LINGER: [u64; 4] = [0, 0, 30, 180];
 /// Events between two times of rest. A process that does nothing more is replaced by one of the later events, and one that has
 /// missed something hears of the next change: only a rest in between shows either.
 const ROUND: u64 = 30;
@@ -121,7 +124,8 @@ impl History {
         let (began, mut calm, mut writes) = (clock.now(), clock.now(), 0);
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let mut missing = self.judge.missing();
+            // At the end of a history nothing lingers.
+            let mut missing = self.judge.missing(wanted < CALM);
             let written = std::mem::replace(&mut writes, self.judge.writes());
             if writes > written {
                 missing.push(format!("{} writes in the last second", writes - written));
@@ -242,7 +246,8 @@ impl History {
         let name = format!("rule-{}", self.below(4));
         let (app, policy) =
             (format!("app-{}", self.below(APPS)), ["Any", "SameNode"][usize::from(self.below(2) == 1)]);
-        let spec = json!({"dpuSelectionPolicy": policy,
+        let linger = self.pick(&LINGER).unwrap_or_default();
+        let spec = json!({"dpuSelectionPolicy": policy, "lingerSeconds": linger,
             "workloadTerms": [{"matchExpressions": [
                 {"key": ".state.extra.labels.app", "operator": "In", "values": [app]}]}],
             "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"terminationGracePeriodSeconds": 1,

@@ -1,7 +1,7 @@
 //! What must hold in every history, and what must hold when it has come to rest.
 //!
 //! The truth is what the tenants' clusters hold: their Pods and rules. A companion is wanted while its workload and its rule are
-//! there, the rule matches, and the template is the companion's.
+//! there, the rule matches, and the template is the companion's. One that isn't wanted may linger after the end of its workload.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -19,6 +19,12 @@ use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, text};
 const MOST_WRITES: u64 = 60;
 const WINDOW: Duration = Duration::from_secs(10);
 
+/// By how much the clocks of two processes differ at most: both are ahead or behind by up to a minute.
+const SKEW: Duration = Duration::from_secs(120);
+
+/// Time in which a manager deletes a companion that is due.
+const PROMPTLY: Duration = Duration::from_secs(10);
+
 /// A companion: tenant, rule, and uid of the workload.
 type Key = (&'static str, String, String);
 
@@ -33,6 +39,10 @@ struct Found {
     changed: BTreeSet<(&'static str, String)>,
     /// An earlier state of a cluster was restored since then.
     restored: bool,
+    /// Workloads that have got other labels: a rule may have matched them for a part of their life.
+    relabelled: BTreeSet<(&'static str, String)>,
+    /// When workloads ended, with their labels.
+    ended: BTreeMap<(&'static str, String), (Timestamp, Value)>,
     /// Writes of processes, renewals of Leases left out.
     writes: u64,
     /// Writes of processes by object, since the beginning of a window of time.
@@ -55,6 +65,20 @@ impl Found {
         let Commit { kind, namespace, name, .. } = commit;
         (*writes == MOST_WRITES)
             .then(|| format!("{} {namespace:?}/{name} is written {writes} times in {WINDOW:?}", kind.plural))
+    }
+}
+
+impl Found {
+    /// A Pod in a tenant's cluster changes.
+    fn workload(&mut self, key: (&'static str, String), commit: &Commit) {
+        let labels = |pod: &Arc<Value>| pod["metadata"]["labels"].clone();
+        let [before, now] = [&commit.old, &commit.new].map(|pod| pod.as_ref().filter(|pod| is_workload(pod)));
+        match (before, now) {
+            (Some(before), None) => _ = self.ended.insert(key, (commit.time, labels(before))),
+            (Some(before), Some(now)) if labels(before) != labels(now) => _ = self.relabelled.insert(key),
+            (None, Some(_)) => _ = self.ended.remove(&key),
+            _ => {}
+        }
     }
 }
 
@@ -106,6 +130,9 @@ impl Judge {
             "workloadrules" => commit.name.clone(),
             _ => return,
         };
+        if commit.kind.plural == "pods" {
+            found.workload((id, name.clone()), commit);
+        }
         found.known.insert((id, name.clone()));
         found.changed.insert((id, name));
     }
@@ -205,6 +232,7 @@ impl Judge {
     fn deleted(&self, world: &World, commit: &Commit, key: &Key) {
         let Some(old) = &commit.old else { return };
         let image = text(old, "/spec/containers/0/image");
+        self.lingered(world, commit, key, old);
         if wanted(world).get(key).is_none_or(|wanted| wanted != image) {
             return;
         }
@@ -226,15 +254,50 @@ impl Judge {
         }
     }
 
-    /// How the companions differ from those that are wanted now. Empty when the system has come to rest.
-    pub fn missing(&self) -> Vec<String> {
+    /// A companion is deleted whose workload has ended. That is a violation before the time that its rule lets it linger, but for
+    /// the difference of clocks, if no manager can take it for one that isn't matched: its rule hasn't changed since the last rest,
+    /// and its workload had the same labels all the time.
+    fn lingered(&self, world: &World, commit: &Commit, key: &Key, companion: &Value) {
+        let (id, rule, workload) = key;
+        let gated = companion["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
+        let ended = {
+            let found = self.found.lock();
+            let workload = (*id, workload.clone());
+            found.ended.get(&workload).filter(|_| !found.relabelled.contains(&workload)).cloned()
+        };
+        let Some((ended, labels)) = ended else { return };
+        if gated || !commit.client.starts_with("manager") || self.has_changed(id, rule) {
+            return;
+        }
+        let own = world.tenants[id].get("workloadrules", Some(RULES_NAMESPACE), rule);
+        let Some(rule) = own.filter(|rule| rule["metadata"]["deletionTimestamp"].is_null()) else { return };
+        let least = linger(&rule).saturating_sub(SKEW);
+        let lived = commit.time.duration_since(ended).unsigned_abs();
+        let same = text(&rule, "/spec/template/spec/containers/0/image")
+            == text(companion, "/spec/containers/0/image");
+        if same && selects(&rule, &labels) && lived < least {
+            let client = &commit.client;
+            self.violation(
+                world,
+                format!("{client} deletes the companion of {key:?} after {lived:?}, before {least:?}"),
+            );
+        }
+    }
+
+    /// How the companions differ from those that are wanted now. Empty when the system has come to rest. `linger`: companions
+    /// may outlive their workloads.
+    pub fn missing(&self, linger: bool) -> Vec<String> {
         let Some(world) = self.world.upgrade() else { return Vec::new() };
         let wanted = wanted(&world);
         let mut there: BTreeMap<Key, Vec<(String, bool)>> = BTreeMap::new();
         for pod in world.infra.list("pods") {
             let Some(key) = companion(&pod) else { continue };
-            let ready =
-                text(&pod, "/status/phase") == "Running" && pod["metadata"]["deletionTimestamp"].is_null();
+            if linger && !wanted.contains_key(&key) && lingers(&world, &key, &pod) {
+                continue;
+            }
+            let ready = text(&pod, "/status/phase") == "Running"
+                && pod["metadata"]["deletionTimestamp"].is_null()
+                && mark(&pod).is_none();
             let image = text(&pod, "/spec/containers/0/image").to_owned();
             there.entry(key).or_default().push((image, ready));
         }
@@ -259,6 +322,40 @@ fn companion(pod: &Value) -> Option<Key> {
     Some((id, label(keys::RULE)?, label(keys::WORKLOAD)?))
 }
 
+/// The recorded end of a companion's workload.
+fn mark(companion: &Value) -> Option<Timestamp> {
+    companion["metadata"]["annotations"][keys::WORKLOAD_ENDED].as_str()?.parse().ok()
+}
+
+/// Whether a companion that isn't wanted outlives its workload, and isn't due.
+fn lingers(world: &World, key: &Key, companion: &Value) -> bool {
+    let (id, rule, workload) = key;
+    let model = &world.tenants[id];
+    let Some(rule) = model.get("workloadrules", Some(RULES_NAMESPACE), rule) else { return false };
+    let exists = |pod: &Arc<Value>| is_workload(pod) && text(pod, "/metadata/uid") == workload;
+    let Some(ended) = mark(companion).filter(|_| !model.list("pods").iter().any(exists)) else {
+        return false;
+    };
+    let until = ended + linger(&rule) + SKEW / 2 + PROMPTLY;
+    !linger(&rule).is_zero() && world.environment.clock.wall() < until
+}
+
+/// How long a rule lets companions linger.
+fn linger(rule: &Value) -> Duration {
+    Duration::from_secs(rule["spec"]["lingerSeconds"].as_u64().unwrap_or_default())
+}
+
+/// Whether a Pod of a tenant's cluster is a workload.
+fn is_workload(pod: &Value) -> bool {
+    !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed") && text(pod, "/metadata/namespace") == SHOP
+}
+
+/// Whether a rule selects workloads with these labels.
+fn selects(rule: &Value, labels: &Value) -> bool {
+    rule.pointer("/spec/workloadTerms/0/matchExpressions/0/values/0") == labels.get("app")
+        && text(rule, "/metadata/namespace") == RULES_NAMESPACE
+}
+
 /// The companions that are wanted, with their images.
 fn wanted(world: &World) -> BTreeMap<Key, String> {
     let mut wanted = BTreeMap::new();
@@ -267,15 +364,11 @@ fn wanted(world: &World) -> BTreeMap<Key, String> {
         let exists = |object: &Arc<Value>| object["metadata"]["deletionTimestamp"].is_null();
         let rules: Vec<_> = model.list("workloadrules").into_iter().filter(exists).collect();
         for pod in model.list("pods") {
-            let ended = matches!(text(&pod, "/status/phase"), "Succeeded" | "Failed");
-            if ended || text(&pod, "/metadata/namespace") != SHOP {
+            if !is_workload(&pod) {
                 continue;
             }
             for rule in &rules {
-                let app = rule.pointer("/spec/workloadTerms/0/matchExpressions/0/values/0");
-                if app == pod.pointer("/metadata/labels/app")
-                    && text(rule, "/metadata/namespace") == RULES_NAMESPACE
-                {
+                if selects(rule, &pod["metadata"]["labels"]) {
                     let image = text(rule, "/spec/template/spec/containers/0/image").to_owned();
                     let key =
                         (id, text(rule, "/metadata/name").to_owned(), text(&pod, "/metadata/uid").to_owned());

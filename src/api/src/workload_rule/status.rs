@@ -16,7 +16,8 @@ pub struct WorkloadRuleStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matched: Option<i64>,
 
-    /// created is the number of companions that exist and are not being deleted.
+    /// created is the number of companions that exist and are not being deleted. Companions that outlive their workloads
+    /// count neither here nor in ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<i64>,
 

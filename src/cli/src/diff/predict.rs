@@ -26,6 +26,7 @@ use crate::companion::creation;
 use crate::explain::explanation::{ExplanationContext, place};
 use crate::explain::view::View;
 use crate::files::{InputError, Object};
+use crate::linger::lingers;
 use crate::rules::{AnyRule, Filing, RuleKind};
 
 /// What a companion's next step is, as far as a change of it matters.
@@ -316,6 +317,10 @@ impl<'a> Prediction<'a> {
             (Action::Annotate(patch), _) => {
                 entry.change = Change::Annotated;
                 entry.annotations = self.annotations(key, patch);
+            }
+            (Action::Linger(lingering), _) => {
+                entry.change = Change::Lingering;
+                entry.reason = lingers(lingering.ended, lingering.time);
             }
             (Action::Create(_), _) => {
                 entry.change = Change::Created;

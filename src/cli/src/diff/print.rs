@@ -58,6 +58,7 @@ pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
         Change::Replaced,
         Change::Outdated,
         Change::Annotated,
+        Change::Lingering,
         Change::Deleted,
         Change::Refused,
     ];
@@ -72,7 +73,9 @@ fn style(change: Change) -> Style {
     match change {
         Change::Created => AnsiColor::Green.on_default(),
         Change::Deleted | Change::Refused => AnsiColor::Red.on_default(),
-        Change::Replaced | Change::Outdated | Change::Annotated => AnsiColor::Yellow.on_default(),
+        Change::Replaced | Change::Outdated | Change::Annotated | Change::Lingering => {
+            AnsiColor::Yellow.on_default()
+        }
     }
 }
 

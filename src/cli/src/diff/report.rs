@@ -114,6 +114,8 @@ pub(super) enum Change {
     Outdated,
     /// Its annotations change in place.
     Annotated,
+    /// Its workload has ended: it stays for the rule's `lingerSeconds`, and is deleted then.
+    Lingering,
     Deleted,
     /// It would be wanted, and can't be made or changed.
     Refused,
@@ -127,6 +129,7 @@ impl Change {
             Self::Replaced => "replaced",
             Self::Outdated => "outdated",
             Self::Annotated => "annotated",
+            Self::Lingering => "lingering",
             Self::Deleted => "deleted",
             Self::Refused => "refused",
         }

@@ -187,5 +187,6 @@ fn inputs_that_cannot_be_compared_are_errors() {
 }
 
 mod admin;
+mod linger;
 mod quotas;
 mod slots;

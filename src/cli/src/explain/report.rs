@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
@@ -26,6 +27,7 @@ use crate::companion::PodName;
 use crate::explain::allocation::ClaimReport;
 use crate::explain::explanation::{CompanionOutcome, Explanation, ExplanationContext, explain};
 use crate::files::InputError;
+use crate::linger::lingers;
 use crate::node::Node;
 use crate::rules::RuleKind;
 
@@ -118,6 +120,8 @@ pub(crate) enum Phase {
     NotAdmitted,
     Failed,
     Terminating,
+    /// Its workload has ended, and it stays for the rule's `lingerSeconds`.
+    Lingering,
     /// There should be one, and there is none.
     Absent,
 }
@@ -130,6 +134,7 @@ impl Phase {
             Self::NotAdmitted => "not admitted",
             Self::Failed => "failed",
             Self::Terminating => "terminating",
+            Self::Lingering => "lingering",
             Self::Absent => "does not exist",
         }
     }
@@ -145,6 +150,15 @@ impl State {
             _ => Phase::Pending,
         };
         Self { phase, message: observed.message.clone() }
+    }
+
+    /// The state of a companion whose workload isn't among those that are known. `linger`: of its rule.
+    fn without_workload(observed: &Observed, linger: Duration) -> Self {
+        let lingering = observed.ended.is_some() && !observed.terminating && !linger.is_zero();
+        if !lingering {
+            return Self::of(observed);
+        }
+        Self { phase: Phase::Lingering, message: lingers(observed.ended, linger) }
     }
 }
 
@@ -309,6 +323,7 @@ impl<'a> Subject<'a> {
             namespace: self.namespace,
             name: self.name,
         };
+        let linger = self.compiled.as_ref().map(Rule::linger).unwrap_or_default();
         match self.compiled {
             Err(errors) => report.errors = errors,
             // The platform's rules are held to no tenant's policy.
@@ -327,7 +342,7 @@ impl<'a> Subject<'a> {
             }
         }
         if whole {
-            report.companions = others(&report, view);
+            report.companions = others(&report, linger, view);
         }
         report
     }
@@ -423,8 +438,8 @@ fn explained(
     }
 }
 
-/// The rule's companions of workloads that aren't among those that are explained.
-fn others(report: &RuleReport, view: &View) -> Vec<CompanionReport> {
+/// The rule's companions of workloads that aren't among those that are explained. `linger`: of the rule.
+fn others(report: &RuleReport, linger: Duration, view: &View) -> Vec<CompanionReport> {
     let told: BTreeSet<&str> = report.workloads.iter().map(|w| w.explanation.companion.as_str()).collect();
     let name = report.kind.name(&report.name);
     let all = view.companions_of(report.kind.scope()).into_iter().flatten();
@@ -432,7 +447,7 @@ fn others(report: &RuleReport, view: &View) -> Vec<CompanionReport> {
     all.map(|(key, observed)| CompanionReport {
         companion: companion::own_name(key),
         workload: key.workload.to_string(),
-        state: State::of(observed),
+        state: State::without_workload(observed, linger),
     })
     .filter(|other| !told.contains(other.companion.as_str()))
     .collect()

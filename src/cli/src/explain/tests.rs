@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 
 mod admin;
+mod linger;
 
 #[derive(Debug, Parser)]
 struct Wrapper {
@@ -49,8 +50,7 @@ fn rule(namespace: &str, name: &str, template: Value) -> Value {
 }
 
 fn dpu(host: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": format!("{host}-dpu"), "labels": {keys::DPU_HOST: host}}})
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("{host}-dpu"), "labels": {keys::DPU_HOST: host}}})
 }
 
 fn pod(namespace: &str, name: &str, node: &str) -> Value {

@@ -84,6 +84,32 @@ fn a_workloads_life() {
 }
 
 #[test]
+fn a_companion_may_outlive_a_workload_that_has_ended_and_no_other() {
+    let name = RuleName::new("r").unwrap();
+    let spec = |linger_seconds| RuleSpec {
+        linger_seconds,
+        terms: x_is_a(),
+        template: json!({}).into(),
+        ..RuleSpec::new(name.clone())
+    };
+    let rule = |seconds| Arc::new(Rule::compile(spec(seconds)).unwrap());
+    let mut index = TenantIndex::default();
+    index.apply_rule(rule(60));
+    let k = key("r", "1");
+    assert!(matches!(index.desired(&k), Desired::Unknown), "not synced: it may exist");
+    index.sync(vec![workload("1", Some("n"), &[("x", "a")])]);
+    assert!(matches!(index.desired(&k), Desired::Wanted { .. }));
+    index.update(workload("1", Some("n"), &[("x", "b")]));
+    assert!(matches!(index.desired(&k), Desired::Unwanted), "it is there, and doesn't match");
+    index.delete(&WorkloadId::new("1").unwrap());
+    assert!(matches!(index.desired(&k), Desired::Ended { rule } if rule.linger().as_secs() == 60));
+    index.apply_rule(rule(0));
+    assert!(matches!(index.desired(&k), Desired::Unwanted));
+    index.doubt(|_| false);
+    assert!(matches!(index.desired(&k), Desired::Unknown));
+}
+
+#[test]
 fn a_sync_removes_what_it_does_not_name() {
     let mut index = TenantIndex::default();
     index.apply_rule(rule("r", DpuSelectionPolicy::Any, x_is_a()));

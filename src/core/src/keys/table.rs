@@ -145,6 +145,9 @@ keys! {
     /// A replica that holds an earlier claim knows less than the one that made the companion.
     pub const STREAM_CLAIM = "outrigger.dev/stream-claim",
         Annotation on "companions" by "manager": "Uid of the Tenant and number of the claim on its stream with which it was made: a manager that knows only earlier claims doesn't touch it";
+    /// It is written once, and removed when the workload is there again ([`crate::companion::Lingering`]).
+    pub const WORKLOAD_ENDED = "outrigger.dev/workload-ended",
+        Annotation on "companions of rules with `lingerSeconds`" by "manager": "When the workload ended, by the clock of the manager. The companion is deleted `lingerSeconds` later";
     pub const TEMPLATE_HASH = "outrigger.dev/template-hash",
         Annotation on "companions" by "manager": "Hash of template and placement. A companion with another one is replaced";
     pub const HOST = "outrigger.dev/host",

@@ -133,6 +133,9 @@ causes! {
     WorkloadMoved = "WorkloadMoved", Companion, Tenant,
         "The workload runs on another node now, and its companion is replaced",
         "wait", "nothing";
+    Lingering = "Lingering", Companion, Platform,
+        "The workload has ended, and its companion stays for the lingerSeconds of its rule, with its resources",
+        "wait, lower lingerSeconds of the rule, or delete the companion", "wait, lower lingerSeconds of the rule, or delete the companion";
     Replacing = "Replacing", Companion, Tenant,
         "The former companion is being deleted, and the next one is created after it",
         "wait", "look at why the Pod isn't gone: its finalizers, its Node";

@@ -1,8 +1,9 @@
 //! Rules as written, and their validation.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
-use super::{DpuSelectionPolicy, Expression, Operator, Ordering, POD, Rule, Test};
+use super::{DpuSelectionPolicy, Expression, MAX_LINGER, Operator, Ordering, POD, Rule, Test};
 use crate::claim::{self, DevicesSpec};
 use crate::companion;
 use crate::field::{FieldError, FieldErrors};
@@ -47,6 +48,8 @@ pub struct RuleSpec {
     pub update: UpdateStrategy,
     /// Whether workloads wait for their companions.
     pub ordering: Ordering,
+    /// How many seconds companions outlive their workloads.
+    pub linger_seconds: i64,
 }
 
 impl RuleSpec {
@@ -64,6 +67,7 @@ impl RuleSpec {
             devices: DevicesSpec::default(),
             update: UpdateStrategy::default(),
             ordering: Ordering::default(),
+            linger_seconds: 0,
         }
     }
 }
@@ -115,6 +119,7 @@ impl Rule {
         };
         let terms = compile_terms(&spec.terms, &mut errors);
         check_ordering(spec.ordering, &terms, &mut errors);
+        let linger = compile_linger(spec.linger_seconds, &mut errors);
         let injections = compile_injections(&spec.injections, &mut errors);
         let template = spec.template.tree();
         let devices = claim::compile(&spec, &template, &mut errors);
@@ -135,6 +140,7 @@ impl Rule {
             devices,
             update: spec.update,
             ordering: spec.ordering,
+            linger,
         })
     }
 }
@@ -185,6 +191,17 @@ fn check_ordering(ordering: Ordering, terms: &[Vec<Expression>], errors: &mut Ve
             );
         }
     }
+}
+
+fn compile_linger(seconds: i64, errors: &mut Vec<FieldError>) -> Duration {
+    let valid = u32::try_from(seconds).ok().filter(|seconds| *seconds <= MAX_LINGER);
+    let valid = valid.unwrap_or_else(|| {
+        let wanted =
+            format!("is {seconds}; use 0 (a companion is deleted with its workload) to {MAX_LINGER}");
+        errors.add("spec.lingerSeconds", wanted);
+        0
+    });
+    Duration::from_secs(valid.into())
 }
 
 fn too_many(path: &str, count: usize, max: usize, errors: &mut Vec<FieldError>) {

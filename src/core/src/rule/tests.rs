@@ -250,6 +250,20 @@ fn an_ordering_is_no_part_of_the_template() {
     assert_eq!((parallel.ordering(), waits.ordering()), (Ordering::Parallel, Ordering::BeforeReady));
 }
 
+#[test]
+fn a_companion_outlives_its_workload_by_an_hour_at_most() {
+    let of = |linger_seconds| RuleSpec { linger_seconds, ..spec(vec![vec![any()]]) };
+    let rule = |seconds| Rule::compile(of(seconds)).unwrap();
+    assert_eq!([0, 3600].map(|seconds| rule(seconds).linger().as_secs()), [0, 3600]);
+    assert_eq!(rule(0).template_hash(), rule(60).template_hash(), "a change replaces no companion");
+    for seconds in [-1, 3601, i64::MAX] {
+        let wanted = format!(
+            "spec.lingerSeconds: is {seconds}; use 0 (a companion is deleted with its workload) to 3600"
+        );
+        assert_eq!(errors(of(seconds)), [wanted]);
+    }
+}
+
 fn any() -> ExpressionSpec {
     ExpressionSpec::new("@", Operator::Exists, &[])
 }

@@ -15,7 +15,7 @@ use kube::api::Api;
 use outrigger_api::admin_workload_rule::TenantMatches;
 use outrigger_api::conditions::Status;
 use outrigger_api::{AdminWorkloadRule, AdminWorkloadRuleStatus};
-use outrigger_core::companion;
+use outrigger_core::companion::{self, Observed};
 use outrigger_core::ids::RuleName;
 use outrigger_core::reason::Cause;
 use outrigger_core::rollout::UpdateStrategy;
@@ -172,16 +172,18 @@ fn summary(
     let mut updated = 0;
     for (_, store) in &stores {
         let store = store.lock();
-        let Counts { created, ready, leaving, .. } = store.counts(name);
+        let Counts { created, ready, leaving, lingering, .. } = store.counts(name);
         counts.created += created;
         counts.ready += ready;
         counts.leaving += leaving;
+        counts.lingering += lingering;
         updated += hash.map_or(created, |hash| store.updated(name, hash));
     }
     let waiting = || {
         stores.iter().find_map(|(tenant, store)| {
             let store = store.lock();
-            let (key, observed) = store.of_rule(name).find(|(_, o)| !o.ready && !o.message.is_empty())?;
+            let waits = |o: &Observed| !o.ready && o.ended.is_none() && !o.message.is_empty();
+            let (key, observed) = store.of_rule(name).find(|(_, o)| waits(o))?;
             Some(format!("; {} of tenant {tenant}: {}", companion::name(&key, tenant), observed.message))
         })
     };
@@ -246,10 +248,11 @@ fn ready_condition(
         return (Status::False, Cause::Refused.as_str(), format!("for tenant {tenant}: {message}{more}"));
     }
     if matched == 0 {
-        return (Status::True, Cause::NoMatch.as_str(), "no companion is wanted".to_owned());
+        let note = counts.lingering_note();
+        return (Status::True, Cause::NoMatch.as_str(), format!("no companion is wanted{note}"));
     }
     let Counts { created, ready, .. } = counts;
-    let message = format!("{ready} of {matched} companions are ready");
+    let message = format!("{ready} of {matched} companions are ready{}", counts.lingering_note());
     if let Some(updated) = rolling {
         let message =
             format!("{message}; {updated} of {created} have the current template{}", counts.leaving_note());

@@ -113,6 +113,28 @@ async fn a_rule_is_filed_with_the_tenants_that_it_is_about() {
 }
 
 #[tokio::test]
+async fn a_change_of_a_rule_concerns_companions_that_outlive_their_workloads() {
+    let world = World::new(&["blue"]);
+    world.told("blue", &[]);
+    world.rule(1, json!({"lingerSeconds": 60}));
+    let ended = Observed { ended: Some(0), ready: true, ..Observed::default() };
+    world.0.states.admin_companions_of(&id("blue")).lock().applied("w", key("w"), ended);
+    let state = world.0.states.state("tenant-blue");
+    let lingers = || matches!(state.lock().index.desired(&key("w")), Desired::Ended { .. });
+    assert!(lingers());
+    assert_eq!(world.rule(2, json!({})), state.ids([key("w")]));
+    assert!(!lingers());
+    // Nobody waits for them.
+    let status = world.changes(true).unwrap();
+    assert_eq!((&status["created"], &status["ready"]), (&json!(0), &json!(0)));
+    assert_eq!(
+        status["conditions"][2]["message"],
+        "no companion is wanted; 1 more companion outlives its workload (lingerSeconds)"
+    );
+    assert!(world.0.admin_rules.remove(&world.0, "r").contains(&state.ids([key("w")])[0]));
+}
+
+#[tokio::test]
 async fn a_rule_that_can_not_be_read_keeps_what_it_has() {
     let world = World::new(&["blue"]);
     world.told("blue", &["w"]);

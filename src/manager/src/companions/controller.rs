@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kube::Error;
 use outrigger_core::claim;
-use outrigger_core::companion::{self, Action as Plan, DeleteReason};
+use outrigger_core::companion::{self, Action as Plan, DeleteReason, LingerStep, Lingering};
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::keys;
 use outrigger_core::reason::Cause;
@@ -139,6 +139,8 @@ impl Companion<'_> {
                 traced.continues();
                 done
             }
+            // [`Self::decide`] has put another step in its place.
+            Plan::Linger(_) => return Action::Done,
             Plan::Refuse(message) => {
                 Err(WriteFailure::Refused(Why::new(Cause::AnnotationsTooLarge, message)))
             }
@@ -239,7 +241,20 @@ impl Companion<'_> {
                 }
                 Ok((Plan::Create(object), kind))
             }
+            (Plan::Linger(lingering), kind) => self.linger(&lingering).map(|plan| (plan, kind)),
             plan => Ok(plan),
+        }
+    }
+
+    /// The next step for a companion that outlives its workload, by the present time.
+    fn linger(&self, lingering: &Lingering) -> Result<Plan, Undecided> {
+        let now = self.context.environment.clock.wall();
+        match lingering.step(now.as_millisecond()) {
+            LingerStep::Mark => Ok(Plan::Annotate(lingering.mark(&format!("{now:.3}")))),
+            LingerStep::Stay(left) => Err(Undecided::Ends(Action::Requeue(left))),
+            LingerStep::Delete => {
+                Ok(Plan::Delete { uid: lingering.uid.clone(), reason: DeleteReason::Unmatched })
+            }
         }
     }
 
@@ -443,13 +458,19 @@ fn planned(data: &TenantData, key: &CompanionKey, location: &CompanionLocation) 
         return (action, gone.kind);
     }
     let desired = data.index.desired(key);
-    if let (Desired::Wanted { rule, .. }, Some(kept), Some(duplicate)) =
-        (desired, observed, companions.duplicate(key))
-        && kept.kind == rule.kind()
+    if let (Some(kept), Some(duplicate)) = (observed, companions.duplicate(key))
         && !duplicate.terminating
     {
-        let reason = DeleteReason::Superseded;
-        return (Plan::Delete { uid: duplicate.uid.clone(), reason }, duplicate.kind);
+        let superseded = match desired {
+            Desired::Wanted { rule, .. } => kept.kind == rule.kind(),
+            // One of them lingers.
+            Desired::Ended { .. } => true,
+            _ => false,
+        };
+        if superseded {
+            let reason = DeleteReason::Superseded;
+            return (Plan::Delete { uid: duplicate.uid.clone(), reason }, duplicate.kind);
+        }
     }
     let kind = match (desired, observed) {
         (_, Some(observed)) => observed.kind,

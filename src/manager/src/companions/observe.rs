@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::ObjectMeta;
-use outrigger_core::companion::{Observed, StreamClaim, annotations_size, is_owner};
+use outrigger_core::companion::{Observed, StreamClaim, UNREADABLE_END, annotations_size, is_owner};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::keys;
 use outrigger_core::reason::Cause;
 use outrigger_core::template::Kind;
+use outrigger_runtime::cache::version;
 use outrigger_runtime::pod::Pod;
 
 /// The companion of a tenant's rule that a Pod is, and its observed state; `None` for any other Pod.
@@ -77,12 +79,16 @@ fn look_at(metadata: &ObjectMeta, rule_uid: &str) -> Observed {
         .collect();
     Observed {
         uid: metadata.uid.clone().unwrap_or_default(),
+        resource_version: version(metadata.resource_version.as_deref()),
         rule_uid: rule_uid.to_owned(),
         rule_generation: annotations
             .get(keys::RULE_GENERATION)
             .and_then(|generation| generation.parse().ok())
             .unwrap_or_default(),
         claim: annotations.get(keys::STREAM_CLAIM).and_then(|claim| StreamClaim::read(claim)),
+        ended: annotations
+            .get(keys::WORKLOAD_ENDED)
+            .map(|end| end.parse::<Timestamp>().map_or(UNREADABLE_END, Timestamp::as_millisecond)),
         template_hash: annotations.get(keys::TEMPLATE_HASH).cloned().unwrap_or_default(),
         host: annotations.get(keys::HOST).cloned(),
         annotations: facts,
@@ -177,6 +183,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_end_of_a_workload_is_read_and_what_cannot_be_read_is_in_the_future() {
+        let of = |annotations: serde_json::Value| {
+            let metadata = json!({"resourceVersion": "7", "annotations": annotations});
+            let observed = look_at(&serde_json::from_value(metadata).unwrap(), "u");
+            (observed.resource_version, observed.ended)
+        };
+        assert_eq!(of(json!({})), (7, None));
+        for (text, expected) in [
+            ("1970-01-01T00:00:02Z", 2_000),
+            ("1970-01-01T01:00:02.500+01:00", 2_500),
+            ("", UNREADABLE_END),
+            ("later", UNREADABLE_END),
+        ] {
+            assert_eq!(of(json!({keys::WORKLOAD_ENDED: text})), (7, Some(expected)), "{text}");
+        }
+    }
 
     #[test]
     fn the_kubelets_words_become_causes() {

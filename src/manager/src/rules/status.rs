@@ -137,12 +137,14 @@ impl StatusInput<'_> {
             return (Status::False, LIMIT_REACHED, self.over_limit(most));
         }
         if matched == 0 {
-            return (Status::True, NO_MATCH, "no companion is wanted".to_owned());
+            let note = self.data.companions.counts(self.name).lingering_note();
+            return (Status::True, NO_MATCH, format!("no companion is wanted{note}"));
         }
         let counts = self.data.companions.counts(self.name);
         let mut message = format!("{} of {matched} companions are ready", counts.ready);
         let (earlier, note) = self.earlier(counts.created);
         message.push_str(&note);
+        message.push_str(&counts.lingering_note());
         if counts.ready >= matched && !earlier {
             return (Status::True, "AllReady", message);
         }
@@ -151,7 +153,7 @@ impl StatusInput<'_> {
             return (Status::False, Cause::NoDpu.as_str(), format!("{message}; {none}"));
         }
         let mut waiting = self.data.companions.of_rule(self.name);
-        let waiting = waiting.find(|(_, o)| !o.ready && !o.message.is_empty());
+        let waiting = waiting.find(|(_, o)| !o.ready && o.ended.is_none() && !o.message.is_empty());
         if let (Some((key, observed)), Some(tenant)) = (waiting, &self.data.tenant) {
             let _ = write!(message, "; {}: {}", companion::name(&key, tenant), observed.message);
         }

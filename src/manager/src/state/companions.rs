@@ -20,11 +20,22 @@ pub(crate) struct Counts {
     pub ready: i64,
     /// Of these, claims that no Pod has used yet. A rollout doesn't wait for them.
     pub idle: i64,
+    /// Besides these, companions that outlive their workloads.
+    pub lingering: i64,
     /// Besides these, claims that are being deleted. They stay as long as Pods use them.
     pub leaving: i64,
 }
 
 impl Counts {
+    /// A note for users about companions that outlive their workloads, to be appended to a message; empty where there are none.
+    pub(crate) fn lingering_note(&self) -> String {
+        match self.lingering {
+            0 => String::new(),
+            1 => "; 1 more companion outlives its workload (lingerSeconds)".to_owned(),
+            n => format!("; {n} more companions outlive their workloads (lingerSeconds)"),
+        }
+    }
+
     /// A note for users about claims that can't be deleted, to be appended to a message; empty where there are none. Nothing deletes
     /// the Pods that use them, because others may own those.
     pub(crate) fn leaving_note(&self) -> String {
@@ -56,6 +67,8 @@ struct RuleCompanions {
     counts: Counts,
     /// Workloads of those that the scheduler has found no Node for: few, and looked at often.
     unplaced: BTreeSet<Arc<str>>,
+    /// Workloads that have ended, and whose companions linger or wait to be deleted for it.
+    ended: BTreeSet<Arc<str>>,
     /// How many that exist and are not being deleted were made from which template, by its hash.
     templates: BTreeMap<String, i64>,
 }
@@ -120,7 +133,8 @@ impl CompanionCache {
     /// How many of a rule's companions are available, for its rollout; `has_dpu` tells whether a DPU is in a host.
     pub(crate) fn availability(&self, rule: &RuleName, has_dpu: impl Fn(&str) -> bool) -> Availability {
         let Some(of_rule) = self.by_rule.get(rule) else { return Availability::default() };
-        let existing = of_rule.by_workload.len();
+        // No rollout concerns companions of workloads that have ended.
+        let existing = of_rule.by_workload.len().saturating_sub(of_rule.ended.len());
         let available = usize::try_from(of_rule.counts.ready + of_rule.counts.idle).unwrap_or_default();
         let without_dpu = |o: &Observed| o.host.as_deref().is_some_and(|host| !has_dpu(host));
         let without_dpu = self.unplaced(rule).filter(|o| without_dpu(o)).count();
@@ -131,6 +145,13 @@ impl CompanionCache {
     pub(crate) fn unplaced<'a>(&'a self, rule: &RuleName) -> impl Iterator<Item = &'a Observed> + use<'a> {
         let of_rule = self.by_rule.get(rule).into_iter();
         of_rule.flat_map(|of_rule| of_rule.unplaced.iter().filter_map(|w| of_rule.by_workload.get(w)))
+    }
+
+    /// The companions of a rule that have the mark of their workload's end. Where the rule changes, the index doesn't name them,
+    /// because it doesn't know their workloads.
+    pub(crate) fn ended(&self, rule: &RuleName) -> Vec<CompanionKey> {
+        let ended = self.by_rule.get(rule).into_iter().flat_map(|of_rule| &of_rule.ended);
+        ended.map(|workload| CompanionKey { rule: rule.clone(), workload: workload.clone() }).collect()
     }
 
     pub(crate) fn of_rule<'a>(
@@ -161,10 +182,13 @@ impl CompanionCache {
         if let Some(old) = of_rule.by_workload.remove(&key.workload) {
             of_rule.count(&old, -1);
             of_rule.unplaced.remove(&key.workload);
+            of_rule.ended.remove(&key.workload);
         }
         if let Some(new) = new {
             of_rule.count(&new, 1);
-            if new.unplaced {
+            if new.ended.is_some() {
+                of_rule.ended.insert(key.workload.clone());
+            } else if new.unplaced {
                 of_rule.unplaced.insert(key.workload.clone());
             }
             of_rule.by_workload.insert(key.workload.clone(), new);
@@ -179,6 +203,10 @@ impl RuleCompanions {
     fn count(&mut self, o: &Observed, change: i64) {
         if o.terminating {
             self.counts.leaving += change * i64::from(o.kind == Kind::Claim);
+            return;
+        }
+        if o.ended.is_some() {
+            self.counts.lingering += change;
             return;
         }
         self.counts.created += change;
@@ -227,17 +255,41 @@ mod tests {
         let (a, b) = (key("r", "a"), key("r", "b"));
         cache.applied("a", a.clone(), pod("1", true));
         cache.applied("b", b.clone(), pod("2", false));
-        assert_eq!(cache.counts(&a.rule), Counts { created: 2, ready: 1, idle: 0, leaving: 0 });
+        assert_eq!(cache.counts(&a.rule), Counts { created: 2, ready: 1, ..Counts::default() });
         assert_eq!(cache.updated(&a.rule, ""), 2);
         cache.applied("b", b, pod("2", true));
         cache.deleting(&a, "1");
-        assert_eq!(cache.counts(&a.rule), Counts { created: 1, ready: 1, idle: 0, leaving: 0 });
+        assert_eq!(cache.counts(&a.rule), Counts { created: 1, ready: 1, ..Counts::default() });
         assert_eq!(cache.updated(&a.rule, ""), 1);
         assert_eq!(cache.of_rule(&a.rule).count(), 2);
         cache.deleted(Kind::Pod, "a");
         cache.deleted(Kind::Pod, "b");
         assert_eq!(cache.counts(&a.rule), Counts::default());
         assert_eq!(cache.of_rule(&a.rule).count(), 0);
+    }
+
+    #[test]
+    fn companions_that_outlive_their_workloads_count_by_themselves_and_are_no_concern_of_rollouts() {
+        let mut cache = CompanionCache::default();
+        let (a, b) = (key("r", "a"), key("r", "b"));
+        let unplaced = Observed { unplaced: true, ..pod("1", false) };
+        cache.applied("a", a.clone(), unplaced.clone());
+        cache.applied("b", b.clone(), pod("2", true));
+        assert_eq!((cache.ended(&a.rule), cache.unplaced(&a.rule).count()), (vec![], 1));
+        assert_eq!(cache.availability(&a.rule, |_| true), Availability { existing: 2, unready: 1 });
+        cache.applied("a", a.clone(), Observed { ended: Some(0), ..unplaced.clone() });
+        assert_eq!(cache.counts(&a.rule), Counts { created: 1, ready: 1, lingering: 1, ..Counts::default() });
+        assert!(cache.counts(&a.rule).lingering_note().starts_with("; 1 more companion outlives"));
+        assert_eq!((cache.ended(&a.rule), cache.unplaced(&a.rule).count()), (vec![a.clone()], 0));
+        assert_eq!((cache.updated(&a.rule, ""), cache.of_rule(&a.rule).count()), (1, 2));
+        assert_eq!(cache.availability(&a.rule, |_| true), Availability { existing: 1, unready: 0 });
+        cache.applied("b", b, Observed { ended: Some(0), ..pod("2", true) });
+        assert!(cache.counts(&a.rule).lingering_note().starts_with("; 2 more companions outlive"));
+        // Its workload is there again.
+        cache.applied("a", a.clone(), unplaced);
+        assert_eq!((cache.ended(&a.rule).len(), cache.counts(&a.rule).created), (1, 1));
+        cache.deleted(Kind::Pod, "b");
+        assert_eq!(cache.ended(&a.rule), []);
     }
 
     #[test]
@@ -283,7 +335,7 @@ mod tests {
         cache.deleted(Kind::Pod, "n");
         assert_eq!(uids(&cache), (Some("c".into()), None));
         cache.applied("n", k.clone(), claim("c"));
-        assert_eq!(cache.counts(&k.rule), Counts { created: 1, ready: 0, idle: 1, leaving: 0 });
+        assert_eq!(cache.counts(&k.rule), Counts { created: 1, idle: 1, ..Counts::default() });
         assert_eq!(
             cache.availability(&k.rule, |_| true),
             Availability { existing: 1, unready: 0 },

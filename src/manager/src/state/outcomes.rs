@@ -371,7 +371,9 @@ impl TenantData {
             Desired::RuleUnknown if !entry.errors.is_empty() && !entry.deleting => {
                 (Wish::Kept, None, observed?.host.as_deref())
             }
-            Desired::RuleUnknown | Desired::Unwanted | Desired::Unknown => return None,
+            Desired::RuleUnknown | Desired::Unwanted | Desired::Ended { .. } | Desired::Unknown => {
+                return None;
+            }
         };
         let ready = observed.is_some_and(|o| o.ready);
         let dpu = || Some(registry.host_dpu(self.tenant.as_ref()?, host?));

@@ -111,7 +111,7 @@ impl TenantData {
             return if passed { self.released(&name, refused) } else { Vec::new() };
         }
         entry.revision = rule_wire::message(object).revision;
-        let keys = match object.compile() {
+        let mut keys = match object.compile() {
             Ok(rule) => {
                 entry.validation = self.validation_of(&rule, &entry);
                 self.rules.insert(name.clone(), entry);
@@ -125,6 +125,7 @@ impl TenantData {
         };
         self.forget_refusals(&name);
         self.rollouts.restart(&name);
+        keys.extend(self.companions.ended(&name));
         keys
     }
 
@@ -144,10 +145,12 @@ impl TenantData {
         self.rules.insert(name.clone(), RuleEntry { validation, ..entry });
         self.forget_refusals(name);
         self.rollouts.restart(name);
-        match rule {
+        let mut keys = match rule {
             Some(rule) => self.index.apply_rule(rule),
             None => self.index.remove_rule(name),
-        }
+        };
+        keys.extend(self.with_companions(name, |companions| companions.ended(name)).into_iter().flatten());
+        keys
     }
 
     /// A rule is deleted. Returns the companions that it had, which the garbage collector deletes.
@@ -155,7 +158,9 @@ impl TenantData {
         self.rules.remove(name);
         self.rollouts.forget(name);
         self.forget_refusals(name);
-        self.index.remove_rule(name)
+        let mut keys = self.index.remove_rule(name);
+        keys.extend(self.with_companions(name, |companions| companions.ended(name)).into_iter().flatten());
+        keys
     }
 
     /// Companions that wait no longer, because the API server takes their template; `refused`: it didn't before, so that some

@@ -124,6 +124,7 @@ fn companion_role(admission: &Admission, namespace: &str, pod: &Value, companion
     role.fact("tenant", tenant.as_ref().map_or("", |tenant| tenant.as_str()));
     role.fact("workload", label(pod, keys::WORKLOAD));
     role.fact("host of the workload", annotation(pod, keys::HOST));
+    role.fact("end of the workload", annotation(pod, keys::WORKLOAD_ENDED));
     role.fact("DPU", text(pod, "/spec/nodeName"));
     if list(pod, "/spec/schedulingGates").iter().any(|gate| text(gate, "/name") == keys::ADMISSION_GATE) {
         role.problem(format!(
@@ -142,7 +143,8 @@ fn companion_role(admission: &Admission, namespace: &str, pod: &Value, companion
     if known.uid != *uid {
         role.problem("it was made by an earlier rule of this name, so the manager replaces it");
     } else if let Some(compiled) = &known.spec.rule {
-        if annotation(pod, keys::TEMPLATE_HASH) != compiled.template_hash() {
+        let lingers = !annotation(pod, keys::WORKLOAD_ENDED).is_empty();
+        if !lingers && annotation(pod, keys::TEMPLATE_HASH) != compiled.template_hash() {
             role.problem(format!(
                 "the rule is of generation {} and has another template or placement by now, so the manager replaces it",
                 known.generation

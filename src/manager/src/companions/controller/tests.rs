@@ -4,7 +4,10 @@ use serde_json::json;
 
 use super::*;
 use crate::fixtures;
+use outrigger_runtime::environment::Environment;
 use outrigger_runtime::fake_api::{FakeApi, not_found};
+
+mod linger;
 
 const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules/r";
 
@@ -21,8 +24,12 @@ fn id() -> CompanionId {
 
 impl World {
     fn new() -> Self {
+        Self::in_environment(Environment::system())
+    }
+
+    fn in_environment(environment: Environment) -> Self {
         let api = FakeApi::default();
-        let context = fixtures::context(api.client());
+        let context = fixtures::context_in(api.client(), environment);
         fixtures::served_tenant(&context).lock().index.sync(vec![fixtures::workload("w")]);
         Self { api, controller: Companions::new(&context) }
     }

@@ -1,6 +1,8 @@
 use std::time::SystemTime;
 
 use futures::FutureExt;
+use outrigger_core::keys;
+use outrigger_core::tenant::nodes::Marks;
 use serde_json::{Value, json};
 use tonic::Code;
 

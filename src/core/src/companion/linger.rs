@@ -1,0 +1,238 @@
+//! Companions that outlive their workloads for the time that their rules ask for (`lingerSeconds`).
+//!
+//! The end of the workload is recorded on the companion itself, by an annotation ([`keys::WORKLOAD_ENDED`]): so the time doesn't
+//! begin again when a manager restarts or another one takes over. The time that a rule asks for isn't recorded: that of the
+//! present rule counts. Only managers' clocks matter. Another manager's clock may be behind the one that the record was made by, so
+//! an end in the future is recorded again as now: records only move back, and a companion never lingers longer than its rule
+//! asks for, counted from the moment when a manager looks at it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Observed;
+use crate::keys;
+use crate::rule::Rule;
+
+/// What [`Observed::ended`] has for a record that can't be read. It is in the future, and so is replaced.
+pub const UNREADABLE_END: i64 = i64::MAX;
+
+/// A companion whose workload has ended, and whose rule lets it linger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lingering {
+    /// uid of the companion.
+    pub uid: String,
+    /// The end of the workload as recorded, in milliseconds since 1970; `None` while it isn't.
+    pub ended: Option<i64>,
+    /// How long the rule lets it linger.
+    pub time: Duration,
+    resource_version: u64,
+}
+
+/// What a lingering companion needs now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LingerStep {
+    /// That now is recorded as the end of its workload, by [`Lingering::mark`].
+    Mark,
+    /// Nothing for this time.
+    Stay(Duration),
+    /// To be deleted.
+    Delete,
+}
+
+impl Lingering {
+    /// `None` where the companion doesn't linger: it is another rule's, or was never admitted and so has never run.
+    pub(super) fn of(rule: &Rule, o: &Observed) -> Option<Self> {
+        (o.rule_uid == rule.uid() && !o.gated && !rule.linger().is_zero()).then(|| Self {
+            uid: o.uid.clone(),
+            ended: o.ended,
+            time: rule.linger(),
+            resource_version: o.resource_version,
+        })
+    }
+
+    /// What it needs at a time, in milliseconds since 1970.
+    pub fn step(&self, now: i64) -> LingerStep {
+        let Some(since) = self.ended.and_then(|ended| now.checked_sub(ended)) else {
+            return LingerStep::Mark;
+        };
+        match u64::try_from(since).map(Duration::from_millis) {
+            // It is in the future.
+            Err(_) => LingerStep::Mark,
+            Ok(since) if since >= self.time => LingerStep::Delete,
+            Ok(since) => LingerStep::Stay(self.time - since),
+        }
+    }
+
+    /// The JSON merge patch that records the end, which is given in words. It is for the observed state of the companion only: one
+    /// with a record that isn't known here keeps it.
+    pub fn mark(&self, end: &str) -> Value {
+        json!({"metadata": {"uid": self.uid, "resourceVersion": self.resource_version.to_string(),
+            "annotations": {keys::WORKLOAD_ENDED: end}}})
+    }
+}
+
+/// The JSON merge patch that removes the record, because the workload is there; `None` where there is none.
+pub(super) fn unmark(o: &Observed) -> Option<Value> {
+    o.ended.map(|_| json!({"metadata": {"uid": o.uid, "annotations": {keys::WORKLOAD_ENDED: null}}}))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::companion::{Action, DeleteReason, Home, plan};
+    use crate::ids::{RuleName, TenantId};
+    use crate::index::{CompanionKey, Desired};
+    use crate::rule::RuleSpec;
+    use crate::workload::Workload;
+    use crate::workload::tests::nginx;
+
+    fn rule(linger_seconds: i64) -> Arc<Rule> {
+        let template = json!({"apiVersion": "v1", "kind": "Pod"}).into();
+        let spec = RuleSpec { linger_seconds, template, ..RuleSpec::new(RuleName::new("r").unwrap()) };
+        Arc::new(Rule::compile(spec).unwrap())
+    }
+
+    /// A companion as the rule wants it.
+    fn companion(rule: &Rule) -> Observed {
+        Observed {
+            uid: "pod".into(),
+            resource_version: 7,
+            rule_uid: rule.uid().into(),
+            template_hash: rule.template_hash().into(),
+            host: nginx().node_name,
+            injected: Some(Vec::new()),
+            ..Observed::default()
+        }
+    }
+
+    fn planned(desired: &Desired<'_>, observed: Option<&Observed>) -> Action {
+        let tenant = TenantId::new("blue").unwrap();
+        let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
+        plan(&key, desired, observed, &Home { tenant: &tenant, namespace: "n", owned: true })
+    }
+
+    #[test]
+    fn a_companion_lingers_once_its_workload_has_ended() {
+        let rule = rule(60);
+        let (o, desired) = (companion(&rule), Desired::Ended { rule: &rule });
+        let Action::Linger(lingering) = planned(&desired, Some(&o)) else { panic!("it doesn't linger") };
+        assert_eq!((lingering.ended, lingering.time), (None, Duration::from_secs(60)));
+        assert_eq!(
+            lingering.mark("then"),
+            json!({"metadata": {"uid": "pod", "resourceVersion": "7", "annotations": {keys::WORKLOAD_ENDED: "then"}}})
+        );
+        // It isn't replaced, whatever it is like.
+        let other = Observed { failed: true, template_hash: "earlier".into(), host: None, ..o.clone() };
+        assert!(matches!(planned(&desired, Some(&other)), Action::Linger(_)));
+        assert_eq!(planned(&desired, None), Action::Nothing, "none is created");
+        assert_eq!(planned(&desired, Some(&Observed { terminating: true, ..o.clone() })), Action::Wait);
+        let unmatched = Action::Delete { uid: "pod".into(), reason: DeleteReason::Unmatched };
+        for other in
+            [Observed { rule_uid: "former".into(), ..o.clone() }, Observed { gated: true, ..o.clone() }]
+        {
+            assert_eq!(planned(&desired, Some(&other)), unmatched, "{other:?}");
+        }
+        assert_eq!(
+            planned(&Desired::Unwanted, Some(&o)),
+            unmatched,
+            "the workload is there and doesn't match"
+        );
+    }
+
+    #[test]
+    fn a_workload_that_is_there_again_has_the_record_removed() {
+        let rule = rule(60);
+        let (workload, o) = (Arc::new(nginx()), companion(&rule));
+        let marked = Observed { ended: Some(5), ..o.clone() };
+        let removed = json!({"metadata": {"uid": "pod", "annotations": {keys::WORKLOAD_ENDED: null}}});
+        let wanted = Desired::Wanted { rule: &rule, workload: &workload };
+        for desired in [wanted, Desired::OverLimit] {
+            assert_eq!(planned(&desired, Some(&o)), Action::Nothing);
+            assert_eq!(planned(&desired, Some(&marked)), Action::Annotate(removed.clone()), "{desired:?}");
+        }
+        for desired in [Desired::Unknown, Desired::RuleUnknown] {
+            assert_eq!(planned(&desired, Some(&marked)), Action::Nothing, "nothing is known");
+        }
+        // Together with facts that have changed.
+        let stale = Observed { injected: None, ..marked.clone() };
+        let Action::Annotate(patch) = planned(&wanted, Some(&stale)) else { panic!("no patch") };
+        assert_eq!(
+            patch["metadata"]["annotations"],
+            json!({keys::WORKLOAD_ENDED: null, keys::INJECTED: "[]"})
+        );
+        // Facts that are too large don't keep it.
+        let full = Observed { annotations_size: super::super::MAX_ANNOTATIONS + 1, ..stale };
+        assert_eq!(planned(&wanted, Some(&full)), Action::Annotate(removed));
+        assert!(matches!(planned(&wanted, Some(&Observed { ended: None, ..full })), Action::Refuse(_)));
+        // One that is replaced anyway doesn't have to be changed before.
+        let failed = Observed { failed: true, ..marked };
+        assert!(matches!(
+            planned(&wanted, Some(&failed)),
+            Action::Delete { reason: DeleteReason::Failed, .. }
+        ));
+        let moved = Arc::new(Workload { node_name: Some("elsewhere".into()), ..nginx() });
+        let wanted = Desired::Wanted { rule: &rule, workload: &moved };
+        assert!(matches!(
+            planned(&wanted, Some(&failed)),
+            Action::Delete { reason: DeleteReason::Moved, .. }
+        ));
+    }
+
+    fn lingering(ended: Option<i64>, seconds: u64) -> Lingering {
+        let time = Duration::from_secs(seconds);
+        Lingering { uid: String::new(), ended, time, resource_version: 0 }
+    }
+
+    #[test]
+    fn steps_follow_from_the_recorded_end_and_the_present_time() {
+        use LingerStep::{Delete, Mark, Stay};
+        for (ended, now, expected) in [
+            (None, 1_000, Mark),
+            (Some(1_000), 1_000, Stay(Duration::from_secs(2))),
+            (Some(1_000), 2_999, Stay(Duration::from_millis(1))),
+            (Some(1_000), 3_000, Delete),
+            (Some(-5_000), 3_000, Delete),
+            (Some(1_001), 1_000, Mark),
+            (Some(UNREADABLE_END), 1_000, Mark),
+            (Some(UNREADABLE_END), -1_000, Mark),
+        ] {
+            assert_eq!(lingering(ended, 2).step(now), expected, "{ended:?} {now}");
+        }
+    }
+
+    proptest! {
+        /// Managers with clocks that differ look at a companion one after the other.
+        #[test]
+        fn it_lingers_as_long_as_asked_but_for_the_difference_of_clocks(
+            seconds in 1..=u64::from(crate::rule::MAX_LINGER),
+            looks in prop::collection::vec((0..600_000_i64, -60_000..60_000_i64), 1..50),
+        ) {
+            let linger = i64::try_from(seconds * 1_000).unwrap();
+            let (mut time, mut ended, mut first) = (0, None, None);
+            for (pause, skew) in looks {
+                time += pause;
+                let now = time + skew;
+                match lingering(ended, seconds).step(now) {
+                    LingerStep::Mark => {
+                        prop_assert!(ended.is_none_or(|ended| now < ended), "records only move back");
+                        first.get_or_insert(time);
+                        ended = Some(now);
+                    }
+                    LingerStep::Stay(left) => {
+                        prop_assert!(!left.is_zero() && left <= Duration::from_secs(seconds));
+                        prop_assert!(time - first.unwrap() < linger + 120_000, "it isn't kept too long");
+                    }
+                    LingerStep::Delete => {
+                        prop_assert!(time - first.unwrap() > linger - 120_000, "it isn't deleted too early");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
