@@ -288,7 +288,8 @@ fn what_may_not_be_read_is_not_taken_for_absent() {
     let reserved =
         claim(json!({"allocation": {}, "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}));
     let state = |unread: &[&str]| {
-        fact(&explained_without(Kind::Claim, "c", &[reserved.clone()], unread), "state").to_owned()
+        fact(&explained_without(Kind::Claim, "c", std::slice::from_ref(&reserved), unread), "state")
+            .to_owned()
     };
     assert_eq!(state(&[]), "reserved");
     assert_eq!(state(&["Pod"]), "reserved, whether a Pod that uses it runs isn't known");
