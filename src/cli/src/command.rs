@@ -10,6 +10,7 @@ use outrigger_webhook::WebhookArgs;
 use crate::cases::TestArgs;
 use crate::check::CheckArgs;
 use crate::claims::ClaimsArgs;
+use crate::console::ConsoleArgs;
 use crate::crd::CrdArgs;
 use crate::diff::DiffArgs;
 use crate::explain::ExplainArgs;
@@ -108,6 +109,13 @@ enum Command {
     /// Only reads. What may not be read is named as not visible. Exit codes: 0 shown, 2 the cluster could not be read.
     Status(StatusArgs),
 
+    /// Show a cluster in a browser on this machine: status, missing companions, workloads, hosts with DPUs, tenants.
+    ///
+    /// Prints a URL, which works once, and serves on 127.0.0.1 until it is interrupted. Pages change with the cluster. It only
+    /// reads, with the rights of the kubeconfig's user; what may not be read is named as not visible. Exit codes: 0
+    /// interrupted, 1 it could not serve, 2 the cluster's configuration can't be used.
+    Console(Box<ConsoleArgs>),
+
     /// List a tenant's device claims, with their devices and users.
     ///
     /// Reads ResourceClaims, Pods and Tenants from files (--filename) or from the infrastructure cluster. Exit codes: 0
@@ -152,6 +160,7 @@ impl Cli {
             Command::Diff(args) => args.run(),
             Command::Check(args) => args.run(),
             Command::Status(args) => args.run(),
+            Command::Console(args) => serve(args.run()),
             Command::Claims(args) => args.run(),
             Command::Crd(args) => args.run().map(done),
             Command::Completion(args) => args.run().map(done),
@@ -177,6 +186,6 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
             .is_some_and(|error| error.io_error_kind() == Some(std::io::ErrorKind::BrokenPipe))
 }
 
-fn serve(server: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+fn serve<T>(server: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(server)
 }

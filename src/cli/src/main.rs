@@ -8,6 +8,7 @@ mod check;
 mod claims;
 mod command;
 mod companion;
+mod console;
 mod crd;
 mod diff;
 mod explain;

@@ -267,6 +267,9 @@ pub(crate) fn one(state: &State, namespace: &str, name: &str) -> Option<Claim> {
     Some(claim(object, tenant, &pods, &classes(state)))
 }
 
+/// Why a claim without Pods is pending.
+pub(crate) const NO_POD: &str = "no Pod uses it: devices are chosen when the first one is scheduled";
+
 /// The names of the DeviceClasses.
 fn classes(state: &State) -> BTreeSet<&str> {
     state.of(keys::DEVICE_GROUP, "DeviceClass").map(|class| class.name.as_str()).collect()
@@ -384,7 +387,7 @@ fn why(claim: &Value, using: &[&&Object], classes: &BTreeSet<&str>) -> Option<St
         return Some(format!("spec.{never}"));
     }
     let Some(pod) = using.first() else {
-        return Some("no Pod uses it: devices are chosen when the first one is scheduled".to_owned());
+        return Some(NO_POD.to_owned());
     };
     let name = &pod.name;
     if !text(&pod.value, "/spec/nodeName").is_empty() {

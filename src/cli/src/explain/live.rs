@@ -120,10 +120,38 @@ pub(crate) async fn read(
     namespace: Option<&str>,
     more: More<'_>,
 ) -> anyhow::Result<(State, Source)> {
-    let client = client(&args.cluster, "--kubeconfig").await?;
-    let mut reader = Reader::new(client);
-    let infrastructure = reader.is_infrastructure().await?;
-    let named = args.tenant_kubeconfig.is_some() || args.tenant_context.is_some();
+    read_with(&Clients::new(args).await?, args, namespace, more).await
+}
+
+/// The clusters that are read.
+#[derive(Clone)]
+pub(crate) struct Clients {
+    pub(crate) cluster: Client,
+    /// The tenant's cluster, where it is another one and named.
+    tenant: Option<Client>,
+}
+
+impl Clients {
+    /// Those that the arguments name.
+    pub(crate) async fn new(args: &ViewArgs) -> Result<Self, InputError> {
+        let cluster = client(&args.cluster, "--kubeconfig").await?;
+        let named = args.tenant_kubeconfig.is_some() || args.tenant_context.is_some();
+        let of =
+            ClusterArgs { kubeconfig: args.tenant_kubeconfig.clone(), context: args.tenant_context.clone() };
+        let tenant = if named { Some(client(&of, "--tenant-kubeconfig").await?) } else { None };
+        Ok(Self { cluster, tenant })
+    }
+}
+
+/// [`read`] from clusters that have been read before.
+pub(crate) async fn read_with(
+    clients: &Clients,
+    args: &ViewArgs,
+    namespace: Option<&str>,
+    more: More<'_>,
+) -> anyhow::Result<(State, Source)> {
+    let mut reader = Reader::new(clients.cluster.clone());
+    let infrastructure = is_infrastructure(&clients.cluster).await?;
     let mut rules = RulesKnown::All;
     if infrastructure {
         reader.infrastructure(args, more).await?;
@@ -136,12 +164,10 @@ pub(crate) async fn read(
         );
         rules = reader.own_rules(namespace, more.told).await?;
     }
-    if named {
-        let cluster =
-            ClusterArgs { kubeconfig: args.tenant_kubeconfig.clone(), context: args.tenant_context.clone() };
-        reader.client = self::client(&cluster, "--tenant-kubeconfig").await?;
+    if let Some(tenant) = &clients.tenant {
+        reader.client = tenant.clone();
     }
-    let workloads = named || !infrastructure;
+    let workloads = clients.tenant.is_some() || !infrastructure;
     let mut hosts = None;
     if workloads {
         reader.pods(namespace).await?;
@@ -191,18 +217,47 @@ pub(crate) async fn client(cluster: &ClusterArgs, flag: &str) -> Result<Client, 
     cluster.client().await.map_err(|error| InputError::new(flag, format_args!("{error:#}")))
 }
 
+/// Kinds whose objects may not be read, so that nothing follows from the absence of one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Unread(BTreeSet<String>);
+
+impl Unread {
+    /// Whether objects of a kind may not be read.
+    pub(super) fn has(&self, kind: &str) -> bool {
+        self.0.contains(kind)
+    }
+}
+
+#[cfg(test)]
+impl From<&[&str]> for Unread {
+    fn from(kinds: &[&str]) -> Self {
+        Self(kinds.iter().map(|kind| (*kind).to_owned()).collect())
+    }
+}
+
 pub(crate) struct Reader {
     client: Client,
     objects: Vec<Object>,
     notes: Vec<String>,
+    unread: Unread,
     /// All that there is of devices has been read.
     devices: bool,
     claims: ClaimScope,
 }
 
+/// Whether the cluster has the kind Tenant. Any user may ask that, but not every user may list Tenants.
+pub(crate) async fn is_infrastructure(client: &Client) -> Result<bool, InputError> {
+    match client.list_api_group_resources(&Tenant::api_version(&())).await {
+        Ok(known) => Ok(known.resources.iter().any(|resource| resource.kind == "Tenant")),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(InputError::new("the cluster", error)),
+    }
+}
+
 impl Reader {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, objects: Vec::new(), notes: Vec::new(), devices: false, claims: ClaimScope::Given }
+        let (objects, notes, unread) = (Vec::new(), Vec::new(), Unread::default());
+        Self { client, objects, notes, unread, devices: false, claims: ClaimScope::Given }
     }
 
     /// The objects so far, and what couldn't be read.
@@ -210,18 +265,14 @@ impl Reader {
         (std::mem::take(&mut self.objects), std::mem::take(&mut self.notes))
     }
 
+    /// The kinds that may not be read.
+    pub(super) fn unread(&self) -> &Unread {
+        &self.unread
+    }
+
     /// Puts objects back.
     pub(crate) fn keep(&mut self, objects: Vec<Object>) {
         self.objects.extend(objects);
-    }
-
-    /// Whether the cluster has the kind Tenant. Any user may ask that, but not every user may list Tenants.
-    async fn is_infrastructure(&self) -> Result<bool, InputError> {
-        match self.client.list_api_group_resources(&Tenant::api_version(&())).await {
-            Ok(known) => Ok(known.resources.iter().any(|resource| resource.kind == "Tenant")),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
-            Err(error) => Err(InputError::new("the cluster", error)),
-        }
     }
 
     async fn infrastructure(&mut self, args: &ViewArgs, more: More<'_>) -> Result<(), InputError> {
@@ -416,6 +467,7 @@ impl Reader {
         match self.list(resource, namespace, params).await {
             Ok(read) => read,
             Err(kube::Error::Api(status)) if status.code == 403 => {
+                self.unread.0.insert(resource.kind.clone());
                 self.notes.push(format!("may not be read, so what they say is missing: {}", status.message));
                 Ok(())
             }

@@ -7,17 +7,19 @@ pub(crate) mod explanation;
 pub(crate) mod live;
 mod pod;
 pub(crate) mod print;
-mod report;
+pub(crate) mod report;
 mod subject;
-mod told;
+pub(crate) mod told;
 pub(crate) mod view;
 
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use audit::AuditArgs;
 use clap::{Args, Subcommand, ValueEnum};
+use outrigger_core::workload::Workload;
 use outrigger_webhook::settings::AdmissionArgs;
 use pod::PodArgs;
 use report::Report;
@@ -157,6 +159,46 @@ impl ExplainArgs {
         let one = self.rule.is_some() && self.workload.is_some();
         Ok(if one && !report.any_companion() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
+}
+
+/// What clusters say of workloads.
+pub(crate) enum Answer {
+    /// Names of the tenant's workloads, and what isn't known of them.
+    Workloads { tenant: Option<String>, names: Vec<String>, notes: Vec<String> },
+    /// What is said of one.
+    One(Box<Report>),
+}
+
+/// Explains one workload of clusters, or names all that there are.
+pub(crate) async fn ask(
+    clients: &live::Clients,
+    view: ViewArgs,
+    admission: AdmissionArgs,
+    workload: Option<PodName>,
+) -> anyhow::Result<Answer> {
+    let admin = admission.admin_namespaces();
+    let args = ExplainArgs {
+        command: None,
+        filename: Vec::new(),
+        rule: None,
+        workload,
+        namespace: None,
+        view,
+        output: Output::Json,
+        admission,
+    };
+    let namespace = args.workload.as_ref().map(|workload| workload.namespace.as_str());
+    let more = live::More { admin: Some(&admin), told: true, ..live::More::default() };
+    let (state, source) = live::read_with(clients, &args.view, namespace, more).await?;
+    let view = View::new(&state, &args.view, &args.admission.host_label, None, source)?;
+    if args.workload.is_some() {
+        return Ok(Answer::One(Box::new(Report::new(&view, &args)?)));
+    }
+    let name =
+        |workload: &Arc<Workload>| format!("{}/{}", workload.resource_namespace, workload.resource_name);
+    let mut names: Vec<String> = view.workloads.iter().map(name).collect();
+    names.sort();
+    Ok(Answer::Workloads { tenant: view.tenant.map(|id| id.to_string()), names, notes: view.notes })
 }
 
 #[cfg(test)]

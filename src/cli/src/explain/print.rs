@@ -141,11 +141,14 @@ fn one_workload(workload: &WorkloadReport, out: &mut impl Write) -> Result<()> {
     if let Some(node) = &workload.node {
         write!(out, " on {node}")?;
     }
-    match explanation.outcome {
-        CompanionOutcome::Companion => write!(out, ": {GOOD}companion{GOOD:#} {}", explanation.companion)?,
-        CompanionOutcome::NoMatch => write!(out, ": {BAD}no companion{BAD:#}")?,
-        CompanionOutcome::Waiting => write!(out, ": {ODD}no companion yet{ODD:#}")?,
-        CompanionOutcome::Refused => write!(out, ": {BAD}refused{BAD:#}")?,
+    let style = match explanation.outcome {
+        CompanionOutcome::Companion => GOOD,
+        CompanionOutcome::Waiting => ODD,
+        CompanionOutcome::NoMatch | CompanionOutcome::Refused => BAD,
+    };
+    write!(out, ": {style}{}{style:#}", outcome(explanation.outcome))?;
+    if explanation.outcome == CompanionOutcome::Companion {
+        write!(out, " {}", explanation.companion)?;
     }
     if let Some(there) = &workload.state {
         state(there, out)?;
@@ -202,7 +205,18 @@ fn expressions(term: &Term, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn passed(finding: &Finding) -> String {
+/// An outcome in words.
+pub(crate) fn outcome(outcome: CompanionOutcome) -> &'static str {
+    match outcome {
+        CompanionOutcome::Companion => "companion",
+        CompanionOutcome::NoMatch => "no companion",
+        CompanionOutcome::Waiting => "no companion yet",
+        CompanionOutcome::Refused => "refused",
+    }
+}
+
+/// An expression that passes, in words.
+pub(crate) fn passed(finding: &Finding) -> String {
     let Finding { key, operator, values, found, .. } = finding;
     let values = if values.is_empty() { String::new() } else { format!(" [{}]", values.join(", ")) };
     let found = match found {

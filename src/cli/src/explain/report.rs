@@ -33,88 +33,88 @@ use crate::rules::RuleKind;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Report {
+pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) tenant: Option<String>,
-    pub(super) notes: Vec<String>,
+    pub(crate) tenant: Option<String>,
+    pub(crate) notes: Vec<String>,
     /// What the tenant's own cluster says of its workloads.
-    pub(super) pods: Vec<PodReport>,
-    pub(super) rules_known: RulesKnown,
-    pub(super) rules: Vec<RuleReport>,
+    pub(crate) pods: Vec<PodReport>,
+    pub(crate) rules_known: RulesKnown,
+    pub(crate) rules: Vec<RuleReport>,
     /// `namespace/name` of Pods that have ended, and so are no workloads.
-    pub(super) ended: Vec<String>,
+    pub(crate) ended: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct RuleReport {
-    pub(super) kind: RuleKind,
-    pub(super) namespace: String,
-    pub(super) name: String,
-    pub(super) policy: String,
+pub(crate) struct RuleReport {
+    pub(crate) kind: RuleKind,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) policy: String,
     /// Whether a rule of the platform selects the tenant; absent for a tenant's own rule, and where it isn't known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) selected: Option<bool>,
-    pub(super) errors: Vec<FieldError>,
-    pub(super) warnings: Vec<String>,
-    pub(super) conditions: Vec<ConditionReport>,
-    pub(super) events: Vec<String>,
-    pub(super) workloads: Vec<WorkloadReport>,
+    pub(crate) selected: Option<bool>,
+    pub(crate) errors: Vec<FieldError>,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) conditions: Vec<ConditionReport>,
+    pub(crate) events: Vec<String>,
+    pub(crate) workloads: Vec<WorkloadReport>,
     /// Companions of workloads that aren't known here.
-    pub(super) companions: Vec<CompanionReport>,
+    pub(crate) companions: Vec<CompanionReport>,
 }
 
 /// A condition of the rule's status that reports a problem.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ConditionReport {
+pub(crate) struct ConditionReport {
     #[serde(rename = "type")]
-    pub(super) kind: String,
-    pub(super) status: String,
-    pub(super) reason: String,
-    pub(super) message: String,
+    pub(crate) kind: String,
+    pub(crate) status: String,
+    pub(crate) reason: String,
+    pub(crate) message: String,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct WorkloadReport {
-    pub(super) namespace: String,
-    pub(super) name: String,
-    pub(super) id: String,
+pub(crate) struct WorkloadReport {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) node: Option<String>,
+    pub(crate) node: Option<String>,
     #[serde(flatten)]
-    pub(super) explanation: Explanation,
+    pub(crate) explanation: Explanation,
     /// Why the workload doesn't wait for its companion although the rule says so.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ordering: Option<&'static str>,
+    pub(crate) ordering: Option<&'static str>,
     /// The claims that the companion uses, or is.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) claims: Vec<ClaimReport>,
+    pub(crate) claims: Vec<ClaimReport>,
     /// The companion that exists; absent where there is none, or it can't be seen.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) state: Option<State>,
+    pub(crate) state: Option<State>,
 }
 
 /// A companion of a workload that isn't known.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct CompanionReport {
-    pub(super) companion: String,
-    pub(super) workload: String,
-    pub(super) state: State,
+pub(crate) struct CompanionReport {
+    pub(crate) companion: String,
+    pub(crate) workload: String,
+    pub(crate) state: State,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct State {
-    pub(super) phase: Phase,
+pub(crate) struct State {
+    pub(crate) phase: Phase,
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) message: String,
+    pub(crate) message: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     Ready,
     Pending,
     NotAdmitted,
@@ -127,7 +127,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    pub(super) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "ready",
             Self::Pending => "pending",
@@ -163,7 +163,7 @@ impl State {
 }
 
 impl WorkloadReport {
-    pub(super) fn is_of(&self, pod: &PodReport) -> bool {
+    pub(crate) fn is_of(&self, pod: &PodReport) -> bool {
         (&self.namespace, &self.name) == (&pod.namespace, &pod.name)
     }
 
@@ -174,7 +174,7 @@ impl WorkloadReport {
 
 impl Report {
     /// Names of workloads that a rule gives a companion, of which nothing is said and nothing can be seen.
-    pub(super) fn silent(&self) -> BTreeSet<String> {
+    pub(crate) fn silent(&self) -> BTreeSet<String> {
         let wanted =
             |w: &&WorkloadReport| w.explanation.outcome == CompanionOutcome::Companion && w.state.is_none();
         let all = self.rules.iter().flat_map(|rule| &rule.workloads).filter(wanted);
@@ -183,7 +183,7 @@ impl Report {
         all.filter(is_silent).map(|w| format!("{}/{}", w.namespace, w.name)).collect()
     }
 
-    pub(super) fn new(view: &View, args: &ExplainArgs) -> Result<Self, InputError> {
+    pub(crate) fn new(view: &View, args: &ExplainArgs) -> Result<Self, InputError> {
         let own = view.rules.iter().map(Subject::own);
         let of_platform = view.admin_rules.iter().map(|rule| Subject::admin(rule, view));
         let (rules, others): (Vec<Subject<'_>>, Vec<Subject<'_>>) =
@@ -237,7 +237,7 @@ impl Report {
     }
 
     /// Whether any workload has a companion coming.
-    pub(super) fn any_companion(&self) -> bool {
+    pub(crate) fn any_companion(&self) -> bool {
         let mut all = self.rules.iter().flat_map(|rule| &rule.workloads);
         all.any(|workload| workload.explanation.outcome == CompanionOutcome::Companion)
     }

@@ -25,29 +25,29 @@ const MAX_EVENTS: usize = 5;
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PodReport {
-    pub(super) namespace: String,
-    pub(super) name: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) node: Option<String>,
+    pub(crate) node: Option<String>,
     /// Whether it waits for its companions; absent if it has no readiness gate of Outrigger.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) gate: Option<Gate>,
+    pub(crate) gate: Option<Gate>,
     /// The Pod's conditions that the agent owns.
-    pub(super) conditions: Vec<Told>,
+    pub(crate) conditions: Vec<Told>,
     /// The Node's condition; absent if it has none or can't be read.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) dpu: Option<Told>,
-    pub(super) events: Vec<EventReport>,
+    pub(crate) dpu: Option<Told>,
+    pub(crate) events: Vec<EventReport>,
     /// What isn't known because nothing says it.
-    pub(super) unknown: Vec<&'static str>,
+    pub(crate) unknown: Vec<&'static str>,
     /// It is the one that was asked about, so that it is shown even if nothing is said of it.
     #[serde(skip)]
-    pub(super) named: bool,
+    pub(crate) named: bool,
 }
 
 /// Whether a Pod with the readiness gate waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) enum Gate {
+pub(crate) enum Gate {
     /// The companions that it waits for are ready, or there are none.
     Open,
     /// It isn't Ready before they are.
@@ -59,37 +59,37 @@ pub(super) enum Gate {
 /// A condition, with what its reason means.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Told {
+pub(crate) struct Told {
     #[serde(rename = "type")]
-    pub(super) kind: String,
-    pub(super) status: String,
-    pub(super) reason: String,
-    pub(super) message: String,
+    pub(crate) kind: String,
+    pub(crate) status: String,
+    pub(crate) reason: String,
+    pub(crate) message: String,
     /// When the status became this.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) since: Option<String>,
+    pub(crate) since: Option<String>,
     /// What the reason means.
-    pub(super) meaning: String,
+    pub(crate) meaning: String,
     /// What the tenant can do.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) remedy: Option<&'static str>,
+    pub(crate) remedy: Option<&'static str>,
     /// The condition says itself that the agent doesn't know how the companions are.
-    pub(super) stale: bool,
+    pub(crate) stale: bool,
 }
 
 /// An Event of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct EventReport {
+pub(crate) struct EventReport {
     /// When it was last seen.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) at: Option<String>,
-    pub(super) reason: String,
-    pub(super) message: String,
+    pub(crate) at: Option<String>,
+    pub(crate) reason: String,
+    pub(crate) message: String,
 }
 
 /// The agent writes the condition late or never, and the cluster doesn't say which of these it is.
-pub(super) const NO_CONDITION: &str = "the Pod has no condition outrigger.dev/Companions: nothing has been wrong for as long as the agent waits, or no \
+pub(crate) const NO_CONDITION: &str = "the Pod has no condition outrigger.dev/Companions: nothing has been wrong for as long as the agent waits, or no \
                             rule matches the Pod, or the agent doesn't run, may not write conditions, or hasn't reached a manager that \
                             tells how companions are";
 
@@ -112,7 +112,7 @@ impl Told {
         Self { kind: text("/type"), status, reason, message, since, meaning, remedy, stale }
     }
 
-    pub(super) fn is_true(&self) -> bool {
+    pub(crate) fn is_true(&self) -> bool {
         self.status == "True"
     }
 }
@@ -167,7 +167,7 @@ impl PodReport {
     }
 
     /// Whether the cluster says anything that is worth showing.
-    pub(super) fn is_said(&self) -> bool {
+    pub(crate) fn is_said(&self) -> bool {
         !self.conditions.is_empty()
             || !self.events.is_empty()
             || self.gate == Some(Gate::Unset)
@@ -175,14 +175,14 @@ impl PodReport {
     }
 
     /// Whether all that is said is that all is well.
-    pub(super) fn is_well(&self) -> bool {
+    pub(crate) fn is_well(&self) -> bool {
         !self.conditions.is_empty() && self.conditions.iter().all(Told::is_true)
     }
 }
 
 /// Returns what is said of each workload. `hosts`: the Nodes of the tenant's cluster, `None` if they can't be read. Of files, those
 /// of which nothing is said are left out: what is in files was often never in a cluster.
-pub(super) fn read(
+pub(crate) fn read(
     state: &State,
     workloads: &[Arc<Workload>],
     hosts: Option<&[Object]>,

@@ -328,7 +328,7 @@ struct Sorted {
 }
 
 /// The workload of a companion, where an annotation of the companion has all of it.
-pub(super) fn told_workload(companion: &Observed) -> Option<Workload> {
+pub(crate) fn told_workload(companion: &Observed) -> Option<Workload> {
     companion.annotations.values().find_map(|text| serde_json::from_str(text).ok())
 }
 

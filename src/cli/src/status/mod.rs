@@ -4,9 +4,10 @@
 //! `summary` counts plain objects; `read` asks the cluster.
 
 mod print;
-mod read;
-mod report;
-mod summary;
+pub(crate) mod read;
+pub(crate) mod report;
+pub(crate) mod sections;
+pub(crate) mod summary;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -82,7 +83,7 @@ impl StatusArgs {
     }
 
     async fn read(&self, client: &kube::Client) -> Result<Report, InputError> {
-        read::report(client.clone(), self.system_namespace.as_deref(), &self.admission).await
+        read::report(client.clone(), self.system_namespace.as_deref(), &self.admission, &mut |_, _| {}).await
     }
 
     fn print(&self, report: &Report) -> anyhow::Result<()> {

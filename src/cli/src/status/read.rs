@@ -16,7 +16,7 @@ use super::summary;
 use crate::check::installation::cluster::{Answer, Cluster, Kind, PATIENCE};
 use crate::check::installation::parts::{Installation, Part};
 use crate::check::installation::reach;
-use crate::explain::live::with_kind;
+use crate::explain::live::{is_infrastructure, with_kind};
 use crate::files::InputError;
 
 /// Objects of one page.
@@ -25,11 +25,11 @@ const PAGE: u32 = 500;
 /// Most objects of a kind that are looked at.
 const MOST: usize = 100_000;
 
-const TENANT: Kind = Kind("outrigger.dev/v1alpha1", "Tenant");
-const RULE: Kind = Kind("workload.universe.nvidia.com/v1alpha1", "WorkloadRule");
-const ADMIN_RULE: Kind = Kind("workload.universe.nvidia.com/v1alpha1", "AdminWorkloadRule");
-const POD: Kind = Kind("v1", "Pod");
-const NODE: Kind = Kind("v1", "Node");
+pub(crate) const TENANT: Kind = Kind("outrigger.dev/v1alpha1", "Tenant");
+pub(crate) const RULE: Kind = Kind("workload.universe.nvidia.com/v1alpha1", "WorkloadRule");
+pub(crate) const ADMIN_RULE: Kind = Kind("workload.universe.nvidia.com/v1alpha1", "AdminWorkloadRule");
+pub(crate) const POD: Kind = Kind("v1", "Pod");
+pub(crate) const NODE: Kind = Kind("v1", "Node");
 const POLICY: Kind = Kind("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy");
 const BINDING: Kind = Kind("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding");
 
@@ -37,27 +37,35 @@ const BINDING: Kind = Kind("admissionregistration.k8s.io/v1", "ValidatingAdmissi
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shown {
     All,
-    /// It isn't visible, or the cluster doesn't have the kind.
+    /// It isn't visible.
     Nothing,
+    /// The cluster doesn't have the kind.
+    NoKind,
 }
 
-struct Reader {
+struct Reader<'a> {
     cluster: Cluster,
     not_visible: Vec<String>,
+    /// Gets each object that is counted.
+    look: Look<'a>,
 }
 
-/// Reads everything that is visible.
+/// Gets each object of a list, with its kind.
+pub(crate) type Look<'a> = &'a mut (dyn FnMut(Kind, &Value) + Send);
+
+/// Reads everything that is visible. `look` gets the objects that are counted, one by one.
 ///
 /// # Errors
 /// When the cluster can't be reached.
-pub(super) async fn report(
+pub(crate) async fn report(
     client: Client,
     system_namespace: Option<&str>,
     admission: &AdmissionArgs,
+    look: Look<'_>,
 ) -> Result<Report, InputError> {
     let cluster = Cluster::new(client.clone(), false);
     cluster.version().await.map_err(|error| InputError::new("the cluster", format_args!("{error:#}")))?;
-    let mut reader = Reader { cluster: Cluster::new(client, false), not_visible: Vec::new() };
+    let mut reader = Reader { cluster: Cluster::new(client, false), not_visible: Vec::new(), look };
     let mut report = Report::default();
     match Installation::read(cluster, admission, system_namespace, &[]).await {
         Ok(installation) => {
@@ -69,19 +77,25 @@ pub(super) async fn report(
     }
     let mut tenants = Vec::new();
     let shown = reader.each(TENANT, "", |object| tenants.push(summary::tenant(&object))).await;
+    // Who may not list Tenants may see DPUs all the same.
+    let infrastructure = match shown {
+        Shown::All => true,
+        Shown::NoKind => false,
+        Shown::Nothing => is_infrastructure(&reader.cluster.client).await.unwrap_or_default(),
+    };
     report.tenants = (shown == Shown::All).then_some(tenants);
     let mut rules = Vec::new();
     let own = reader.each(RULE, "", |object| rules.push(summary::rule(&object))).await;
     let admin = reader.each(ADMIN_RULE, "", |object| rules.push(summary::rule(&object))).await;
     report.rules = (own == Shown::All || admin == Shown::All).then_some(rules);
-    if report.tenants.is_some() {
+    if infrastructure {
         reader.infrastructure(admission, &mut report).await;
     }
     report.not_visible = reader.not_visible;
     Ok(report)
 }
 
-impl Reader {
+impl Reader<'_> {
     /// What only an infrastructure cluster has.
     async fn infrastructure(&mut self, admission: &AdmissionArgs, report: &mut Report) {
         let mut counts = BTreeMap::new();
@@ -113,7 +127,7 @@ impl Reader {
             let page = match tokio::time::timeout(PATIENCE, api.list(&params)).await {
                 Ok(Ok(page)) => page,
                 // The cluster doesn't have the kind.
-                Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Shown::Nothing,
+                Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Shown::NoKind,
                 Ok(Err(kube::Error::Api(status))) => return self.unread(&resource.plural, &status.message),
                 Ok(Err(error)) => return self.unread(&resource.plural, &reach::short(&error.to_string())),
                 Err(_) => {
@@ -122,7 +136,10 @@ impl Reader {
                 }
             };
             count += page.items.len();
-            page.items.into_iter().filter_map(|object| with_kind(&resource, object).ok()).for_each(&mut take);
+            for object in page.items.into_iter().filter_map(|object| with_kind(&resource, object).ok()) {
+                (self.look)(kind, &object);
+                take(object);
+            }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(_) if count >= MOST => {
                     self.not_visible.push(format!("{}: only the first {count} were read", resource.plural));

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
+use outrigger_core::companion::Observed;
+use outrigger_core::ids::TenantId;
+use outrigger_core::index::CompanionKey;
 use outrigger_core::json::{list, text};
 use outrigger_core::keys;
 use outrigger_core::reason::Cause;
@@ -34,7 +37,7 @@ fn problem(object: &Value, kinds: &[&str]) -> (String, String) {
     )
 }
 
-pub(super) fn tenant(object: &Value) -> TenantRow {
+pub(crate) fn tenant(object: &Value) -> TenantRow {
     let conditions = list(object, "/status/conditions").iter();
     let ready = conditions.filter(|condition| text(condition, "/type") == "Ready");
     let ready = ready.map(|condition| text(condition, "/status")).next().unwrap_or("Unknown").to_owned();
@@ -52,7 +55,7 @@ pub(super) fn tenant(object: &Value) -> TenantRow {
 }
 
 /// A WorkloadRule, or an AdminWorkloadRule.
-pub(super) fn rule(object: &Value) -> RuleRow {
+pub(crate) fn rule(object: &Value) -> RuleRow {
     let (mut reason, mut message) = problem(object, &["Accepted", "Synced", "Ready"]);
     if list(object, "/status/conditions").is_empty() {
         Cause::NoStatus.as_str().clone_into(&mut reason);
@@ -70,29 +73,45 @@ pub(super) fn rule(object: &Value) -> RuleRow {
     }
 }
 
-/// Counts a companion under its namespace and state. Other Pods aren't counted.
-pub(super) fn companion(
+/// The companion that a Pod is: its tenant, where the companion itself names it, its key and what is observed.
+pub(crate) fn observed(
     pod: &Pod,
     admin_namespace: &str,
-    counts: &mut BTreeMap<String, BTreeMap<&'static str, usize>>,
-) {
-    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-    let of_admin = || observe_admin(pod).filter(|_| namespace == admin_namespace);
-    let observed = observe(pod).map(|(_, observed)| observed).or_else(|| Some(of_admin()?.2));
-    let Some(observed) = observed else { return };
-    let state = match observed {
+) -> Option<(Option<TenantId>, CompanionKey, Observed)> {
+    if let Some((key, observed)) = observe(pod) {
+        return Some((None, key, observed));
+    }
+    // In another namespace anybody could have written the same.
+    let is_admin = pod.metadata.namespace.as_deref() == Some(admin_namespace);
+    let (tenant, key, observed) = observe_admin(pod).filter(|_| is_admin)?;
+    Some((Some(tenant), key, observed))
+}
+
+/// The state of a companion in a word.
+pub(crate) fn state(observed: &Observed) -> &'static str {
+    match observed {
         o if o.terminating => "Terminating",
         o if o.failed => "Failed",
         o if o.gated => "NotAdmitted",
         o if o.ready => "Ready",
         o if o.unplaced => "Unschedulable",
         _ => "Starting",
-    };
-    *counts.entry(namespace).or_default().entry(state).or_default() += 1;
+    }
+}
+
+/// Counts a companion under its namespace and state. Other Pods aren't counted.
+pub(crate) fn companion(
+    pod: &Pod,
+    admin_namespace: &str,
+    counts: &mut BTreeMap<String, BTreeMap<&'static str, usize>>,
+) {
+    let Some((_, _, observed)) = observed(pod, admin_namespace) else { return };
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    *counts.entry(namespace).or_default().entry(state(&observed)).or_default() += 1;
 }
 
 /// Counts a Node under its owner. Other Nodes than DPUs aren't counted.
-pub(super) fn dpu(node: &Node, host_label: &str, rows: &mut BTreeMap<String, DpuRow>) {
+pub(crate) fn dpu(node: &Node, host_label: &str, rows: &mut BTreeMap<String, DpuRow>) {
     let labels = node.metadata.labels.as_ref();
     let label = |key: &str| labels.and_then(|labels| labels.get(key));
     if label(host_label).is_none() && label(keys::NODE_TENANT).is_none() {
@@ -110,7 +129,7 @@ pub(super) fn dpu(node: &Node, host_label: &str, rows: &mut BTreeMap<String, Dpu
 }
 
 /// Compares the names of the policies and bindings that exist with the shipped ones.
-pub(super) fn policies(policies: &[String], bindings: &[String]) -> Policies {
+pub(crate) fn policies(policies: &[String], bindings: &[String]) -> Policies {
     let line = |line: &'static str| line.strip_prefix("  name: ");
     let mut shipped: Vec<&str> = POLICIES.lines().filter_map(line).collect();
     shipped.sort_unstable();
@@ -124,7 +143,7 @@ pub(super) fn policies(policies: &[String], bindings: &[String]) -> Policies {
 }
 
 /// The certificate, or the CAs, in a PEM text, at a time in seconds of Unix time. Of several CAs the one that ends last counts.
-pub(super) fn certificate(
+pub(crate) fn certificate(
     part: &'static str,
     what: &'static str,
     object: String,

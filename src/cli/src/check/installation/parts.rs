@@ -78,10 +78,11 @@ impl Installation {
             Some(namespace) => namespace.to_owned(),
             None => system_namespace(&cluster).await,
         };
-        let all = together(Part::ALL.iter().map(|part| cluster.get(DEPLOYMENT, &system, part.name()))).await;
+        let all =
+            together(Part::ALL.into_iter().map(|part| cluster.get(DEPLOYMENT, &system, part.name()))).await;
         let kinds = [MUTATING, VALIDATING];
         let configurations =
-            together(kinds.iter().map(|kind| cluster.get(*kind, "", keys::WEBHOOK_CONFIGURATION))).await;
+            together(kinds.into_iter().map(|kind| cluster.get(kind, "", keys::WEBHOOK_CONFIGURATION))).await;
         let configurations: Vec<(Kind, Answer)> = kinds.into_iter().zip(configurations).collect();
         let answers = all.iter().chain(configurations.iter().map(|(_, answer)| answer));
         if answers.into_iter().all(|answer| *answer == Answer::Unread) {

@@ -6,9 +6,9 @@ use kube::api::ListParams;
 use outrigger_core::reason::Cause;
 
 use super::report::{Report, Wrong};
-use crate::claims::report::{Phase, one};
+use crate::claims::report::{NO_POD, Phase, one};
 use crate::companion::PodName;
-use crate::explain::live::{Reader, named};
+use crate::explain::live::{Reader, Unread, named};
 use crate::files::InputError;
 use crate::state::State;
 
@@ -20,10 +20,12 @@ pub(super) async fn read(reader: &mut Reader, name: &PodName) -> Result<(), Inpu
     reader.may::<DeviceClass>(None, ListParams::default()).await
 }
 
-pub(super) fn report(state: &State, name: &PodName) -> Option<Report> {
+pub(super) fn report(state: &State, unread: &Unread, name: &PodName) -> Option<Report> {
     let claim = one(state, &name.namespace, &name.name)?;
     let mut report = Report::new("ResourceClaim", &format!("{}/{}", name.namespace, name.name));
-    report.fact("state", claim.state.as_str());
+    let known = !unread.has("Pod") || claim.state != Phase::Reserved;
+    let unknown = if known { "" } else { ", whether a Pod that uses it runs isn't known" };
+    report.fact("state", format!("{}{unknown}", claim.state.as_str()));
     report.fact("tenant", claim.tenant);
     report.fact("rule", claim.rule.unwrap_or_default());
     report.fact("workload", claim.workload.unwrap_or_default());
@@ -36,7 +38,13 @@ pub(super) fn report(state: &State, name: &PodName) -> Option<Report> {
             report.wrong.push(Wrong::new("claim", Cause::ClaimInUse, message));
         }
         Phase::Pending => {
-            let message = claim.reason.unwrap_or_default();
+            let message = match claim.reason {
+                Some(why) if unread.has("Pod") && why == NO_POD => {
+                    "no device is chosen before a Pod that uses it is scheduled; whether there is one isn't known"
+                        .to_owned()
+                }
+                why => why.unwrap_or_default(),
+            };
             report.wrong.push(Wrong::new("claim", Cause::ClaimNotAllocated, message));
         }
         Phase::Allocated | Phase::Reserved | Phase::InUse => {}

@@ -11,7 +11,7 @@ use outrigger_core::reason::Cause;
 use outrigger_manager::dpu::Dpu;
 
 use super::report::{Report, Wrong, condition};
-use crate::explain::live::Reader;
+use crate::explain::live::{Reader, Unread};
 use crate::files::{InputError, Object};
 use crate::state::State;
 
@@ -27,7 +27,12 @@ struct Here<'a> {
 }
 
 /// `name`: of a host, or of a DPU's Node.
-pub(super) fn report(state: &State, name: &str, host_label: &str) -> Result<Option<Report>, InputError> {
+pub(super) fn report(
+    state: &State,
+    unread: &Unread,
+    name: &str,
+    host_label: &str,
+) -> Result<Option<Report>, InputError> {
     let mut dpus = Vec::new();
     for node in state.of("", "Node") {
         dpus.extend(Dpu::of(&node.read()?, host_label).map(|dpu| Here { dpu, node }));
@@ -57,7 +62,7 @@ pub(super) fn report(state: &State, name: &str, host_label: &str) -> Result<Opti
         let message = format!("spec.hosts of {} name it", claimants.join(" and "));
         report.wrong.push(Wrong::new("host", Cause::HostConflict, message));
     }
-    if concerned.is_empty() {
+    if concerned.is_empty() && !unread.has("Tenant") {
         report.wrong.push(Wrong::new("host", Cause::HostNotListed, "no Tenant names it in spec.hosts"));
     }
     for tenant in &concerned {
@@ -66,7 +71,9 @@ pub(super) fn report(state: &State, name: &str, host_label: &str) -> Result<Opti
         report.fact(format!("for tenant {tenant}"), word(state));
         let Some(cause) = state.cause() else { continue };
         let wrong = Wrong::new(format!("tenant {tenant}"), cause, "");
-        report.wrong.push(match (cause, dpus.iter().find(|here| !here.dpu.ready)) {
+        // Other tenants' DPUs in the host say nothing of this one's.
+        let failed = dpus.iter().find(|here| !here.dpu.ready && here.dpu.for_tenant(tenant).owned);
+        report.wrong.push(match (cause, failed) {
             (Cause::DpuNotReady, Some(here)) => {
                 Wrong { message: here.state(), ..wrong }.since(here.not_ready_since())
             }

@@ -21,7 +21,8 @@ use outrigger_webhook::settings::AdmissionArgs;
 use report::Report;
 pub(crate) use tenant::TENANT_CONDITIONS;
 
-use super::live::{Reader, client};
+use super::live::{Reader, Unread, client};
+use super::print::line;
 use super::{Output, live};
 use crate::companion::PodName;
 use crate::files::{InputError, print_json};
@@ -35,6 +36,14 @@ pub(super) enum Kind {
     Machine,
     Namespace,
     Claim,
+}
+
+/// What has been read.
+struct Seen {
+    state: State,
+    /// What may not be read, in words.
+    notes: Vec<String>,
+    unread: Unread,
 }
 
 #[derive(Debug, Args)]
@@ -66,14 +75,16 @@ pub(super) struct SubjectArgs {
 impl SubjectArgs {
     /// Exit code 1: there is no such object.
     pub(super) fn run(&self, kind: Kind) -> anyhow::Result<ExitCode> {
-        let (state, notes) = if self.filename.is_empty() {
+        let seen = if self.filename.is_empty() {
             live::wait(self.read(kind))?
         } else {
-            (State::read(&self.filename)?, Vec::new())
+            Seen { state: State::read(&self.filename)?, notes: Vec::new(), unread: Unread::default() }
         };
-        let Some(report) = self.report(kind, &state, notes)? else {
+        let Some(report) = self.report(kind, &seen)? else {
             let place = if self.filename.is_empty() { "the cluster" } else { "--filename" };
-            writeln!(anstream::stderr(), "{place}: there is no {} {}", kind.what(), self.name)?;
+            let mut err = anstream::stderr();
+            seen.notes.iter().try_for_each(|note| writeln!(err, "note: {}", line(note)))?;
+            writeln!(err, "{place}: there is no {} {}", kind.what(), line(&self.name))?;
             return Ok(ExitCode::FAILURE);
         };
         match self.output {
@@ -84,7 +95,7 @@ impl SubjectArgs {
     }
 
     /// Reads what concerns the object. What may not be read is noted.
-    async fn read(&self, kind: Kind) -> Result<(State, Vec<String>), InputError> {
+    async fn read(&self, kind: Kind) -> Result<Seen, InputError> {
         let mut reader = Reader::new(client(&self.cluster, "--kubeconfig").await?);
         match kind {
             Kind::Tenant => tenant::read(&mut reader).await?,
@@ -93,8 +104,9 @@ impl SubjectArgs {
             Kind::Namespace => offloading::read(&mut reader, &self.name).await?,
             Kind::Claim => claim::read(&mut reader, &self.place()).await?,
         }
+        let unread = reader.unread().clone();
         let (objects, notes) = reader.take();
-        Ok((State::new(objects), notes))
+        Ok(Seen { state: State::new(objects), notes, unread })
     }
 
     /// Where an object with a namespace is.
@@ -103,15 +115,16 @@ impl SubjectArgs {
     }
 
     /// `None`: the state has no such object.
-    fn report(&self, kind: Kind, state: &State, notes: Vec<String>) -> Result<Option<Report>, InputError> {
+    fn report(&self, kind: Kind, seen: &Seen) -> Result<Option<Report>, InputError> {
+        let Seen { state, notes, unread } = seen;
         let report = match kind {
             Kind::Tenant => tenant::report(state, &self.name)?,
-            Kind::Host => host::report(state, &self.name, &self.admission.host_label)?,
+            Kind::Host => host::report(state, unread, &self.name, &self.admission.host_label)?,
             Kind::Machine => machine::report(state, &self.name)?,
-            Kind::Namespace => offloading::report(state, &self.name)?,
-            Kind::Claim => claim::report(state, &self.place()),
+            Kind::Namespace => offloading::report(state, unread, &self.name)?,
+            Kind::Claim => claim::report(state, unread, &self.place()),
         };
-        Ok(report.map(|report| Report { notes, ..report }))
+        Ok(report.map(|report| Report { notes: notes.clone(), ..report }))
     }
 }
 

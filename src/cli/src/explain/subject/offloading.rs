@@ -11,7 +11,7 @@ use outrigger_core::selector::matching;
 use outrigger_core::{keys, validate};
 
 use super::report::{Report, Wrong};
-use crate::explain::live::{Reader, named};
+use crate::explain::live::{Reader, Unread, named};
 use crate::files::{InputError, Object};
 use crate::state::State;
 
@@ -22,10 +22,14 @@ pub(super) async fn read(reader: &mut Reader, name: &str) -> Result<(), InputErr
     reader.may::<Node>(None, ListParams::default().labels(&virtual_nodes)).await
 }
 
-pub(super) fn report(state: &State, name: &str) -> Result<Option<Report>, InputError> {
+pub(super) fn report(state: &State, unread: &Unread, name: &str) -> Result<Option<Report>, InputError> {
     let Some(labels) = state.namespace_labels(name) else { return Ok(None) };
     let mut report = Report::new("Namespace", name);
     report.fact("tenant", labels.get(keys::TENANT).copied().unwrap_or_default());
+    if unread.has("NamespaceOffloading") {
+        report.fact("offloading", "not known: it may not be read");
+        return Ok(Some(report));
+    }
     let mut all = state.of(keys::OFFLOADING_GROUP, "NamespaceOffloading");
     let Some(object) = all.find(|object| object.namespace == name && object.name == NAME) else {
         report.fact(
@@ -54,6 +58,10 @@ pub(super) fn report(state: &State, name: &str) -> Result<Option<Report>, InputE
     if labels.get(keys::OFFLOADED) != Some(&"true") {
         let message = format!("the label {}: \"true\" is missing", keys::OFFLOADED);
         report.wrong.push(Wrong::new(format!("Namespace {name}"), Cause::NotOffloaded, message));
+    }
+    if unread.has("Node") {
+        report.fact("virtual nodes selected", "not known: Nodes may not be read");
+        return Ok(Some(report));
     }
     let nodes: Vec<Labelled<'_>> = state.of("", "Node").map(Labelled::new).collect();
     let selected = nodes.iter().filter(|node| offloading.selects(&node.node()));

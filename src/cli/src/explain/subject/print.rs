@@ -16,7 +16,11 @@ pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
         writeln!(out, "  {}: {}", line(&fact.name), line(&fact.value))?;
     }
     if report.wrong.is_empty() {
-        writeln!(out, "  {GOOD}nothing is wrong{GOOD:#}")?;
+        // What may not be read may be wrong.
+        match report.notes.as_slice() {
+            [] => writeln!(out, "  {GOOD}nothing is wrong{GOOD:#}")?,
+            _ => writeln!(out, "  {ODD}nothing is known to be wrong{ODD:#}")?,
+        }
     }
     report.wrong.iter().try_for_each(|wrong| one(wrong, out))
 }

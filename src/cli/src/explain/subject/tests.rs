@@ -11,14 +11,22 @@ fn args(name: &str) -> SubjectArgs {
 
 /// The report about an object among these; `null` where there is none.
 fn explained(kind: Kind, name: &str, objects: &[Value]) -> Value {
+    explained_without(kind, name, objects, &[])
+}
+
+/// The same for somebody who may not read these kinds.
+fn explained_without(kind: Kind, name: &str, objects: &[Value], unread: &[&str]) -> Value {
     let text: String = objects.iter().map(ToString::to_string).collect();
     let state = State::of_text("f", &text).unwrap();
-    let report = args(name).report(kind, &state, Vec::new()).unwrap();
+    let notes = unread.iter().map(|kind| (*kind).to_owned()).collect();
+    let report = args(name).report(kind, &Seen { state, notes, unread: unread.into() }).unwrap();
     let mut out = Vec::new();
     if let Some(report) = &report {
         print::report(report, &mut out).unwrap();
         let said = String::from_utf8(out).unwrap();
-        assert_eq!(said.contains("nothing is wrong"), report.wrong.is_empty(), "{said}");
+        let good = report.wrong.is_empty();
+        assert_eq!(said.contains("nothing is wrong"), good && unread.is_empty(), "{said}");
+        assert_eq!(said.contains("nothing is known to be wrong"), good && !unread.is_empty(), "{said}");
     }
     serde_json::to_value(report).unwrap()
 }
@@ -115,6 +123,22 @@ fn a_host_says_for_each_tenant_whether_its_dpus_take_companions() {
     assert_eq!(causes(&cordoned), ["DPUNotReady"]);
     assert!(cordoned["wrong"][0].get("since").is_none(), "nothing records when it was cordoned: {cordoned}");
     assert!(fact(&cordoned, "DPU a-dpu").contains("cordoned"), "{cordoned}");
+
+    // Each tenant hears of its own DPU.
+    let failed = |name: &str, owner: &str| dpu(name, "a", Some(owner), "Unknown", json!({}));
+    let two = of(&[blue(), failed("a-dpu", "red"), failed("b-dpu", "blue")]);
+    let told: Vec<_> =
+        two["wrong"].as_array().unwrap().iter().map(|w| (&w["about"], &w["message"])).collect();
+    assert_eq!(
+        told,
+        ["blue", "red"]
+            .map(|id| (
+                json!(format!("tenant {id}")),
+                json!(format!("not ready: Kubelet Ready: Kubelet, of tenant {id}"))
+            ))
+            .each_ref()
+            .map(|(about, message)| (about, message))
+    );
 
     assert_eq!(causes(&of(&[blue()])), ["NoDPU"]);
     assert_eq!(causes(&of(&[dpu("a-dpu", "a", None, "True", json!({}))])), ["HostNotListed"]);
@@ -230,13 +254,55 @@ fn a_claim_says_what_its_devices_drivers_say() {
 }
 
 #[test]
+fn what_may_not_be_read_is_not_taken_for_absent() {
+    let free = [dpu("a-dpu", "a", None, "True", json!({}))];
+    assert_eq!(causes(&explained(Kind::Host, "a", &free)), ["HostNotListed"]);
+    assert_eq!(causes(&explained_without(Kind::Host, "a", &free, &["Tenant"])), [""; 0]);
+
+    let shop = [
+        json!({"apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": "shop", "labels": {"liqo.io/scheduling-enabled": "true"}}}),
+        json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
+            "metadata": {"name": "offloading", "namespace": "shop"}, "spec": {"podOffloadingStrategy": "Remote"}}),
+    ];
+    assert_eq!(causes(&explained(Kind::Namespace, "shop", &shop)), ["NoClusterSelected"]);
+    let report = explained_without(Kind::Namespace, "shop", &shop, &["Node"]);
+    assert_eq!(
+        (causes(&report), fact(&report, "virtual nodes selected")),
+        (vec![], "not known: Nodes may not be read")
+    );
+    let report = explained_without(Kind::Namespace, "shop", &shop[..1], &["NamespaceOffloading"]);
+    assert_eq!(fact(&report, "offloading"), "not known: it may not be read");
+
+    let claim = |status: Value| {
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": {"name": "c", "namespace": "default"},
+            "spec": {"devices": {"requests": [{"name": "d", "exactly": {"deviceClassName": "x"}}]}}, "status": status})
+    };
+    let report = explained_without(Kind::Claim, "c", &[claim(json!({}))], &["Pod"]);
+    assert_eq!(causes(&report), ["ClaimNotAllocated"]);
+    assert!(
+        report["wrong"][0]["message"].as_str().unwrap().ends_with("whether there is one isn't known"),
+        "{report}"
+    );
+    let reserved =
+        claim(json!({"allocation": {}, "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}));
+    let state = |unread: &[&str]| {
+        fact(&explained_without(Kind::Claim, "c", &[reserved.clone()], unread), "state").to_owned()
+    };
+    assert_eq!(state(&[]), "reserved");
+    assert_eq!(state(&["Pod"]), "reserved, whether a Pod that uses it runs isn't known");
+}
+
+#[test]
 fn no_text_of_an_object_changes_the_terminal() {
     let wrong = condition("Ready", "False", "\u{1b}[2Jx");
     let name = "m\u{1b}[31m";
     let state =
         State::of_text("f", &tenant(name, &["\u{1b}]0;t\u{7}"], json!({"conditions": [wrong]})).to_string())
             .unwrap();
-    let report = args(name).report(Kind::Tenant, &state, vec!["\u{1b}[1m".to_owned()]).unwrap().unwrap();
+    let seen = Seen { state, notes: vec!["\u{1b}[1m".to_owned()], unread: Unread::default() };
+    let report = args(name).report(Kind::Tenant, &seen).unwrap().unwrap();
     let mut out = Vec::new();
     print::report(&report, &mut out).unwrap();
     let plain = anstream::adapter::strip_bytes(&out).into_vec();

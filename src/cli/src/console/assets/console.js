@@ -1,0 +1,38 @@
+// Replaces the rows whenever the console has read the cluster again. Without this script each page still works.
+"use strict";
+const state = document.getElementById("live");
+let events = null, busy = false, again = false;
+async function refresh() {
+  if (busy) { again = true; return; }
+  busy = true;
+  try {
+    const answer = await fetch(location.href, { credentials: "same-origin" });
+    if (answer.ok) {
+      const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const rows = document.getElementById("rows"), fresh = next.getElementById("rows");
+      if (rows && fresh && rows.innerHTML !== fresh.innerHTML) {
+        const focused = rows.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+        rows.replaceChildren(...fresh.childNodes);
+        if (focused) {
+          Array.from(rows.querySelectorAll("a")).find((link) => link.getAttribute("href") === focused)?.focus();
+        }
+      }
+    }
+  } catch { /* The stream's own error says that the console can't be reached. */ }
+  busy = false;
+  if (again) { again = false; refresh(); }
+}
+// A page that nobody sees has no stream: browsers allow six connections for all pages together.
+function follow() {
+  if (document.hidden) {
+    if (events) { events.close(); events = null; }
+    state.textContent = "○ not live";
+  } else if (!events) {
+    events = new EventSource("/events");
+    events.addEventListener("open", () => { state.textContent = "● live"; });
+    events.addEventListener("error", () => { state.textContent = "○ not connected"; });
+    events.addEventListener("reading", refresh);
+  }
+}
+document.addEventListener("visibilitychange", () => { follow(); if (!document.hidden) { refresh(); } });
+follow();

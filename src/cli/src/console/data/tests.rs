@@ -1,0 +1,173 @@
+use outrigger_core::keys;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Objects, each with its kind, as a reading of both Tenants and Nodes shows them.
+pub(in crate::console) fn data(objects: &[(Kind, Value)]) -> Data {
+    let mut collector = Collector::new(keys::DPU_HOST, "universe");
+    for (kind, object) in objects {
+        collector.take(*kind, object);
+    }
+    let of =
+        |wanted: Kind| objects.iter().filter(move |(kind, _)| kind.1 == wanted.1).map(|(_, object)| object);
+    let report = Report {
+        tenants: Some(of(TENANT).map(summary::tenant).collect()),
+        rules: Some(of(RULE).map(summary::rule).collect()),
+        dpus: Some(Vec::new()),
+        ..Report::default()
+    };
+    collector.finish(report)
+}
+
+pub(in crate::console) fn tenant(name: &str, namespace: &str, hosts: &[&str], text: &str) -> (Kind, Value) {
+    let conditions = json!([{"type": "Ready", "status": "False", "reason": text, "message": text,
+        "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+    let object = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": name},
+        "spec": {"namespace": namespace, "hosts": hosts}, "status": {"conditions": conditions}});
+    (TENANT, object)
+}
+
+pub(in crate::console) fn rule(
+    namespace: &str,
+    name: &str,
+    reason: &str,
+    [matched, created]: [i64; 2],
+) -> (Kind, Value) {
+    let conditions = json!([{"type": "Ready", "status": "False", "reason": reason, "message": reason}]);
+    let object = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+        "metadata": {"name": name, "namespace": namespace},
+        "status": {"conditions": conditions, "matched": matched, "created": created}});
+    (RULE, object)
+}
+
+pub(in crate::console) fn node(name: &str, host: &str, tenant: Option<&str>, spec: Value) -> (Kind, Value) {
+    let mut labels = json!({keys::DPU_HOST: host});
+    if let Some(tenant) = tenant {
+        labels[keys::NODE_TENANT] = json!(tenant);
+    }
+    let status = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+    (NODE, json!({"metadata": {"name": name, "labels": labels}, "spec": spec, "status": status}))
+}
+
+/// A companion of the rule web, whose host is `host`.
+pub(in crate::console) fn companion(namespace: &str, name: &str, host: &str, more: &Value) -> (Kind, Value) {
+    let mut pod = json!({"metadata": {"name": name, "namespace": namespace, "labels": {keys::WORKLOAD: "w"},
+        "annotations": {keys::HOST: host},
+        "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+            "name": "web", "uid": "u", "controller": true}]}});
+    json_patch::merge(&mut pod, more);
+    (POD, pod)
+}
+
+fn unplaced() -> Value {
+    json!({"status": {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}]}})
+}
+
+#[test]
+fn a_companion_is_told_by_the_words_of_the_model() {
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "spec": {"nodeName": "dpu-a"}});
+    let data = data(&[
+        tenant("blue", "tenant-blue", &["a", "b"], "x"),
+        node("dpu-a", "a", Some("blue"), json!({})),
+        companion("tenant-blue", "one", "a", &ready),
+        companion("tenant-blue", "two", "b", &unplaced()),
+        companion("tenant-blue", "three", "a", &unplaced()),
+        companion(
+            "tenant-blue",
+            "four",
+            "a",
+            &json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
+        ),
+        companion("elsewhere", "five", "a", &json!({})),
+    ]);
+    let told: Vec<_> = data.companions.iter().map(|c| (&*c.name, &*c.tenant, c.state, c.cause)).collect();
+    assert_eq!(
+        told,
+        [
+            ("three", "blue", "Unschedulable", Some(Cause::Unschedulable)),
+            ("two", "blue", "Unschedulable", Some(Cause::NoDpu)),
+            ("five", "", "Starting", Some(Cause::Starting)),
+            ("four", "blue", "Terminating", None),
+            ("one", "blue", "Ready", None),
+        ],
+        "the worst first"
+    );
+    assert_eq!(data.companions[0].message, "0/3 nodes");
+}
+
+#[test]
+fn a_host_is_told_by_what_keeps_its_dpu_from_taking_companions() {
+    let leaving = json!({"taints": [{"key": keys::HANDOVER, "value": "red", "effect": "NoSchedule"}]});
+    let on = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "spec": {"nodeName": "dpu-a"}});
+    let data = data(&[
+        tenant("blue", "tenant-blue", &["a", "b", "c", "d", "twice"], "x"),
+        tenant("red", "tenant-red", &["twice"], "x"),
+        node("dpu-a", "a", Some("blue"), json!({})),
+        node("dpu-b", "b", Some("blue"), json!({"unschedulable": true})),
+        node("dpu-c", "c", Some("blue"), leaving),
+        node("dpu-e", "e", None, json!({})),
+        companion("tenant-blue", "one", "a", &on),
+        companion("tenant-blue", "two", "a", &json!({"spec": {"nodeName": "dpu-a"}})),
+    ]);
+    let told: Vec<_> = data
+        .hosts
+        .iter()
+        .map(|h| (&*h.host, &*h.dpu, &*h.tenant, h.grade, h.cause, h.ready, h.companions))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("b", "dpu-b", "blue", Grade::Bad, Some(Cause::DpuNotReady), 0, 0),
+            ("d", "", "blue", Grade::Bad, Some(Cause::NoDpu), 0, 0),
+            ("twice", "", "blue, red", Grade::Bad, Some(Cause::HostConflict), 0, 0),
+            ("c", "dpu-c", "blue", Grade::Odd, Some(Cause::HandingOver), 0, 0),
+            ("a", "dpu-a", "blue", Grade::Good, None, 1, 2),
+            ("e", "dpu-e", "", Grade::Good, None, 0, 0),
+        ]
+    );
+}
+
+#[test]
+fn without_the_list_of_tenants_no_host_is_said_to_lack_a_dpu() {
+    let mut collector = Collector::new(keys::DPU_HOST, "universe");
+    for (kind, object) in [
+        node("dpu-a", "a", Some("blue"), json!({})),
+        node("dpu-b", "b", Some("blue"), json!({"unschedulable": true})),
+        companion("tenant-blue", "one", "c", &unplaced()),
+    ] {
+        collector.take(kind, &object);
+    }
+    let data = collector.finish(Report { dpus: Some(Vec::new()), ..Report::default() });
+    let told: Vec<_> = data.hosts.iter().map(|host| (&*host.dpu, host.cause)).collect();
+    assert_eq!(told, [("dpu-b", Some(Cause::DpuNotReady)), ("dpu-a", None)]);
+    assert_eq!(data.companions[0].cause, Some(Cause::Unschedulable));
+}
+
+#[test]
+fn causes_are_counted_the_most_frequent_first() {
+    let data = data(&[
+        tenant("blue", "tenant-blue", &[], "x"),
+        tenant("red", "tenant-red", &[], "x"),
+        companion("tenant-blue", "one", "a", &json!({})),
+        companion("tenant-red", "two", "a", &json!({})),
+        rule("tenant-blue", "web", "QuotaExceeded", [9, 4]),
+        rule("tenant-red", "web", "SomethingNew", [1, 1]),
+    ]);
+    let told = |tenant: &str| -> Vec<(String, Option<Cause>, usize, usize, i64)> {
+        let found = data.missing(|_, of| tenant.is_empty() || of == tenant);
+        found.into_iter().map(|m| (m.word, m.cause, m.companions, m.rules, m.lacking)).collect()
+    };
+    let quota = ("QuotaExceeded".to_owned(), Some(Cause::QuotaExceeded), 0, 1, 5);
+    let starting = |count| ("Starting".to_owned(), Some(Cause::Starting), count, 0, 0);
+    assert_eq!(told(""), [quota.clone(), starting(2), ("SomethingNew".to_owned(), None, 0, 1, 0)]);
+    assert_eq!(told("blue"), [quota, starting(1)]);
+}
+
+#[test]
+fn a_message_is_cut_between_characters() {
+    let (_, object) = tenant("blue", "tenant-blue", &[], &"ü".repeat(2 * MESSAGE));
+    let data = data(&[(TENANT, object)]);
+    let message = &data.tenants["blue"].conditions[0].message;
+    assert_eq!((message.chars().count(), message.chars().last()), (MESSAGE + 1, Some('…')));
+}

@@ -1,0 +1,96 @@
+//! `outrigger console`: what a cluster is like, in a browser on this machine.
+//!
+//! **In**: the clusters of a kubeconfig, with its user's rights, which are only read. **Out**: pages, and an event whenever there is
+//! a newer reading. `store` reads by the code of `outrigger status` and `outrigger explain`, `data` keeps small rows, `views`
+//! and `chain` write them as HTML, `access` knows the browser, and `web` answers requests.
+
+mod access;
+mod chain;
+mod data;
+mod page;
+mod query;
+mod store;
+mod views;
+mod web;
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use outrigger_runtime::bind::Bind;
+use outrigger_runtime::serve::{Limits, Server};
+use outrigger_webhook::settings::AdmissionArgs;
+use tokio_util::sync::CancellationToken;
+
+use self::access::Access;
+use self::store::{Source, Store};
+use crate::explain::live::Clients;
+use crate::explain::view::ViewArgs;
+
+#[derive(Debug, Args)]
+pub(crate) struct ConsoleArgs {
+    /// Port on 127.0.0.1; 0: any free one. No other machine can connect.
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    port: u16,
+
+    /// Seconds between two reads of the cluster while a page is open.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    interval: u64,
+
+    /// Namespace of the parts. Without it: the namespace in which one of them is found, else outrigger-system.
+    #[arg(long, value_name = "NAMESPACE")]
+    system_namespace: Option<String>,
+
+    #[command(flatten)]
+    view: ViewArgs,
+
+    #[command(flatten)]
+    admission: AdmissionArgs,
+}
+
+/// Most connections. A browser opens at most six, and a visible page keeps one of them for its events.
+const CONNECTIONS: usize = 64;
+
+/// What one browser may demand. The time of a request is that of a stream of events; pages have limits of their own.
+fn limits() -> Limits {
+    Limits {
+        max_connections: CONNECTIONS,
+        request: web::STREAM,
+        idle: Duration::from_secs(60),
+        // HTTP/2 has the same limits as HTTP/1; browsers don't use it without TLS.
+        streams: false,
+        max_streams: 8,
+        ..Limits::default()
+    }
+}
+
+impl ConsoleArgs {
+    /// Serves until it is interrupted.
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        let clients = Clients::new(&self.view).await?;
+        let listener = Bind::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))).listen()?;
+        let port = listener.address().context("the listener has no port")?.port();
+        let (access, token) = Access::new(port);
+        let store = Store::new(Source {
+            clients,
+            view: self.view,
+            admission: self.admission,
+            system_namespace: self.system_namespace,
+            interval: Duration::from_secs(self.interval),
+        });
+        let (drain, force) = (CancellationToken::new(), CancellationToken::new());
+        let server =
+            Server::new("console", listener).limits(limits()).run(web::router(store, access), drain, force);
+        let mut out = std::io::stdout();
+        writeln!(out, "http://127.0.0.1:{port}/?token={token}")?;
+        out.flush()?;
+        tokio::select! {
+            () = server => {}
+            interrupted = tokio::signal::ctrl_c() => interrupted?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

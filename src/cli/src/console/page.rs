@@ -1,0 +1,210 @@
+//! The frame of all pages, and what several views have in common. The template engine escapes all text.
+
+use maud::{DOCTYPE, Markup, html};
+use outrigger_core::reason::Cause;
+
+use super::query::{FILTER, Page, Query};
+use super::store::Reading;
+use crate::check::plain;
+use crate::status::sections::Grade;
+
+/// A view, which has a URL of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum View {
+    Overview,
+    Missing,
+    Companions,
+    Chain,
+    Hosts,
+    Tenants,
+    Rules,
+}
+
+impl View {
+    pub(super) const ALL: &[Self] = &[
+        Self::Overview,
+        Self::Missing,
+        Self::Companions,
+        Self::Chain,
+        Self::Hosts,
+        Self::Tenants,
+        Self::Rules,
+    ];
+
+    pub(super) fn path(self) -> &'static str {
+        match self {
+            Self::Overview => "/",
+            Self::Missing => "/missing",
+            Self::Companions => "/companions",
+            Self::Chain => "/chain",
+            Self::Hosts => "/hosts",
+            Self::Tenants => "/tenants",
+            Self::Rules => "/rules",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Overview => "Overview",
+            Self::Missing => "Missing companions",
+            Self::Companions => "Companions",
+            Self::Chain => "Workload",
+            Self::Hosts => "Hosts and DPUs",
+            Self::Tenants => "Tenants",
+            Self::Rules => "Rules",
+        }
+    }
+
+    /// The filters that it has.
+    fn filters(self) -> &'static [&'static str] {
+        match self {
+            Self::Overview => &[],
+            Self::Missing => &["text", "tenant"],
+            Self::Companions | Self::Hosts => &["text", "tenant", "cause"],
+            Self::Chain => &["tenant", "workload", "text"],
+            Self::Tenants | Self::Rules => &["text", "tenant"],
+        }
+    }
+}
+
+/// A whole page.
+pub(super) fn page(view: View, query: &Query, reading: &Reading, rows: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (view.title()) " · Outrigger" }
+                link rel="stylesheet" href="/console.css";
+                script src="/console.js" defer {}
+            }
+            body {
+                a.skip href="#main" { "Skip to the content" }
+                header {
+                    strong { "Outrigger" }
+                    nav aria-label="Views" {
+                        ul {
+                            @for other in View::ALL {
+                                li {
+                                    a href=(other.path()) aria-current=[(*other == view).then_some("page")] { (other.title()) }
+                                }
+                            }
+                        }
+                    }
+                    span #live role="status" { "○ not live" }
+                }
+                main #main {
+                    h1 { (view.title()) }
+                    (filters(view, query))
+                    div #rows { (notices(reading)) (rows) }
+                }
+            }
+        }
+    }
+}
+
+/// How old the page is, and what is missing on it.
+fn notices(reading: &Reading) -> Markup {
+    html! {
+        @if let Some(error) = &reading.error { (notice(&format!("The cluster could not be read: {error}"))) }
+        @match &reading.data {
+            None if reading.error.is_none() => (notice("The cluster is being read.")),
+            None => {},
+            Some(data) => {
+                p.at { "As of " time datetime=(reading.at) { (reading.at) } }
+                @if !data.report.not_visible.is_empty() {
+                    div.notice {
+                        p { "Not visible:" }
+                        ul { @for what in &data.report.not_visible { li { (plain(what)) } } }
+                    }
+                }
+            },
+        }
+    }
+}
+
+/// Something that the reader has to know.
+pub(super) fn notice(text: &str) -> Markup {
+    html! { p.notice { (plain(text)) } }
+}
+
+fn filters(view: View, query: &Query) -> Markup {
+    let label = |name: &str| match name {
+        "text" => ("Name contains", &query.text),
+        "tenant" => ("Tenant", &query.tenant),
+        "cause" => ("Cause", &query.cause),
+        _ => ("Workload (NAMESPACE/NAME)", &query.workload),
+    };
+    html! {
+        @if !view.filters().is_empty() {
+            form method="get" action=(view.path()) role="search" {
+                @for name in view.filters() {
+                    @let (label, value) = label(name);
+                    label { (label) input type="search" name=(name) value=(value) maxlength=(2 * FILTER); }
+                }
+                button { "Filter" }
+                a href=(view.path()) { "Show all" }
+            }
+        }
+    }
+}
+
+/// A state: its shape, its colour and its word.
+pub(super) fn state(grade: Grade, word: &str) -> Markup {
+    let (class, shape) = match grade {
+        Grade::Bad => ("bad", "■"),
+        Grade::Odd => ("odd", "▲"),
+        Grade::Good => ("good", "●"),
+    };
+    html! { span class=(class) { span aria-hidden="true" { (shape) } " " (plain(word)) } }
+}
+
+/// A word of the model of reasons with its meaning.
+pub(super) fn meaning(cause: Cause) -> Markup {
+    html! { (cause.meaning()) ". " }
+}
+
+/// What the platform and the tenant can do about a cause.
+pub(super) fn remedies(cause: Cause) -> Markup {
+    html! {
+        ul.plain {
+            li { "Platform: " (cause.platform_remedy()) }
+            li { "Tenant: " (cause.tenant_remedy()) }
+        }
+    }
+}
+
+/// A table of one page, with links to the pages before and after.
+pub(super) fn table<T>(
+    view: View,
+    query: &Query,
+    heads: &[&str],
+    page: &Page<T>,
+    row: impl Fn(&T) -> Markup,
+) -> Markup {
+    html! {
+        div.table role="region" aria-label=(view.title()) tabindex="0" {
+            table {
+                caption { (page.all) " found" }
+                thead { tr { @for head in heads { th scope="col" { (head) } } } }
+                tbody { @for each in &page.rows { tr { (row(each)) } } }
+            }
+        }
+        (pages(view, query, page))
+    }
+}
+
+/// Links to the pages before and after.
+pub(super) fn pages<T>(view: View, query: &Query, page: &Page<T>) -> Markup {
+    let go = |number: usize| Query { page: number, ..query.clone() }.url(view.path());
+    html! {
+        @if page.pages() > 1 {
+            nav.pages aria-label="Pages" {
+                @if page.number > 0 { a href=(go(page.number - 1)) { "Previous" } }
+                span { "Page " (page.number + 1) " of " (page.pages()) }
+                @if page.number + 1 < page.pages() { a href=(go(page.number + 1)) { "Next" } }
+            }
+        }
+    }
+}

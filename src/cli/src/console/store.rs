@@ -1,0 +1,222 @@
+//! What is known of the cluster, read again when somebody looks and it is older than the interval.
+//!
+//! Reads are periodic, and not watches: they are the reads of `outrigger status` and `outrigger explain` themselves; they hold one
+//! page of objects at a time and keep small rows; and a console that nobody looks at asks the API server for nothing. However
+//! many pages are open, there is at most one read of each sort at a time, and the next one begins after the interval.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_runtime::environment::Clock;
+use outrigger_webhook::settings::AdmissionArgs;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+use super::data::{Collector, Data};
+use crate::companion::PodName;
+use crate::explain::live::Clients;
+use crate::explain::view::ViewArgs;
+use crate::explain::{self, Answer};
+use crate::status;
+
+/// Longest time of a read.
+const READ: Duration = Duration::from_secs(120);
+
+/// How long a page waits for a read. Then it is sent with what is known, and the next event brings the rest.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Answers about workloads that are kept.
+const ANSWERS: usize = 16;
+
+/// What is read, and how.
+pub(super) struct Source {
+    pub(super) clients: Clients,
+    pub(super) view: ViewArgs,
+    pub(super) admission: AdmissionArgs,
+    pub(super) system_namespace: Option<String>,
+    /// Shortest time between two reads.
+    pub(super) interval: Duration,
+}
+
+/// The newest reading.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Reading {
+    /// `None`: nothing has been read yet.
+    pub(super) data: Option<Arc<Data>>,
+    /// When that was read.
+    pub(super) at: String,
+    /// Why the last read has failed; then the rest is older.
+    pub(super) error: Option<String>,
+}
+
+#[derive(Default)]
+struct State {
+    reading: Reading,
+    /// When the last read has ended.
+    ended: Option<Instant>,
+    running: Option<JoinHandle<()>>,
+}
+
+/// Which workload was asked about, when, and what was said.
+struct Asked {
+    tenant: String,
+    workload: Option<PodName>,
+    ended: Instant,
+    answer: Arc<Result<Answer, String>>,
+}
+
+/// What is known.
+pub(super) struct Store {
+    source: Option<Source>,
+    state: Mutex<State>,
+    /// Grows with each read that has ended.
+    pub(super) revision: watch::Sender<u64>,
+    asked: Mutex<Vec<Asked>>,
+    /// One question at a time.
+    asking: tokio::sync::Mutex<()>,
+}
+
+impl Store {
+    pub(super) fn new(source: Source) -> Arc<Self> {
+        Arc::new(Self::with(Some(source), Reading::default()))
+    }
+
+    /// A store with this reading, which is never read again.
+    #[cfg(test)]
+    pub(super) fn fixed(data: Data) -> Arc<Self> {
+        let at = "2026-01-01T00:00:00Z".to_owned();
+        Arc::new(Self::with(None, Reading { data: Some(Arc::new(data)), at, error: None }))
+    }
+
+    fn with(source: Option<Source>, reading: Reading) -> Self {
+        Self {
+            source,
+            state: Mutex::new(State { reading, ..State::default() }),
+            revision: watch::Sender::new(0),
+            asked: Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Shortest time between two reads.
+    pub(super) fn interval(&self) -> Duration {
+        self.source.as_ref().map_or(Duration::from_secs(1), |source| source.interval)
+    }
+
+    /// The tenant that the command line names.
+    pub(super) fn tenant(&self) -> Option<&str> {
+        self.source.as_ref()?.view.tenant.as_deref()
+    }
+
+    /// The newest reading, after a new one if it is older than the interval.
+    pub(super) async fn reading(self: &Arc<Self>) -> Reading {
+        let mut revision = self.revision.subscribe();
+        if self.is_reading() {
+            // The read goes on where nobody waits for it any longer.
+            let _ = timeout(PATIENCE, revision.changed()).await;
+        }
+        self.state.lock().reading.clone()
+    }
+
+    /// Starts a read if it is time for one. Returns whether one is in progress.
+    fn is_reading(self: &Arc<Self>) -> bool {
+        if self.source.is_none() {
+            return false;
+        }
+        let mut state = self.state.lock();
+        if state.running.as_ref().is_some_and(|task| !task.is_finished()) {
+            return true;
+        }
+        if state.ended.is_some_and(|ended| ended.elapsed() < self.interval()) {
+            return false;
+        }
+        let this = self.clone();
+        state.running = Some(tokio::spawn(async move { this.read().await }));
+        true
+    }
+
+    async fn read(&self) {
+        let Some(source) = &self.source else { return };
+        let result = match timeout(READ, source.read()).await {
+            Ok(result) => result,
+            Err(_) => Err(too_long()),
+        };
+        let mut state = self.state.lock();
+        match result {
+            Ok(data) => {
+                let at = Clock::system().wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+                state.reading = Reading { data: Some(Arc::new(data)), at, error: None };
+            }
+            Err(why) => state.reading.error = Some(why),
+        }
+        state.ended = Some(Clock::system().now());
+        state.running = None;
+        drop(state);
+        self.revision.send_modify(|revision| *revision += 1);
+    }
+
+    /// What `outrigger explain` says of a workload of a tenant (empty: the one that the command line names, or the only one), or
+    /// the names of its workloads. An answer is kept for the interval.
+    pub(super) async fn ask(&self, tenant: &str, workload: Option<PodName>) -> Arc<Result<Answer, String>> {
+        let waited = async {
+            let _one = self.asking.lock().await;
+            if let Some(answer) = self.answered(tenant, workload.as_ref()) {
+                return answer;
+            }
+            let answer = match &self.source {
+                Some(source) => Arc::new(source.ask(tenant, workload.clone()).await),
+                None => Arc::new(Err("there is no cluster".to_owned())),
+            };
+            let ended = Clock::system().now();
+            let mut asked = self.asked.lock();
+            asked.retain(|one| one.tenant != tenant || one.workload != workload);
+            if asked.len() >= ANSWERS {
+                asked.remove(0);
+            }
+            asked.push(Asked {
+                tenant: tenant.to_owned(),
+                workload: workload.clone(),
+                ended,
+                answer: answer.clone(),
+            });
+            answer
+        };
+        timeout(READ, waited).await.unwrap_or_else(|_| Arc::new(Err(too_long())))
+    }
+
+    fn answered(&self, tenant: &str, workload: Option<&PodName>) -> Option<Arc<Result<Answer, String>>> {
+        let asked = self.asked.lock();
+        let is_it = |one: &&Asked| {
+            one.tenant == tenant && one.workload.as_ref() == workload && one.ended.elapsed() < self.interval()
+        };
+        asked.iter().find(is_it).map(|one| one.answer.clone())
+    }
+}
+
+fn too_long() -> String {
+    format!("the cluster could not be read within {} s", READ.as_secs())
+}
+
+impl Source {
+    async fn read(&self) -> Result<Data, String> {
+        let admission = &self.admission;
+        let mut collector = Collector::new(&admission.host_label, &admission.admin_resources_namespace);
+        let mut look = |kind, object: &Value| collector.take(kind, object);
+        let (client, namespace) = (self.clients.cluster.clone(), self.system_namespace.as_deref());
+        let report = Box::pin(status::read::report(client, namespace, admission, &mut look));
+        let report = report.await.map_err(|error| error.to_string())?;
+        Ok(collector.finish(report))
+    }
+
+    async fn ask(&self, tenant: &str, workload: Option<PodName>) -> Result<Answer, String> {
+        let mut view = self.view.clone();
+        if !tenant.is_empty() {
+            view.tenant = Some(tenant.to_owned());
+        }
+        let asked = Box::pin(explain::ask(&self.clients, view, self.admission.clone(), workload));
+        asked.await.map_err(|error| format!("{error:#}"))
+    }
+}

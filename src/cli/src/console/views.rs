@@ -1,0 +1,246 @@
+//! The views of the newest reading.
+
+use maud::{Markup, html};
+
+use super::data::{Companion, Condition, Data, HostRow, Missing, TenantEntry};
+use super::page::{View, meaning, notice, remedies, state, table};
+use super::query::{Page, Query};
+use crate::check::plain;
+use crate::status::report::{RuleRow, TenantRow};
+use crate::status::sections::{Grade, Section, sections};
+
+/// Most rows of a section of the overview. Those with problems come first.
+const ROWS: usize = 20;
+
+/// What a view shows of a reading. The view of a workload is asked for each time, so it isn't among them.
+pub(super) fn rows(view: View, query: &Query, data: &Data) -> Markup {
+    match view {
+        View::Overview => html! { @for part in sections(&data.report) { (section(&part)) } },
+        View::Missing => missing(query, data),
+        View::Companions => companions(query, data),
+        View::Hosts => hosts(query, data),
+        View::Tenants => tenants(query, data),
+        View::Rules => rules(query, data),
+        View::Chain => html! {},
+    }
+}
+
+/// A word of the report with the view that shows all of it.
+fn all_of(title: &str) -> Option<View> {
+    match title {
+        "tenants" => Some(View::Tenants),
+        "rules" => Some(View::Rules),
+        "companions" => Some(View::Companions),
+        "DPUs" => Some(View::Hosts),
+        _ => None,
+    }
+}
+
+fn section(section: &Section) -> Markup {
+    let (shown, more) = section.rows.split_at(section.rows.len().min(ROWS));
+    html! {
+        section {
+            h2 { (section.title) " (" (plain(&section.detail)) ")" }
+            @if !shown.is_empty() { (grid(section.title, section.heads, shown)) }
+            @if !more.is_empty() {
+                @let problems = more.iter().filter(|(grade, _)| *grade != Grade::Good).count();
+                p { "and " (more.len()) " more, " (problems) " of them with problems" }
+            }
+            @for (grade, line) in &section.lines { p { (state(*grade, line)) } }
+            @if let Some(view) = all_of(section.title) { p { a href=(view.path()) { "All " (section.title) } } }
+        }
+    }
+}
+
+/// A table whose first column has the state.
+fn grid(title: &str, heads: &[&str], rows: &[(Grade, Vec<String>)]) -> Markup {
+    html! {
+        div.table role="region" aria-label=(title) tabindex="0" {
+            table {
+                thead { tr { @for head in heads { th scope="col" { (head) } } } }
+                tbody { @for (grade, cells) in rows { tr { (graded(*grade, cells, None)) } } }
+            }
+        }
+    }
+}
+
+/// The cells of a row, the first with the state and the link.
+fn graded(grade: Grade, cells: &[String], link: Option<&str>) -> Markup {
+    let or_none = |cell: &String| if cell.is_empty() { "-".to_owned() } else { plain(cell) };
+    html! {
+        @for (i, cell) in cells.iter().enumerate() {
+            @if i > 0 { td { (or_none(cell)) } }
+            @else {
+                th scope="row" {
+                    (state(grade, word(grade))) " "
+                    @if let Some(link) = link { a href=(link) { (or_none(cell)) } } @else { (or_none(cell)) }
+                }
+            }
+        }
+    }
+}
+
+/// A row's state in a word.
+fn word(grade: Grade) -> &'static str {
+    match grade {
+        Grade::Bad => "wrong",
+        Grade::Odd => "look",
+        Grade::Good => "good",
+    }
+}
+
+fn missing(query: &Query, data: &Data) -> Markup {
+    let found = data.missing(|names, tenant| query.takes(names, tenant, ""));
+    let heads = ["Cause", "Companions", "Rules", "Not created", "Meaning", "Remedy"];
+    table(View::Missing, query, &heads, &Page::of(found, query), |row: &Missing| {
+        let of = Query { cause: row.word.clone(), page: 0, ..query.clone() };
+        html! {
+            th scope="row" { (plain(&row.word)) }
+            td { @if row.companions == 0 { "0" } @else { a href=(of.url("/companions")) { (row.companions) } } }
+            td { (row.rules) }
+            td { (row.lacking) }
+            td { @if let Some(cause) = row.cause { (meaning(cause)) } @else { "-" } }
+            td { @if let Some(cause) = row.cause { (remedies(cause)) } @else { "-" } }
+        }
+    })
+}
+
+fn companions(query: &Query, data: &Data) -> Markup {
+    let takes = |of: &&Companion| {
+        let names = [
+            &*of.namespace,
+            &*of.name,
+            &*of.rule,
+            &*of.host,
+            &*of.node,
+            of.workload.as_deref().unwrap_or_default(),
+        ];
+        query.takes(&names, &of.tenant, of.cause.map_or("", |cause| cause.as_str()))
+    };
+    let page = Page::of(data.companions.iter().filter(takes), query);
+    let heads = ["Companion", "Tenant", "State", "Rule", "Workload", "Host", "DPU", "Message"];
+    table(View::Companions, query, &heads, &page, |of: &&Companion| {
+        let chain = of
+            .workload
+            .as_ref()
+            .map(|workload| Query { workload: workload.clone(), ..Query::of_tenant(&of.tenant) });
+        html! {
+            th scope="row" { (of.namespace) "/" (of.name) }
+            td { (or_dash(&of.tenant)) }
+            td {
+                (state(of.grade, of.state))
+                @if let Some(cause) = of.cause.filter(|cause| cause.as_str() != of.state) { ": " (cause.as_str()) }
+            }
+            td { (of.rule) }
+            td {
+                @match (&of.workload, chain) {
+                    (Some(name), Some(chain)) => a href=(chain.url("/chain")) { (plain(name)) },
+                    _ => "-",
+                }
+            }
+            td { (or_dash(&of.host)) }
+            td { (or_dash(&of.node)) }
+            td {
+                @if let Some(cause) = of.cause { (meaning(cause)) }
+                (plain(&of.message))
+            }
+        }
+    })
+}
+
+fn or_dash(text: &str) -> String {
+    if text.is_empty() { "-".to_owned() } else { plain(text) }
+}
+
+fn hosts(query: &Query, data: &Data) -> Markup {
+    let takes = |row: &&HostRow| {
+        query.takes(&[&row.host, &row.dpu], &row.tenant, row.cause.map_or("", |cause| cause.as_str()))
+    };
+    let page = Page::of(data.hosts.iter().filter(takes), query);
+    let heads = ["Host", "DPU", "Tenant", "State", "Companions ready", "Meaning", "Remedy"];
+    table(View::Hosts, query, &heads, &page, |row: &&HostRow| {
+        let on = Query { text: row.dpu.clone(), ..Query::default() };
+        html! {
+            th scope="row" { (or_dash(&row.host)) }
+            td { (or_dash(&row.dpu)) }
+            td { @if row.tenant.is_empty() { "-" } @else { a href=(Query::of_tenant(&row.tenant).url("/tenants")) { (plain(&row.tenant)) } } }
+            td { (state(row.grade, row.cause.map_or("Ready", |cause| cause.as_str()))) }
+            td {
+                @if row.companions == 0 { "0/0" }
+                @else { a href=(on.url("/companions")) { (row.ready) "/" (row.companions) } }
+            }
+            td { @if let Some(cause) = row.cause { (meaning(cause)) } }
+            td { @if let Some(cause) = row.cause { (remedies(cause)) } }
+        }
+    })
+}
+
+fn tenants(query: &Query, data: &Data) -> Markup {
+    if let Some(entry) = data.tenants.get(&query.tenant) {
+        return tenant(data, entry);
+    }
+    let takes = |row: &&TenantRow| query.takes(&[&row.name], &row.name, "");
+    let all = data.report.tenants.as_deref().unwrap_or_default();
+    let of = Section::tenants(all.iter().filter(takes));
+    html! {
+        @if data.report.tenants.is_none() { (notice("Tenants are not visible")) }
+        (table(View::Tenants, query, of.heads, &Page::of(&of.rows, query), |(grade, cells)| {
+            let link = cells.first().map(|name| Query::of_tenant(name).url("/tenants"));
+            graded(*grade, cells, link.as_deref())
+        }))
+    }
+}
+
+/// One tenant: its conditions, rules, and the way to its companions and DPUs.
+fn tenant(data: &Data, entry: &TenantEntry) -> Markup {
+    let of = Query::of_tenant(&entry.row.name);
+    let row = Section::tenants([&entry.row]);
+    html! {
+        h2 { "Tenant " (plain(&entry.row.name)) }
+        (grid("tenant", row.heads, &row.rows))
+        h2 { "Conditions" }
+        (conditions(&entry.conditions))
+        h2 { "Rules" }
+        (rules(&of, data))
+        h2 { "Companions" }
+        ul {
+            li { a href=(of.url("/missing")) { "Missing companions" } }
+            li { a href=(of.url("/hosts")) { "Hosts and DPUs" } }
+            li { a href=(of.url("/chain")) { "Workloads" } }
+        }
+        (companions(&of, data))
+    }
+}
+
+fn rules(query: &Query, data: &Data) -> Markup {
+    let takes = |(tenant, row): &(&str, &RuleRow)| query.takes(&[&row.namespace, &row.name], tenant, "");
+    let of = Section::rules(data.rules().filter(takes).map(|(_, row)| row));
+    html! {
+        @if data.report.rules.is_none() { (notice("Rules are not visible")) }
+        (table(View::Rules, query, of.heads, &Page::of(&of.rows, query), |(grade, cells)| graded(*grade, cells, None)))
+    }
+}
+
+fn conditions(all: &[Condition]) -> Markup {
+    html! {
+        div.table role="region" aria-label="Conditions" tabindex="0" {
+            table {
+                thead { tr { @for head in ["Condition", "Reason", "Message", "Remedy"] { th scope="col" { (head) } } } }
+                tbody {
+                    @for told in all {
+                        @let is_true = told.status == "True";
+                        @let cause = told.reason.parse::<outrigger_core::reason::Cause>().ok().filter(|_| !is_true);
+                        tr {
+                            th scope="row" {
+                                (state(if is_true { Grade::Good } else { Grade::Bad }, &format!("{}={}", told.kind, told.status)))
+                            }
+                            td { (plain(&told.reason)) }
+                            td { (plain(&told.message)) }
+                            td { @if let Some(cause) = cause { (remedies(cause)) } @else { "-" } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
