@@ -10,7 +10,7 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, admin_rule, annotation, rule_with};
-use outrigger_tests::{InWords, eventually, holds};
+use outrigger_tests::{InWords, eventually};
 use serde_json::{Value, json};
 
 fn lingers(seconds: u64) -> Value {
@@ -22,8 +22,10 @@ async fn marked(t: &Tenant, wanted: bool) -> Pod {
     eventually(&format!("a companion with a record: {wanted}"), || async {
         let mut all = t.companions().await?;
         let is = all.first().is_some_and(|pod| annotation(pod, keys::WORKLOAD_ENDED).is_some());
-        holds(all.len() == 1 && is == wanted, format!("{:?}", all.iter().map(ResourceExt::annotations)))?;
-        Ok(all.remove(0))
+        if all.len() == 1 && is == wanted {
+            return Ok(all.remove(0));
+        }
+        Err(format!("{:?}", all.iter().map(ResourceExt::annotations).collect::<Vec<_>>()))
     })
     .await
 }
