@@ -144,7 +144,7 @@ fn hops(workload: &WorkloadReport) -> Markup {
 fn phase_grade(phase: Phase) -> Grade {
     match phase {
         Phase::Ready => Grade::Good,
-        Phase::Pending | Phase::Terminating => Grade::Odd,
+        Phase::Pending | Phase::Terminating | Phase::Lingering => Grade::Odd,
         Phase::NotAdmitted | Phase::Failed | Phase::Absent => Grade::Bad,
     }
 }

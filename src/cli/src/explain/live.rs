@@ -15,6 +15,7 @@ use outrigger_runtime::cluster::ClusterArgs;
 use serde::Serialize;
 use serde_json::Value;
 
+pub(super) use super::unread::Unread;
 use super::view::ViewArgs;
 use crate::files::{self, InputError, Object, Origin};
 use crate::state::State;
@@ -215,24 +216,6 @@ fn unread(resource: &ApiResource, error: kube::Error) -> InputError {
 /// A client, or why there is none; `flag` is to blame.
 pub(crate) async fn client(cluster: &ClusterArgs, flag: &str) -> Result<Client, InputError> {
     cluster.client().await.map_err(|error| InputError::new(flag, format_args!("{error:#}")))
-}
-
-/// Kinds whose objects may not be read, so that nothing follows from the absence of one.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Unread(BTreeSet<String>);
-
-impl Unread {
-    /// Whether objects of a kind may not be read.
-    pub(super) fn has(&self, kind: &str) -> bool {
-        self.0.contains(kind)
-    }
-}
-
-#[cfg(test)]
-impl From<&[&str]> for Unread {
-    fn from(kinds: &[&str]) -> Self {
-        Self(kinds.iter().map(|kind| (*kind).to_owned()).collect())
-    }
 }
 
 pub(crate) struct Reader {

@@ -10,6 +10,7 @@ pub(crate) mod print;
 pub(crate) mod report;
 mod subject;
 pub(crate) mod told;
+mod unread;
 pub(crate) mod view;
 
 use std::borrow::Cow;
