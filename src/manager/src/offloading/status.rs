@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use outrigger_api::namespace_offloading::RemoteNamespaceCondition;
 use outrigger_api::{NamespaceOffloading, NamespaceOffloadingStatus};
 use outrigger_core::keys;
+use outrigger_core::reason::Cause;
 use outrigger_core::selector::matching::Node;
 use serde_json::{Map, Value, json};
 
@@ -37,7 +38,7 @@ pub(super) fn compute(
     let phase = if object.metadata.deletion_timestamp.is_some() {
         "Terminating"
     } else if clusters.is_empty() {
-        "NoClusterSelected"
+        Cause::NoClusterSelected.as_str()
     } else {
         "Ready"
     };
