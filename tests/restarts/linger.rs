@@ -24,7 +24,7 @@ async fn the_time_of_a_lingering_companion_goes_on_while_managers_are_killed_and
         let of_w = all.iter().find(|pod| annotation(pod, "workload-name") == Some("w"));
         let of_w = of_w.ok_or_else(|| "it is gone".to_owned())?;
         let ended = annotation(of_w, keys::WORKLOAD_ENDED).ok_or_else(|| "no record".to_owned())?;
-        Ok((of_w.uid(), ended.to_owned()))
+        Ok::<_, String>((of_w.uid(), ended.to_owned()))
     };
     let before = eventually("the end is recorded", record).await;
     o.plane.command("stop manager").unwrap();

@@ -70,6 +70,10 @@ pub(super) fn report(
         let state = HostDpu::of(seen, claimants.contains(tenant), || claimants.iter().any(|c| c != tenant));
         report.fact(format!("for tenant {tenant}"), word(state));
         let Some(cause) = state.cause() else { continue };
+        // A tenant without a DPU gets none before the conflict is resolved.
+        if claimants.len() > 1 && cause == Cause::NoDpu {
+            continue;
+        }
         let wrong = Wrong::new(format!("tenant {tenant}"), cause, "");
         // Other tenants' DPUs in the host say nothing of this one's.
         let failed = dpus.iter().find(|here| !here.dpu.ready && here.dpu.for_tenant(tenant).owned);

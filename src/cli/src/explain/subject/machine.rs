@@ -56,15 +56,20 @@ pub(super) fn report(state: &State, name: &str) -> Result<Option<Report>, InputE
             report.wrong.extend(of_pool.into_iter().map(named));
         }
     }
-    let waiting = state.of("", "Pod").filter(|pod| {
+    let is_waiting = |pod: &&Object| {
         label(pod, keys::MACHINE_GROUP) == group
             && label(pod, keys::POD_ROLE) == keys::GUEST
             && text(&pod.value, "/spec/nodeName").is_empty()
-    });
-    for guest in waiting.take(MAX_GUESTS) {
+    };
+    let mut waiting = state.of("", "Pod").filter(is_waiting);
+    for guest in waiting.by_ref().take(MAX_GUESTS) {
         let why = unscheduled(&guest.value);
         let why = if why.is_empty() { "not scheduled yet" } else { why };
         report.fact(format!("guest {}/{}", guest.namespace_or_default(), guest.name), why);
+    }
+    let more = waiting.count();
+    if more > 0 {
+        report.fact("further guests that wait", more.to_string());
     }
     Ok(Some(report))
 }

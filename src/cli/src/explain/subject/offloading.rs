@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::api::ListParams;
 use outrigger_api::NamespaceOffloading;
+use outrigger_core::json::text;
 use outrigger_core::offloading::{NAME, is_reserved};
 use outrigger_core::reason::Cause;
 use outrigger_core::selector::matching;
@@ -40,6 +41,7 @@ pub(super) fn report(state: &State, unread: &Unread, name: &str) -> Result<Optio
     };
     let read = NamespaceOffloading::read(&object.value).map_err(|error| object.wrong(error))?;
     report.fact("offloading", read.spec.pod_offloading_strategy.clone());
+    report.fact("being deleted since", text(&object.value, "/metadata/deletionTimestamp"));
     let about = format!("NamespaceOffloading {name}/{NAME}");
     let offloading = match read.compile() {
         Ok(offloading) => offloading,

@@ -149,7 +149,7 @@ fn a_host_says_for_each_tenant_whether_its_dpus_take_companions() {
         json!({"taints": [{"key": "outrigger.dev/handover", "value": "blue", "effect": "NoSchedule"}]});
     assert_eq!(causes(&of(&[blue(), dpu("a-dpu", "a", Some("blue"), "True", taint)])), ["HandingOver"]);
     let both = of(&[blue(), tenant("red", &["a"], Value::Null), ready()]);
-    assert_eq!(causes(&both)[0], "HostConflict", "{both}");
+    assert_eq!(causes(&both), ["HostConflict"], "who has none gets none before that: {both}");
     assert_eq!(fact(&both, "in spec.hosts of"), "blue, red");
     assert_eq!(explained(Kind::Host, "b", &[blue(), ready()]), Value::Null);
 }
@@ -189,6 +189,11 @@ fn a_machine_says_what_its_slots_lack_and_who_waits() {
         "{report}"
     );
     assert_eq!(fact(&report, "pool p"), "n1 Healthy");
+    assert_eq!(fact(&report, "further guests that wait"), "", "{report}");
+    let many = (0..23).map(|i| guest(&format!("w{i}"), Value::Null));
+    let objects: Vec<Value> = [machine(json!({}))].into_iter().chain(many).collect();
+    let report = explained(Kind::Machine, "m", &objects);
+    assert_eq!(fact(&report, "further guests that wait"), "3", "{report}");
     assert_eq!(causes(&explained(Kind::Machine, "m", &[machine(Value::Null)])), ["NoStatus"]);
 }
 
@@ -219,6 +224,10 @@ fn a_namespace_says_on_which_virtual_nodes_its_pods_may_run() {
     let invalid = of(&[offloaded(), offloading(json!({"clusterSelector": {"nodeSelectorTerms": 7}}))]);
     assert_eq!(causes(&invalid), ["OffloadingInvalid"], "{invalid}");
     assert!(invalid["wrong"][0]["message"].as_str().unwrap().contains("spec.clusterSelector"), "{invalid}");
+    let mut ending = offloading(in_us());
+    ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let ending = of(&[offloaded(), ending, node("v1", "us")]);
+    assert_eq!(fact(&ending, "being deleted since"), "2026-01-01T00:00:00Z", "{ending}");
     let local = of(&[namespace(json!({})), offloading(json!({"podOffloadingStrategy": "Local"}))]);
     assert_eq!((causes(&local), fact(&local, "offloading")), (vec![], "Local"), "{local}");
     let none = of(&[namespace(json!({}))]);
