@@ -5,6 +5,7 @@
 use std::fmt;
 
 use outrigger_core::field::FieldError;
+use outrigger_core::reason::Cause;
 use serde::Serialize;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -36,12 +37,36 @@ pub(crate) struct Check {
     /// What such a finding says.
     pub(crate) summary: &'static str,
     pub(crate) help: &'static str,
+    /// What conditions and Events of the cluster say of the same.
+    pub(crate) reason: Option<Cause>,
+}
+
+impl Check {
+    /// Its id, and the reason that the cluster names.
+    pub(crate) fn words(&self) -> String {
+        self.reason.map_or_else(|| self.id.to_owned(), |reason| format!("{}, {reason}", self.id))
+    }
+}
+
+/// The reason of a check, or none.
+macro_rules! reason {
+    () => {
+        None
+    };
+    ($reason:ident) => {
+        Some(Cause::$reason)
+    };
 }
 
 macro_rules! checks {
-    ($($name:ident = $id:literal, $severity:ident, $summary:literal, $help:literal;)*) => {
-        $(pub(crate) static $name: Check =
-            Check { id: $id, severity: Severity::$severity, summary: $summary, help: $help };)*
+    ($($name:ident = $id:literal, $severity:ident $(as $reason:ident)?, $summary:literal, $help:literal;)*) => {
+        $(pub(crate) static $name: Check = Check {
+            id: $id,
+            severity: Severity::$severity,
+            summary: $summary,
+            help: $help,
+            reason: reason!($($reason)?),
+        };)*
 
         /// All checks, in the order of the documentation.
         pub(crate) static CHECKS: &[&Check] = &[$(&$name),*];
@@ -53,9 +78,9 @@ checks! {
         "Change the field as the message says.";
     API_REFUSES = "api-server-refuses", Error, "The API server refuses it, or what is made of it",
         "Change the field as the message says.";
-    NEVER_MATCHES = "never-matches", Error, "No workload can ever match the rule",
+    NEVER_MATCHES = "never-matches", Error as NoMatch, "No workload can ever match the rule",
         "Take one of the two expressions out, or put them into terms of their own.";
-    NO_NODE = "no-node-can-match", Error, "No node can ever take the rule's companions",
+    NO_NODE = "no-node-can-match", Error as Unschedulable, "No node can ever take the rule's companions",
         "Take one of the selectors out of the template; Outrigger places companions by itself.";
     DANGLING = "dangling-reference", Warning, "The template reads an annotation that nothing writes",
         "Inject it by workloadInfoInject, or write its name as it is injected.";
@@ -63,25 +88,25 @@ checks! {
         "Take the selector out of the template, or add DPUs.";
     DOUBTFUL = "doubtful", Warning, "It is admitted, and probably not what is meant",
         "See the message.";
-    NEVER_ALLOCATED = "never-allocated", Warning, "The claim is admitted, and something of it can't be had",
+    NEVER_ALLOCATED = "never-allocated", Warning as ClaimNotAllocated, "The claim is admitted, and something of it can't be had",
         "Ask for less, or for something else, as the message says.";
     DROPPED_FIELD = "dropped-field", Note, "API servers without a feature gate drop the field without a word",
         "Do without it where older clusters are meant, or turn the gate on there.";
-    NO_CLASS = "no-device-class", Error, "There is no such DeviceClass",
+    NO_CLASS = "no-device-class", Error as ClaimNotAllocated, "There is no such DeviceClass",
         "Create it, or name one that is there.";
     FROM_RULE = "from-rule-missing", Warning, "A rule shares the claim of one that makes none",
         "Create that rule with a ResourceClaim as template, or correct the name.";
-    DPU_UNOWNED = "dpu-without-owner", Warning, "A DPU belongs to no tenant, so nothing runs there",
+    DPU_UNOWNED = "dpu-without-owner", Warning as HostNotListed, "A DPU belongs to no tenant, so nothing runs there",
         "Add its host to a Tenant's spec.hosts.";
-    DPU_DISPUTED = "dpu-of-several", Error, "Several tenants claim one host, so none gets its DPUs",
+    DPU_DISPUTED = "dpu-of-several", Error as HostConflict, "Several tenants claim one host, so none gets its DPUs",
         "Leave the host to one of the Tenants.";
-    HOST_WITHOUT_DPU = "host-without-dpu", Warning, "A tenant's host has no DPU",
+    HOST_WITHOUT_DPU = "host-without-dpu", Warning as NoDpu, "A tenant's host has no DPU",
         "Label the DPU's Node with its host, or correct the name.";
-    MACHINE_NODE = "machine-node-missing", Error, "A Machine's node doesn't exist",
+    MACHINE_NODE = "machine-node-missing", Error as Failure, "A Machine's node doesn't exist",
         "Correct the name, or take it out of spec.nodePool.";
     MACHINE_GPU_LABEL = "machine-gpu-label", Error, "A Machine's node doesn't say that it has the promised GPU",
         "Label the node (NVIDIA's GPU feature discovery does), or correct the type's gpu.";
-    MACHINE_CAPACITY = "machine-capacity", Error, "A Machine promises more than its nodes can hold",
+    MACHINE_CAPACITY = "machine-capacity", Error as NoRoom, "A Machine promises more than its nodes can hold",
         "Lower available, make the type smaller, or add nodes.";
     MACHINE_GPU = "machine-gpu-missing", Error, "Neither a node nor a DeviceClass has the promised GPU",
         "Install the device plugin, or create a DeviceClass with that extendedResourceName.";

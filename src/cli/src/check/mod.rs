@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use outrigger_core::reason::Cause;
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_webhook::settings::AdmissionArgs;
 use serde::Serialize;
@@ -113,6 +114,8 @@ struct JsonFinding<'a> {
     message: &'a str,
     help: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<&'a str>,
 }
 
@@ -140,8 +143,8 @@ impl Report {
             };
             let path = if path.is_empty() { String::new() } else { format!("{path}: ") };
             let said = format!("{path}{message}");
-            let (severity, id) = (check.severity.as_str(), check.id);
-            writeln!(out, "  {style}{severity}:{style:#} {} [{id}]", plain(&said))?;
+            let (severity, words) = (check.severity.as_str(), check.words());
+            writeln!(out, "  {style}{severity}:{style:#} {} [{words}]", plain(&said))?;
             // Where the message says it, once is enough.
             if !check.help.contains("the message") {
                 writeln!(out, "    {DIM}{}{DIM:#}", check.help)?;
@@ -165,6 +168,7 @@ impl<'a> JsonFinding<'a> {
             path,
             message,
             help: check.help,
+            reason: check.reason.map(Cause::as_str),
             file,
         }
     }

@@ -10,8 +10,12 @@ const SCHEMA: &str = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/
 /// One log with one run.
 pub(super) fn log(report: &Report) -> Value {
     let rule = |check: &&Check| {
-        json!({"id": check.id, "shortDescription": {"text": check.summary}, "help": {"text": check.help},
-            "defaultConfiguration": {"level": check.severity.as_str()}})
+        let mut rule = json!({"id": check.id, "shortDescription": {"text": check.summary},
+            "help": {"text": check.help}, "defaultConfiguration": {"level": check.severity.as_str()}});
+        if let Some(reason) = check.reason {
+            rule["properties"] = json!({"reason": reason.as_str()});
+        }
+        rule
     };
     let notes: Vec<Value> =
         report.notes.iter().map(|note| json!({"level": "note", "message": {"text": note}})).collect();

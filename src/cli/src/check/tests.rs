@@ -1,3 +1,4 @@
+use outrigger_core::reason::Cause;
 use serde_json::{Value, json};
 
 use super::{Report, look, sarif};
@@ -73,6 +74,9 @@ fn sarif_is_of_its_structure() {
                 "{rule}"
             );
         }
+        let known = CHECKS.iter().find(|check| rule["id"] == check.id).unwrap();
+        let reason = known.reason.map(Cause::as_str);
+        assert_eq!(rule.pointer("/properties/reason").and_then(Value::as_str), reason, "{rule}");
         let level = &rule["defaultConfiguration"]["level"];
         assert!(["error", "warning", "note"].iter().any(|known| level == known), "{rule}");
     }
@@ -97,8 +101,9 @@ fn sarif_is_of_its_structure() {
 fn the_documentation_has_every_check() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/check.md")).unwrap();
     for check in CHECKS {
-        let row =
-            format!("| `{}` | {} | {} | {} |", check.id, check.severity.as_str(), check.summary, check.help);
+        let reason = check.reason.map(|reason| format!(" `{reason}` |")).unwrap_or_default();
+        let (severity, summary) = (check.severity.as_str(), check.summary);
+        let row = format!("| `{}` | {severity} | {summary} | {} |{reason}", check.id, check.help);
         assert!(page.contains(&row), "docs/check.md lacks: {row}");
     }
 }
