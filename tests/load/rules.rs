@@ -14,7 +14,7 @@ use outrigger_core::keys;
 use outrigger_proto::v1::WorkloadUpdate;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::report::{self, Row, percentile};
-use outrigger_tests::stream::{set_label, stream, sync, update};
+use outrigger_tests::stream::{chunked_stream, chunked_sync, set_label, update};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 use outrigger_tests::writes::{settled, since, writes};
 use outrigger_tests::{InWords, eventually, holds};
@@ -112,8 +112,10 @@ async fn crowd(o: &'static Outrigger) -> Vec<Row> {
     println!("{RULES} rules made in {:.0} s", began.elapsed().as_secs_f64());
     // To make the rules takes minutes; the stream is opened when there is something to send.
     let tls = o.client_tls("crowd", &[&tenant_identity("crowd")]);
-    let (sender, _call) = stream(o.grpc_port, &tls, &[b"crowd"]).await.unwrap();
-    sender.send(sync((0..WORKLOADS).map(workload))).await.unwrap();
+    let (sender, _call) = chunked_stream(o.grpc_port, &tls, "crowd").await.unwrap();
+    for message in chunked_sync(&(0..WORKLOADS).map(workload).collect::<Vec<_>>()) {
+        sender.send(message).await.unwrap();
+    }
     t.rule("own", rule_for("app", "own")).await;
     t.ready(OWN).await;
     // The statuses of all those rules are written first; after that nothing moves.

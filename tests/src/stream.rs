@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use outrigger_agent::connect::{Address, connect};
+use outrigger_api::workload_wire::CHUNK_WORKLOADS;
 use outrigger_proto::v1::workload_chunked_stream_request::Message as Chunked;
 use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{
     WorkloadChunkedStreamRequest, WorkloadMetadata, WorkloadState, WorkloadStreamRequest, WorkloadSync,
-    WorkloadUpdate, workload_state,
+    WorkloadSyncBegin, WorkloadSyncChunk, WorkloadSyncEnd, WorkloadUpdate, workload_state,
 };
 use outrigger_runtime::tls::ClientTls;
 use tokio::sync::mpsc;
@@ -23,6 +24,17 @@ pub type Opened = (mpsc::Sender<Message>, JoinHandle<Result<(), Status>>);
 /// The message that these are all workloads.
 pub fn sync(workloads: impl IntoIterator<Item = WorkloadUpdate>) -> Message {
     Message::WorkloadSync(WorkloadSync { workload_updates: workloads.into_iter().collect() })
+}
+
+/// The messages that these are all workloads, in chunks as an agent sends them.
+pub fn chunked_sync(workloads: &[WorkloadUpdate]) -> Vec<Chunked> {
+    let count = i64::try_from(workloads.len()).expect("a count");
+    let chunk = |updates: &[WorkloadUpdate]| WorkloadSyncChunk { workload_updates: updates.to_vec() };
+    let chunks = workloads.chunks(CHUNK_WORKLOADS).map(|updates| Chunked::WorkloadSyncChunk(chunk(updates)));
+    std::iter::once(Chunked::WorkloadSyncBegin(WorkloadSyncBegin { workloads: count }))
+        .chain(chunks)
+        .chain([Chunked::WorkloadSyncEnd(WorkloadSyncEnd {})])
+        .collect()
 }
 
 /// A call in a tenant's name.

@@ -9,9 +9,10 @@ use std::io::IsTerminal;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use parking_lot::Mutex;
-use tracing::{Level, Metadata};
+use tracing::level_filters::LevelFilter;
+use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::filter::{FilterExt, filter_fn};
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
@@ -87,6 +88,12 @@ fn holds_no_object(metadata: &Metadata<'_>) -> bool {
     metadata.target() != "kube_client::client" || *metadata.level() == Level::ERROR
 }
 
+/// What the log shows. The hint lets a process skip what is below the level of the log before it is made: without one, each span of
+/// a message, and of the libraries that receive it, would be recorded and dropped.
+fn shown<S: Subscriber>(level: reload::Layer<EnvFilter, S>) -> impl Filter<S> {
+    level.and(filter_fn(holds_no_object).with_max_level_hint(LevelFilter::TRACE))
+}
+
 /// Initializes the log, and traces if they are enabled. `service` is the service name in traces. It is called once, in a tokio
 /// runtime. Fails if the level or the endpoint of traces is invalid, or the log was initialized before.
 pub(crate) fn init(service: &'static str, log: &LogArgs, trace: &TraceArgs) -> anyhow::Result<Telemetry> {
@@ -105,7 +112,7 @@ pub(crate) fn init(service: &'static str, log: &LogArgs, trace: &TraceArgs) -> a
         }
     };
     tracing_subscriber::registry()
-        .with(layer.with_filter(filter.and(filter_fn(holds_no_object))))
+        .with(layer.with_filter(shown(filter)))
         .with(traces.as_ref().map(Traces::layer))
         .try_init()
         .map_err(|e| anyhow::anyhow!("the log was initialized before: {e}"))?;
@@ -130,8 +137,7 @@ mod tests {
         let (filter, handle) = reload::Layer::new(filter("trace").unwrap());
         let level = LogLevel { handle, now: Mutex::new("trace".to_owned()) };
         let layer = tracing_subscriber::fmt::layer().with_test_writer();
-        let subscriber =
-            tracing_subscriber::registry().with(layer.with_filter(filter.and(filter_fn(holds_no_object))));
+        let subscriber = tracing_subscriber::registry().with(layer.with_filter(shown(filter)));
         tracing::subscriber::with_default(subscriber, || {
             for _ in 0..2 {
                 assert!(!tracing::enabled!(target: "kube_client::client", Level::WARN));
@@ -140,6 +146,19 @@ mod tests {
                 level.set("warn,kube_client=trace").unwrap();
             }
         });
+    }
+
+    #[test]
+    fn what_is_below_the_level_is_not_made() {
+        let (filter, handle) = reload::Layer::new(filter("info").unwrap());
+        let level = LogLevel { handle, now: Mutex::new("info".to_owned()) };
+        let layer = tracing_subscriber::fmt::layer().with_test_writer();
+        let subscriber = tracing_subscriber::registry()
+            .with(layer.with_filter(shown(filter)))
+            .with(None::<Traces>.as_ref().map(Traces::layer));
+        assert_eq!(subscriber.max_level_hint(), Some(LevelFilter::INFO));
+        level.set("warn,outrigger_manager=debug").unwrap();
+        assert_eq!(subscriber.max_level_hint(), Some(LevelFilter::DEBUG));
     }
 
     #[test]

@@ -4,15 +4,12 @@
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use outrigger_api::workload_wire::CHUNK_WORKLOADS;
+use outrigger_proto::v1::WorkloadChunkedStreamRequest;
 use outrigger_proto::v1::workload_chunked_stream_request::Message;
 use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
-use outrigger_proto::v1::{
-    WorkloadChunkedStreamRequest, WorkloadSyncBegin, WorkloadSyncChunk, WorkloadSyncEnd, WorkloadUpdate,
-};
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::report::Row;
-use outrigger_tests::stream::{about, channel, chunked_stream, pod_of_deployment};
+use outrigger_tests::stream::{about, channel, chunked_stream, chunked_sync, pod_of_deployment};
 use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{InWords, cost, eventually, holds};
 use prost::Message as _;
@@ -60,7 +57,7 @@ pub(super) async fn measure(o: &'static Outrigger) -> Vec<Row> {
     }
     let (mut times, mut processor) = (Vec::new(), Vec::new());
     for (i, tenant) in tenants.iter().enumerate() {
-        let floor = decoding(&chunks(i));
+        let floor = decoding(&whole(i).into_iter().map(request).collect::<Vec<_>>());
         let (took, time) = synced(tenant, manager, i).await;
         times.push((took, floor));
         processor.push((time, floor));
@@ -90,14 +87,9 @@ fn request(message: Message) -> WorkloadChunkedStreamRequest {
     WorkloadChunkedStreamRequest { message: Some(message) }
 }
 
-/// All workloads of a tenant, in chunks as an agent sends them.
-fn chunks(tenant: usize) -> Vec<WorkloadChunkedStreamRequest> {
-    let workloads: Vec<_> = (0..WORKLOADS).map(|i| pod_of_deployment(tenant, i, 0)).collect();
-    let chunk = |updates: &[WorkloadUpdate]| WorkloadSyncChunk { workload_updates: updates.to_vec() };
-    workloads
-        .chunks(CHUNK_WORKLOADS)
-        .map(|updates| request(Message::WorkloadSyncChunk(chunk(updates))))
-        .collect()
+/// The messages of a sync of all workloads of a tenant.
+fn whole(tenant: usize) -> Vec<Message> {
+    chunked_sync(&(0..WORKLOADS).map(|i| pod_of_deployment(tenant, i, 0)).collect::<Vec<_>>())
 }
 
 /// Updates that change a label of each workload.
@@ -127,14 +119,11 @@ async fn synced(tenant: &Tenant, manager: Manager, number: usize) -> (f64, f64) 
         holds(stream.connected, "it is not")
     })
     .await;
-    let chunks = chunks(number);
+    let messages = whole(number);
     let (began, before) = (Instant::now(), cost::processor_time(manager.process));
-    let workloads = i64::try_from(WORKLOADS).unwrap();
-    sender.send(Message::WorkloadSyncBegin(WorkloadSyncBegin { workloads })).await.unwrap();
-    for chunk in chunks {
-        sender.send(chunk.message.unwrap()).await.unwrap();
+    for message in messages {
+        sender.send(message).await.unwrap();
     }
-    sender.send(Message::WorkloadSyncEnd(WorkloadSyncEnd {})).await.unwrap();
     // The call is answered when all of its messages have been taken in.
     drop(sender);
     call.await.unwrap().unwrap();
