@@ -122,7 +122,7 @@ pub struct WorkloadRuleSpec {
     /// counts against quotas for that time. If the rule is deleted, or the workload exists and no longer matches, the
     /// companion is deleted immediately. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 3600))]
+    #[schemars(range(min = 0, max = outrigger_core::rule::MAX_LINGER))]
     pub linger_seconds: Option<i64>,
 
     /// updateStrategy defines how existing companions are replaced after a change of the template. Defaults to

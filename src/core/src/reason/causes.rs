@@ -195,13 +195,16 @@ causes! {
         "wait", "look at the companion's Events if it takes long";
     Unknown = "Unknown", Companion, Tenant,
         "The cause isn't known, or is named in a word of a later version",
-        "upgrade the agent", "look at the rule's conditions";
+        "upgrade the agent", "read the message beside it; upgrade the program that shows it, if it is older than what says it";
     NoRoom = "NoRoom", Guest, Platform,
         "Slots of a Machine find no place on the nodes of its group",
         "nothing", "lower available of the machine type, or add nodes";
     Failure = "Failure", Guest, Platform,
         "A Machine or its pool is not as it should be",
         "nothing", "look at its condition Ready, which names the problems";
+    GuestNotReady = "GuestNotReady", Guest, Platform,
+        "A guest of the Machine has a node and isn't ready",
+        "look at the containers and Events of its Pod", "look at the containers and Events of its Pod";
     OffloadingInvalid = "OffloadingInvalid", Offloading, Platform,
         "The NamespaceOffloading is invalid, so Pods of its namespace are refused",
         "correct the fields that are named", "correct the fields that are named";

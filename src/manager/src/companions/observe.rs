@@ -173,8 +173,8 @@ fn trouble(pod: &Pod) -> Option<Cause> {
     })
 }
 
-/// Why a Pod isn't ready: the scheduler's message, else a waiting container, else the message of the Pod's status.
-fn why_not_ready(pod: &Pod) -> String {
+/// Why a Pod isn't ready; empty when nobody says: the scheduler's message, else a waiting container, else the message of the Pod's status.
+pub fn why_not_ready(pod: &Pod) -> String {
     let Some(status) = &pod.status else { return String::new() };
     let conditions = status.conditions.as_deref().unwrap_or_default();
     if let Some(unscheduled) = conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status == "False") {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::ResourceExt;
+use outrigger_core::json::{list, text};
 use outrigger_core::keys;
 use outrigger_core::quantity::Quantity;
 use outrigger_core::template::Kind;
@@ -129,6 +130,12 @@ impl Quotas {
         let usage = usage(kind, object);
         let unknown = self.unknown.iter().filter(|(of, _)| of == namespace);
         self.notes.extend(unknown.map(|(_, note)| note.clone()));
+        let (runtime, overhead) = (text(object, "/spec/runtimeClassName"), object.pointer("/spec/overhead"));
+        if !runtime.is_empty() && overhead.is_none() && self.quotas.keys().any(|(of, _)| of == namespace) {
+            let note =
+                format!("the overhead of RuntimeClass {runtime} isn't counted against quotas of {namespace}");
+            self.notes.insert(note);
+        }
         let class = self.default_priority_class.as_deref();
         let mut refusals = Vec::new();
         let mut matching = Vec::new();
@@ -165,9 +172,41 @@ fn usage(kind: Kind, object: &Value) -> Amounts {
     match kind {
         Kind::Pod => pod::usage(object),
         Kind::Claim => {
-            Amounts::from([(format!("count/resourceclaims.{}", keys::DEVICE_GROUP), Quantity::whole(1))])
+            let mut amounts = devices(object);
+            amounts.insert(format!("count/resourceclaims.{}", keys::DEVICE_GROUP), Quantity::whole(1));
+            amounts
         }
     }
+}
+
+/// The devices that a claim may get of each class. Where one of several classes is chosen, all of them count (`resource_claims.go` of
+/// Kubernetes' quota evaluators).
+fn devices(claim: &Value) -> Amounts {
+    /// What a request for all devices counts as: the most that a claim may have allocated (resource.k8s.io/v1
+    /// AllocationResultsMaxSize).
+    const ALL: u64 = 32;
+    let wanted = |request: &Value| {
+        let class = text(request, "/deviceClassName").to_owned();
+        let count = match text(request, "/allocationMode") {
+            "All" => ALL,
+            _ => request["count"].as_u64().unwrap_or(1),
+        };
+        (class, count)
+    };
+    let mut amounts = BTreeMap::<String, u64>::new();
+    for request in list(claim, "/spec/devices/requests") {
+        let mut most = BTreeMap::<String, u64>::new();
+        let exactly = request.get("exactly").into_iter();
+        for (class, count) in exactly.chain(list(request, "/firstAvailable")).map(wanted) {
+            let known = most.entry(class).or_default();
+            *known = count.max(*known);
+        }
+        for (class, count) in most {
+            *amounts.entry(format!("{class}.deviceclass.{}/devices", keys::DEVICE_GROUP)).or_default() +=
+                count;
+        }
+    }
+    amounts.into_iter().map(|(name, count)| (name, Quantity::whole(count))).collect()
 }
 
 impl Quota {
@@ -217,5 +256,32 @@ impl Quota {
                 column(2)
             )
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn devices_count_by_class() {
+        let of = |requests: Value| {
+            let amounts = usage(Kind::Claim, &json!({"spec": {"devices": {"requests": requests}}}));
+            amounts.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(" ")
+        };
+        let counted = "count/resourceclaims.resource.k8s.io=1";
+        let class = "deviceclass.resource.k8s.io/devices";
+        assert_eq!(of(json!([])), counted);
+        let all = json!([
+            {"name": "a", "exactly": {"deviceClassName": "gpu"}},
+            {"name": "b", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 2}},
+            {"name": "c", "exactly": {"deviceClassName": "nic", "allocationMode": "All"}}]);
+        assert_eq!(of(all), format!("{counted} gpu.{class}=3 nic.{class}=32"));
+        let first = json!([{"name": "a", "firstAvailable": [
+            {"name": "x", "deviceClassName": "gpu", "count": 2}, {"name": "y", "deviceClassName": "gpu"},
+            {"name": "z", "deviceClassName": "nic"}]}]);
+        assert_eq!(of(first), format!("{counted} gpu.{class}=2 nic.{class}=1"));
     }
 }

@@ -5,6 +5,7 @@
 //! too. Not every Pod's creation is known, so the report also has what the Pod itself shows of the steps ([`recorded`]). Policies
 //! are CEL, which only an API server evaluates: those that apply are named.
 
+mod owned;
 mod policies;
 mod print;
 mod read;

@@ -6,55 +6,8 @@ use super::*;
 const CLUSTER: &str = include_str!("../../../../../docs/examples/cluster.yaml");
 const STORED: &str = include_str!("../../../../../docs/examples/pods/stored.yaml");
 
-/// A namespace that is offloaded, and two Pods in it: one of a ReplicaSet, and one that kubectl applied.
-const OFFLOADED: &str = r#"
-apiVersion: v1
-kind: Namespace
-metadata: {name: batch}
----
-apiVersion: offloading.liqo.io/v1beta1
-kind: NamespaceOffloading
-metadata: {name: offloading, namespace: batch}
-spec: {podOffloadingStrategy: Remote, clusterSelector: {nodeSelectorTerms: []}}
----
-apiVersion: apps/v1
-kind: ReplicaSet
-metadata: {name: web-1, namespace: batch}
-spec:
-  template:
-    metadata: {labels: {app: web}}
-    spec: {containers: [{name: c, image: i}]}
----
-apiVersion: v1
-kind: Pod
-metadata:
-  name: web-1-x
-  namespace: batch
-  uid: u1
-  labels: {app: web, pod-template-hash: h}
-  ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: web-1, uid: u, controller: true}]
-spec: {containers: [{name: c, image: i}]}
----
-apiVersion: v1
-kind: Pod
-metadata:
-  name: applied
-  namespace: batch
-  uid: u2
-  annotations:
-    kubectl.kubernetes.io/last-applied-configuration: |
-      {"apiVersion":"v1","kind":"Pod","metadata":{"name":"applied","namespace":"batch"},"spec":{"containers":[{"name":"c","image":"i"}]}}
-spec: {containers: [{name: c, image: i}]}
----
-apiVersion: v1
-kind: Namespace
-metadata: {name: plain}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: alone, namespace: plain, uid: u3}
-spec: {containers: [{name: c, image: i}]}
-"#;
+/// A namespace that is offloaded, with Pods.
+const OFFLOADED: &str = include_str!("tests/offloaded.yaml");
 
 const POLICIES: &str = r"
 apiVersion: admissionregistration.k8s.io/v1
@@ -200,6 +153,16 @@ fn a_companion_is_decided_again_from_the_template_of_its_rule() {
         assert!(companion.iter().any(|found| found == mark), "{mark}: {companion:?}");
     }
     assert!(!companion.iter().any(|mark| mark.contains("In [blue]")), "{companion:?}");
+}
+
+#[test]
+fn a_companion_of_a_rule_whose_template_is_malformed_is_judged_as_it_is() {
+    let template = "    spec:\n      nodeSelector: {dpu-model: bf3}\n      containers:\n        - name: firewall\n          image: registry.example/firewall:1\n";
+    let malformed = CLUSTER.replacen(template, "    spec: a text\n", 1);
+    assert_ne!(malformed, CLUSTER);
+    let (report, _) = explained(&[&malformed, STORED], "tenant-blue", "firewall-573e560607f4a185").unwrap();
+    assert_eq!(report["creation"], Value::Null, "{report}");
+    assert_eq!(report["roles"][0]["name"], "firewall");
 }
 
 #[test]
@@ -459,9 +422,11 @@ fn a_pod_that_would_be_refused_now_says_by_what() {
 
 #[test]
 fn pods_of_owners_and_of_kubectl_are_decided_as_those_wrote_them() {
-    for (name, from) in
-        [("web-1-x", "the template of ReplicaSet batch/web-1"), ("applied", "what kubectl apply was given")]
-    {
+    for (name, from) in [
+        ("web-1-x", "the template of ReplicaSet batch/web-1"),
+        ("applied", "what kubectl apply was given"),
+        ("served", "what flux applied by server-side apply, without fields that admission has changed"),
+    ] {
         let (report, refused) = explained(&[OFFLOADED], "batch", name).unwrap();
         assert!(!refused, "{report}");
         assert_eq!(report["creation"]["from"], from);

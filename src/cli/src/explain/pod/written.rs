@@ -14,6 +14,7 @@ use outrigger_runtime::pod::Pod;
 use serde_json::{Map, Value, json};
 
 use super::super::view::told_workload;
+use super::owned;
 use crate::admission::Admission;
 use crate::companion::PodName;
 use crate::files::InputError;
@@ -32,7 +33,7 @@ pub(super) struct Written {
 }
 
 /// The Pod as its creator wrote it, where that can be found: a companion in the template of its rule, another in the template of
-/// its owner, or in what kubectl applied.
+/// its owner, in what kubectl applied, or in what was applied by server-side apply.
 pub(super) fn written(
     admission: &Admission,
     pod: &Value,
@@ -41,7 +42,7 @@ pub(super) fn written(
     if let Some(companion) = companion(admission, pod, name)? {
         return Ok(Some(companion));
     }
-    Ok(by_owner(admission, pod, name).or_else(|| applied(pod)))
+    Ok(by_owner(admission, pod, name).or_else(|| applied(pod)).or_else(|| applied_by_server(pod)))
 }
 
 /// A companion as the manager would create it now.
@@ -110,6 +111,10 @@ fn by_owner(admission: &Admission, pod: &Value, name: &PodName) -> Option<Writte
     let (kind, owned_by) = (owner["kind"].as_str()?, owner["name"].as_str()?);
     let version = owner["apiVersion"].as_str()?;
     let group = version.split_once('/').map_or("", |(group, _)| group);
+    // A rule's template is not the whole of a companion, whose metadata is the manager's.
+    if group == keys::WORKLOAD_GROUP {
+        return None;
+    }
     let mut found = admission.state().of(group, kind);
     let object =
         found.find(|object| object.name == owned_by && object.namespace_or_default() == name.namespace)?;
@@ -137,4 +142,11 @@ fn applied(pod: &Value) -> Option<Written> {
     let applied: Value = serde_json::from_str(text).ok()?;
     let of = "what kubectl apply was given".to_owned();
     applied.is_object().then_some(Written { pod: applied, of, by_manager: false })
+}
+
+/// What somebody applied by server-side apply.
+fn applied_by_server(pod: &Value) -> Option<Written> {
+    let (pod, by) = owned::applied(pod)?;
+    let of = format!("what {by} applied by server-side apply, without fields that admission has changed");
+    Some(Written { pod, of, by_manager: false })
 }

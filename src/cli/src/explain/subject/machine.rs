@@ -6,9 +6,10 @@ use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::json::{list, text};
 use outrigger_core::keys;
 use outrigger_core::reason::Cause;
+use outrigger_manager::companions::observe::why_not_ready;
 use serde_json::Value;
 
-use super::report::{Report, Wrong, wrong};
+use super::report::{Report, Wrong, condition, wrong};
 use crate::explain::live::Reader;
 use crate::files::{InputError, Object};
 use crate::state::{State, unscheduled};
@@ -56,12 +57,15 @@ pub(super) fn report(state: &State, name: &str) -> Result<Option<Report>, InputE
             report.wrong.extend(of_pool.into_iter().map(named));
         }
     }
-    let is_waiting = |pod: &&Object| {
-        label(pod, keys::MACHINE_GROUP) == group
-            && label(pod, keys::POD_ROLE) == keys::GUEST
-            && text(&pod.value, "/spec/nodeName").is_empty()
+    let guests = || {
+        let is_guest = |pod: &&Object| {
+            label(pod, keys::MACHINE_GROUP) == group && label(pod, keys::POD_ROLE) == keys::GUEST
+        };
+        state.of("", "Pod").filter(is_guest)
     };
-    let mut waiting = state.of("", "Pod").filter(is_waiting);
+    report.wrong.extend(guests().filter_map(unready).take(MAX_GUESTS));
+    let is_waiting = |pod: &&Object| text(&pod.value, "/spec/nodeName").is_empty();
+    let mut waiting = guests().filter(is_waiting);
     for guest in waiting.by_ref().take(MAX_GUESTS) {
         let why = unscheduled(&guest.value);
         let why = if why.is_empty() { "not scheduled yet" } else { why };
@@ -72,6 +76,23 @@ pub(super) fn report(state: &State, name: &str) -> Result<Option<Report>, InputE
         report.fact("further guests that wait", more.to_string());
     }
     Ok(Some(report))
+}
+
+/// What is wrong with a guest that has a node and isn't ready. One that has ended, or is being deleted, is as it should be.
+fn unready(guest: &Object) -> Option<Wrong> {
+    let placed = !text(&guest.value, "/spec/nodeName").is_empty();
+    let leaves = guest.value["metadata"].get("deletionTimestamp").is_some();
+    if !placed || leaves || text(&guest.value, "/status/phase") == "Succeeded" {
+        return None;
+    }
+    let ready = condition(&guest.value, "Ready");
+    if ready.is_some_and(|ready| text(ready, "/status") == "True") {
+        return None;
+    }
+    let message = guest.read().map_or_else(|_| String::new(), |pod| why_not_ready(&pod));
+    let about = format!("guest {}/{}", guest.namespace_or_default(), guest.name);
+    let since = ready.map_or("", |ready| text(ready, "/lastTransitionTime"));
+    Some(Wrong::new(about, Cause::GuestNotReady, message).since(since))
 }
 
 fn label<'a>(object: &'a Object, key: &str) -> &'a str {

@@ -179,9 +179,22 @@ fn a_machine_says_what_its_slots_lack_and_who_waits() {
         "spec": {"machineGroupName": "g", "nodePool": [], "machineTypeStock": []},
         "status": {"conditions": [condition("Ready", "False", "Failure")],
             "nodePool": [{"name": "n1", "condition": "Healthy"}]}});
-    let objects = [machine(wrong), guest("waits", Value::Null), guest("runs", json!("n1")), pool];
+    let mut runs = guest("runs", json!("n1"));
+    runs["status"] = json!({"conditions": [condition("Ready", "True", "")]});
+    let mut sick = guest("sick", json!("n1"));
+    sick["status"] = json!({"conditions": [condition("Ready", "False", "ContainersNotReady")],
+        "containerStatuses": [{"name": "vm", "image": "i", "imageID": "", "ready": false, "restartCount": 7,
+            "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}}]});
+    let mut ended = guest("ended", json!("n1"));
+    ended["status"] = json!({"phase": "Succeeded"});
+    let mut leaves = sick.clone();
+    leaves["metadata"]["name"] = json!("leaves");
+    leaves["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let objects = [machine(wrong), guest("waits", Value::Null), runs, sick, ended, leaves, pool];
     let report = explained(Kind::Machine, "m", &objects);
-    assert_eq!(causes(&report), ["Failure", "NoRoom", "Failure"], "{report}");
+    assert_eq!(causes(&report), ["Failure", "NoRoom", "Failure", "GuestNotReady"], "{report}");
+    assert_eq!(report["wrong"][3]["about"], "guest n/sick");
+    assert_eq!(report["wrong"][3]["message"], "container vm: CrashLoopBackOff: back-off");
     assert_eq!(report["wrong"][2]["about"], "MachineNodePool p");
     assert_eq!(
         (fact(&report, "guest n/waits"), fact(&report, "guest n/runs")),
