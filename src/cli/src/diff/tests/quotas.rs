@@ -171,7 +171,7 @@ fn what_cannot_be_known_is_noted() {
     let enough = quota("q", json!({"pods": "9"}), json!({"pods": "0"}));
     let (_, notes) = found(&[range, enough.clone()], &rule("r", "web"));
     assert!(notes.contains("LimitRange usual of tenant-blue may give containers other requests"), "{notes}");
-    assert!(!found(&[enough.clone()], &rule("r", "web")).1.contains("LimitRange"));
+    assert!(!found(std::slice::from_ref(&enough), &rule("r", "web")).1.contains("LimitRange"));
     let kata = with(rule("r", "web"), "/spec/template/spec/runtimeClassName", json!("kata"));
     let blue = with(state(&[]).remove(0), "/spec/runtimeClasses", json!(["kata"]));
     let (changes, notes) = found(&[blue.clone(), enough], &kata);
