@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::devices::{Devices, allocated, claims, gone, made, pools, reserved, templates};
@@ -187,6 +187,20 @@ async fn a_workloads_claim_is_shared_by_its_companions() {
     for pod in &pods {
         assert_eq!((node_of(pod), used(pod, "c")), (t.node("b-dpu1").as_str(), json!([{"name": "shared"}])));
     }
+    t.condition("dpu.device", "Ready", Status::True, "AllReady").await;
+    // Its driver says that it isn't ready, and then that it is.
+    let said = async |status: &str| {
+        let ready = json!({"type": "Ready", "status": status, "reason": "LinkDown", "message": "port 0",
+            "lastTransitionTime": "2026-01-02T03:04:05Z"});
+        let device = json!({"driver": devices.driver, "pool": t.node("b-dpu1"), "device": "d0", "conditions": [ready]});
+        let patch = Patch::Merge(json!({"status": {"devices": [device]}}));
+        let claims = claims(&t.infra, &t.namespace);
+        claims.patch_status(&claim.name_any(), &PatchParams::default(), &patch).await.unwrap();
+    };
+    said("False").await;
+    let told = t.condition("dpu.device", "Ready", Status::False, "Pending").await;
+    assert!(told.contains("0 of 1 companions are ready") && told.contains("LinkDown port 0"), "{told}");
+    said("True").await;
     t.condition("dpu.device", "Ready", Status::True, "AllReady").await;
 
     // Another spec: the claim in use waits for its users, as a Pod for its containers; then there is a new one.

@@ -354,13 +354,7 @@ impl Tenant {
 
     /// Waits for an Event with this reason in the tenant's namespace of the infrastructure cluster, and returns its message.
     pub async fn event(&self, reason: &str) -> String {
-        let events: Api<Event> = Api::namespaced(self.infra.clone(), &self.namespace);
-        eventually(&format!("an Event {reason}"), || async {
-            let list = events.list(&ListParams::default()).await.in_words()?;
-            let found = list.items.into_iter().find(|e| e.reason.as_deref() == Some(reason));
-            found.and_then(|e| e.message).ok_or_else(|| "no such Event".to_owned())
-        })
-        .await
+        event(&self.infra, &self.namespace, reason).await
     }
 
     /// Waits until a condition of a rule is so, and returns its message.
@@ -384,6 +378,17 @@ impl Tenant {
     ) -> (WorkloadRule, String) {
         condition(&self.own_rules(), rule, kind, status, reason).await
     }
+}
+
+/// Waits for an Event with this reason in a namespace, and returns its message.
+pub async fn event(client: &Client, namespace: &str, reason: &str) -> String {
+    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
+    eventually(&format!("an Event {reason}"), || async {
+        let list = events.list(&ListParams::default()).await.in_words()?;
+        let found = list.items.into_iter().find(|e| e.reason.as_deref() == Some(reason));
+        found.and_then(|e| e.message).ok_or_else(|| "no such Event".to_owned())
+    })
+    .await
 }
 
 /// Waits until Pods can be created in a namespace: its default service account is there.

@@ -185,7 +185,13 @@ impl NamespaceOffloading {
         Self::deserialize(object)
     }
 
-    /// Converts the object to the type that admission uses.
+    /// Everything that keeps it from being served, so that its namespace's Pods are refused.
+    pub fn faults(&self) -> Vec<FieldError> {
+        let offloading = Offloading::read(&self.spec.pod_offloading_strategy, &self.spec.cluster_selector);
+        offloading.unknown_strategy().into_iter().chain(offloading.faults().iter().cloned()).collect()
+    }
+
+    /// Converts the object to the type that admission uses. A strategy that isn't known is no error.
     pub fn compile(&self) -> Result<Offloading, Vec<FieldError>> {
         Offloading::new(&self.spec.pod_offloading_strategy, &self.spec.cluster_selector)
     }

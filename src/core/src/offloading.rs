@@ -22,6 +22,11 @@ pub fn is_reserved(namespace: &str) -> bool {
     namespace.starts_with("kube-") || matches!(namespace, keys::SYSTEM_NAMESPACE | keys::ADMIN_NAMESPACE)
 }
 
+/// What is wrong where none of so many virtual nodes is selected.
+pub fn none_selected(virtual_nodes: usize) -> String {
+    format!("{virtual_nodes} virtual nodes, none of them is selected")
+}
+
 /// Where the Pods of a namespace run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strategy {
@@ -96,6 +101,13 @@ impl Offloading {
     /// Terms of which a node has to match one. Empty: every node will do.
     pub fn imposed(&self) -> &[Value] {
         &self.imposed
+    }
+
+    /// What is wrong with its strategy, if that is none that this version knows.
+    pub fn unknown_strategy(&self) -> Option<FieldError> {
+        let unknown = self.strategy().err()?;
+        let message = format_args!("is {unknown:?}; use Local, Remote or LocalAndRemote");
+        Some(FieldError::new("spec.podOffloadingStrategy", message))
     }
 
     /// Whether Pods may be on virtual nodes at all, so that admission has to look at them.

@@ -179,6 +179,9 @@ impl Facts<'_> {
             _ if o.ready => READY,
             _ if o.failed => wrong(Stage::Failed, Cause::Failed),
             Some(Cause::Completed) => wrong(Stage::Lost, Cause::Completed),
+            // Devices are made ready after the allocation, and may recover.
+            Some(Cause::DeviceNotReady) if self.was_ready => wrong(Stage::Lost, Cause::DeviceNotReady),
+            Some(Cause::DeviceNotReady) => wrong(Stage::Starting, Cause::DeviceNotReady),
             Some(trouble) => wrong(Stage::Failed, trouble),
             None => match self.refusal {
                 Some(refusal) => wrong(Stage::Refused, refusal),
@@ -265,7 +268,11 @@ mod tests {
         );
         assert_eq!(of(Observed { failed: true, ..plain.clone() }), (Stage::Failed, Some(Cause::Failed)));
         let claim = Observed { kind: Kind::Claim, ..plain };
-        assert_eq!(of(claim), (Stage::Starting, Some(Cause::ClaimNotAllocated)));
+        assert_eq!(of(claim.clone()), (Stage::Starting, Some(Cause::ClaimNotAllocated)));
+        let unready = Observed { trouble: Some(Cause::DeviceNotReady), ..claim };
+        let facts = |was_ready| Facts { was_ready, ..facts(Some(&unready)) }.progress();
+        assert_eq!(facts(false), wrong(Stage::Starting, Cause::DeviceNotReady));
+        assert_eq!(facts(true), wrong(Stage::Lost, Cause::DeviceNotReady));
     }
 
     fn rule(policy: DpuSelectionPolicy) -> Arc<Rule> {

@@ -1,8 +1,8 @@
-//! Events on rules, tenants and Machines.
+//! Events on rules, tenants, Machines and NamespaceOffloadings.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
-use outrigger_api::Tenant;
+use outrigger_api::{NamespaceOffloading, Tenant};
 use outrigger_core::reason::Cause;
 use outrigger_core::{companion, keys};
 use outrigger_runtime::events;
@@ -36,6 +36,12 @@ impl Events {
     /// A problem of a Machine or its pool that an administrator has to solve.
     pub(crate) async fn machine(&self, about: &ObjectReference, cause: Cause, message: &str) {
         self.events.publish(true, cause.as_str(), "ReconcileMachine", message, about).await;
+    }
+
+    /// A NamespaceOffloading can't do what it asks for.
+    pub(crate) async fn offloading(&self, object: &NamespaceOffloading, cause: Cause, message: &str) {
+        let about = object.object_ref(&());
+        self.events.publish(true, cause.as_str(), "ReconcileNamespaceOffloading", message, &about).await;
     }
 }
 

@@ -12,7 +12,7 @@ use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::watch::{Event, Watch};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::shipped::fed;
-use outrigger_tests::tenant::{Tenant, node_of};
+use outrigger_tests::tenant::{Tenant, event, node_of};
 use outrigger_tests::{InWords, always, create, dry_run, eventually, holds, is_gone, until};
 use serde_json::{Value, json};
 
@@ -222,6 +222,8 @@ async fn the_status_says_what_is_selected_and_is_written_for_a_reason_only() {
     .await;
     s.outrigger.plane.infra.apply(&[stage("nowhere")]).unwrap();
     s.phase("NoClusterSelected").await;
+    let told = event(&s.client, s.name, "NoClusterSelected").await;
+    assert!(told.ends_with("virtual nodes, none of them is selected"), "{told}");
 }
 
 #[tokio::test]

@@ -47,13 +47,7 @@ pub fn apply(
     if !class.is_empty() && class == exempt_runtime_class {
         return Ok(false);
     }
-    if let Err(unknown) = offloading.strategy() {
-        return Err(FieldError::new(
-            "NamespaceOffloading offloading: spec.podOffloadingStrategy",
-            format_args!("is {unknown:?}; use Local, Remote or LocalAndRemote"),
-        ));
-    }
-    if let Some(fault) = offloading.faults().first() {
+    if let Some(fault) = offloading.unknown_strategy().as_ref().or(offloading.faults().first()) {
         return Err(FieldError::new(
             format_args!("NamespaceOffloading offloading: {}", fault.path),
             &fault.message,

@@ -148,9 +148,9 @@ causes! {
     ClaimInUse = "ClaimInUse", Claim, Tenant,
         "The former claim is being deleted and waits for the Pods that use it",
         "delete those Pods", "delete those Pods";
-    DeviceNotReady = "DeviceNotReady", Claim, Platform,
+    DeviceNotReady = "DeviceNotReady", Claim, Tenant,
         "The driver of a device says that it isn't ready",
-        "wait, or delete the Pod so that it gets another device", "look at the log of the driver";
+        "wait, or delete the workload so that it gets another device", "look at the log of the driver";
     ClaimNotAllocated = "ClaimNotAllocated", Claim, Tenant,
         "The claim has no device yet",
         "start a Pod that uses the claim: devices are allocated when it is scheduled", "look at the devices that are published";

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimStatus};
 use kube::api::ObjectMeta;
 use outrigger_core::companion::{Observed, StreamClaim, UNREADABLE_END, annotations_size, is_owner};
 use outrigger_core::ids::{RuleName, TenantId};
@@ -118,17 +118,31 @@ pub(super) fn look(pod: &Pod, rule_uid: &str) -> Observed {
     }
 }
 
-/// The observed state of a ResourceClaim, which is ready when devices are allocated to it.
+/// The observed state of a ResourceClaim, which is ready when devices are allocated to it and no driver says that its device isn't
+/// ready (`status.devices[].conditions`, which drivers may leave out).
 pub(super) fn look_at_claim(claim: &ResourceClaim, rule_uid: &str) -> Observed {
     const WAITS: &str =
         "no device is allocated yet: that is done when a Pod that uses the claim is scheduled";
-    let ready = claim.status.as_ref().is_some_and(|status| status.allocation.is_some());
+    let status = claim.status.as_ref();
+    let allocated = status.is_some_and(|status| status.allocation.is_some());
+    let unready = status.and_then(unready_device);
     Observed {
         kind: Kind::Claim,
-        message: if ready { String::new() } else { WAITS.to_owned() },
-        ready,
+        trouble: unready.as_ref().filter(|_| allocated).map(|_| Cause::DeviceNotReady),
+        ready: allocated && unready.is_none(),
+        message: if allocated { unready.unwrap_or_default() } else { WAITS.to_owned() },
         ..look_at(&claim.metadata, rule_uid)
     }
+}
+
+/// What the driver of the first device says that isn't ready.
+fn unready_device(status: &ResourceClaimStatus) -> Option<String> {
+    status.devices.iter().flatten().find_map(|device| {
+        let ready = device.conditions.iter().flatten().find(|condition| condition.type_ == "Ready")?;
+        let (driver, pool, name) = (&device.driver, &device.pool, &device.device);
+        let words = format!("device {driver}/{pool}/{name}: {} {}", ready.reason, ready.message);
+        (ready.status != "True").then(|| words.trim_end().to_owned())
+    })
 }
 
 /// What keeps a container of a Pod from running, by the kubelet's word for it, or that the Pod ended without an error. Most Pods that
@@ -200,6 +214,33 @@ mod tests {
         ] {
             assert_eq!(of(json!({keys::WORKLOAD_ENDED: text})), (7, Some(expected)), "{text}");
         }
+    }
+
+    #[test]
+    fn a_claim_is_ready_when_its_devices_are_as_far_as_drivers_tell() {
+        let of = |devices: serde_json::Value| {
+            let claim = json!({"metadata": {}, "spec": {}, "status": {"allocation": {}, "devices": devices}});
+            let Observed { ready, trouble, message, .. } =
+                look_at_claim(&serde_json::from_value(claim).unwrap(), "u");
+            (ready, trouble, message)
+        };
+        let device = |status: &str| {
+            let condition = json!({"type": "Ready", "status": status, "reason": "NoLink", "message": "cable",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"});
+            json!({"driver": "d.example", "pool": "p", "device": "x", "conditions": [condition]})
+        };
+        let silent = json!({"driver": "d.example", "pool": "p", "device": "x"});
+        let ready = (true, None, String::new());
+        assert_eq!(of(json!([])), ready);
+        assert_eq!(of(json!([silent, device("True")])), ready);
+        for status in ["False", "Unknown"] {
+            let told = "device d.example/p/x: NoLink cable".to_owned();
+            let expected = (false, Some(Cause::DeviceNotReady), told);
+            assert_eq!(of(json!([silent, device("True"), device(status)])), expected);
+        }
+        let waits = json!({"metadata": {}, "spec": {}, "status": {"devices": [device("False")]}});
+        let waits = look_at_claim(&serde_json::from_value(waits).unwrap(), "u");
+        assert!(!waits.ready && waits.trouble.is_none(), "devices are of an earlier allocation");
     }
 
     #[test]

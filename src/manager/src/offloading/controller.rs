@@ -14,6 +14,7 @@ use kube::core::PartialObjectMeta;
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
 use outrigger_core::offloading::{Strategy, is_reserved};
+use outrigger_core::reason::Cause;
 use serde_json::json;
 use tracing::info;
 
@@ -54,12 +55,12 @@ impl Controller for Offloadings {
                 if let Some(written) = finalizer(context, &object, true).await? {
                     object = Arc::new(written);
                 }
-                label(context, namespace, true).await?;
+                self.label(namespace, &object, true).await?;
             }
             Some(false) => {
                 // One that is being deleted without the finalizer has no label left to remove.
                 if held || object.metadata.deletion_timestamp.is_none() {
-                    label(context, namespace, false).await?;
+                    self.label(namespace, &object, false).await?;
                 }
                 if let Some(written) = finalizer(context, &object, false).await? {
                     if written.finalizers().is_empty() && object.metadata.deletion_timestamp.is_some() {
@@ -70,13 +71,42 @@ impl Controller for Offloadings {
             }
         }
         let now = context.environment.clock.wall();
-        let wanted = context.offloadings.with_nodes(|nodes| status::compute(&object, nodes, now));
+        let (wanted, trouble) = context.offloadings.with_nodes(|nodes| {
+            let wanted = status::compute(&object, nodes, now);
+            let trouble = status::trouble(&object, &wanted, nodes.len());
+            (wanted, trouble)
+        });
         if object.status.as_ref() != Some(&wanted) {
             let change = status::patch(object.status.as_ref(), &wanted);
             let written = writes::status(&api(context, namespace), &Version::of(&*object), change).await?;
             context.feeds.offloadings.answer(written);
         }
+        if let Some((cause, message)) = trouble.filter(|_| status::is_news(object.status.as_ref(), &wanted)) {
+            context.events.offloading(&object, cause, &message).await;
+        }
         Ok(Action::Done)
+    }
+}
+
+impl Offloadings {
+    /// Sets the namespace's label, or takes it off. That the API server refuses it is told by an Event, as no field of the status
+    /// can.
+    async fn label(
+        &self,
+        namespace: &str,
+        object: &NamespaceOffloading,
+        offloaded: bool,
+    ) -> Result<(), kube::Error> {
+        let context = &*self.0;
+        let labelled = label(context, namespace, offloaded).await;
+        if let Err(kube::Error::Api(refused)) = &labelled
+            && offloaded
+        {
+            let message =
+                format!("the label {} of namespace {namespace} can't be written: {refused}", keys::OFFLOADED);
+            context.events.offloading(object, Cause::NotOffloaded, &message).await;
+        }
+        labelled
     }
 }
 

@@ -8,9 +8,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use outrigger_api::namespace_offloading::RemoteNamespaceCondition;
 use outrigger_api::{NamespaceOffloading, NamespaceOffloadingStatus};
-use outrigger_core::keys;
+use outrigger_core::offloading::{Strategy, none_selected};
 use outrigger_core::reason::Cause;
 use outrigger_core::selector::matching::Node;
+use outrigger_core::{keys, validate};
 use serde_json::{Map, Value, json};
 
 use super::cache::Labels;
@@ -61,6 +62,33 @@ pub(super) fn compute(
             })
             .collect(),
     }
+}
+
+/// What keeps an object with this status from offloading Pods, of so many virtual nodes. What is asked for is not wrong: that Pods
+/// stay local, or that the object is deleted.
+pub(super) fn trouble(
+    object: &NamespaceOffloading,
+    status: &NamespaceOffloadingStatus,
+    virtual_nodes: usize,
+) -> Option<(Cause, String)> {
+    if object.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let faults = object.faults();
+    if !faults.is_empty() {
+        return Some((Cause::OffloadingInvalid, validate::message(&faults)));
+    }
+    let offloads = Strategy::of(&object.spec.pod_offloading_strategy) != Some(Strategy::Local);
+    let none = offloads && status.remote_namespaces_conditions.is_empty();
+    none.then(|| (Cause::NoClusterSelected, none_selected(virtual_nodes)))
+}
+
+/// Whether a status says something else than the one before: it is of another generation, or another phase.
+pub(super) fn is_news(before: Option<&NamespaceOffloadingStatus>, now: &NamespaceOffloadingStatus) -> bool {
+    before.is_none_or(|before| {
+        before.observed_generation != now.observed_generation
+            || before.offloading_phase != now.offloading_phase
+    })
 }
 
 /// That Pods may run in a cluster.
@@ -139,6 +167,34 @@ mod tests {
         let status = compute(&object(json!({}), Value::Null), &nodes(), now);
         let condition = &status.remote_namespaces_conditions["c1"][0];
         assert_eq!(condition.message, "Pods may run on virtual nodes: v1, v2");
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_once() {
+        let now = Timestamp::UNIX_EPOCH;
+        let (all, none) = (nodes(), BTreeMap::new());
+        let west = json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "region", "operator": "In", "values": ["w"]}]}]});
+        for (spec, nodes, expected) in [
+            (json!({}), &all, None),
+            (json!({"podOffloadingStrategy": "Local"}), &none, None),
+            (json!({"clusterSelector": west}), &all, Some((Cause::NoClusterSelected, "3 virtual nodes"))),
+            (json!({}), &none, Some((Cause::NoClusterSelected, "0 virtual nodes"))),
+            (
+                json!({"clusterSelector": {"nodeSelectorTerms": 7}}),
+                &all,
+                Some((Cause::OffloadingInvalid, "nodeSelectorTerms")),
+            ),
+            (json!({"podOffloadingStrategy": "Perhaps"}), &all, Some((Cause::OffloadingInvalid, "Perhaps"))),
+        ] {
+            let object = object(spec, Value::Null);
+            let status = compute(&object, nodes, now);
+            let told = trouble(&object, &status, nodes.len());
+            assert_eq!(told.as_ref().map(|told| told.0), expected.map(|told| told.0), "{told:?}");
+            assert!(expected.is_none_or(|(_, part)| told.unwrap().1.contains(part)));
+            assert!(is_news(None, &status) && !is_news(Some(&status), &status));
+            let earlier = NamespaceOffloadingStatus { observed_generation: Some(6), ..status.clone() };
+            assert!(is_news(Some(&earlier), &status));
+        }
     }
 
     #[test]

@@ -224,6 +224,12 @@ fn a_namespace_says_on_which_virtual_nodes_its_pods_may_run() {
     let invalid = of(&[offloaded(), offloading(json!({"clusterSelector": {"nodeSelectorTerms": 7}}))]);
     assert_eq!(causes(&invalid), ["OffloadingInvalid"], "{invalid}");
     assert!(invalid["wrong"][0]["message"].as_str().unwrap().contains("spec.clusterSelector"), "{invalid}");
+    let unknown = of(&[offloaded(), offloading(json!({"podOffloadingStrategy": "Perhaps"}))]);
+    assert_eq!(causes(&unknown), ["OffloadingInvalid"], "{unknown}");
+    assert!(
+        unknown["wrong"][0]["message"].as_str().unwrap().contains("is \"Perhaps\"; use Local"),
+        "{unknown}"
+    );
     let mut ending = offloading(in_us());
     ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     let ending = of(&[offloaded(), ending, node("v1", "us")]);
