@@ -89,7 +89,7 @@ impl Controller for Offloadings {
 }
 
 impl Offloadings {
-    /// Sets the namespace's label, or takes it off. That the API server refuses it is told by an Event, as no field of the status
+    /// Sets the namespace's label, or takes it off. An Event reports that the API server refuses it, as no field of the status
     /// can.
     async fn label(
         &self,
