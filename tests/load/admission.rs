@@ -1,9 +1,11 @@
 //! What admission costs the API server: the same Pod is created in dry run in a namespace without any of Outrigger's parts, in
 //! one with a pair of webhooks that answer at once, and in a tenant's, in turns. The pair's mutation answers with a constant
-//! patch of what the webhook adds to that Pod. The API server's own metrics give the time of policies and of webhooks.
+//! patch of what the webhook adds to that Pod, from a process of its own, as the webhook does. The API server's own metrics give the
+//! time of policies and of webhooks.
 // Figures are for a terminal, and a failure of the bench is a failure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,11 +20,12 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kube::Client;
 use outrigger_core::keys;
-use outrigger_runtime::bind::Bind;
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::ServerTls;
 use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::pki::Authority;
 use outrigger_tests::report::{self, Row};
+use outrigger_tests::role::{self, Process};
 use outrigger_tests::tenant::Tenant;
 use outrigger_tests::{cost, eventually};
 use serde_json::{Value, json};
@@ -38,6 +41,13 @@ const FLOOR: &str = "floor";
 
 #[tokio::main]
 async fn main() {
+    match role::own() {
+        None => measure().await,
+        Some((_, dir)) => serve(&dir).await,
+    }
+}
+
+async fn measure() {
     let o = Outrigger::shared().await;
     let tenant = Tenant::without_agent(o, "cost", &[("a", 1)]).await;
     let client = o.plane.infra.client_without_retries().await;
@@ -54,8 +64,8 @@ async fn main() {
     }
     let (plain, owned) = (Namespace::new(&client, ELSEWHERE), Namespace::new(&client, &tenant.namespace));
     let made = eventually("the tenant's namespace takes a Pod", || owned.create(bare())).await;
-    let (end, floor) = (CancellationToken::new(), Namespace::new(&client, FLOOR));
-    floor_pair(o, &made, &end).await;
+    let dir = std::env::temp_dir().join(format!("outrigger-bench-{}", std::process::id()));
+    let (floor, pair) = (Namespace::new(&client, FLOOR), floor_pair(o, &made, &dir));
     eventually("the constant patch is applied", || async {
         let pod = floor.create(bare()).await?;
         if pod["spec"]["affinity"] == made["spec"]["affinity"] { Ok(()) } else { Err(pod.to_string()) }
@@ -82,7 +92,8 @@ async fn main() {
             many.push(rates);
         }
     }
-    end.cancel();
+    drop(pair);
+    let _ = std::fs::remove_dir_all(dir);
     println!("{}", report::write("admission", &rows(&one, &many)).unwrap());
 }
 
@@ -225,8 +236,12 @@ fn placed(made: &Value) -> Value {
     pod
 }
 
-/// A mutating and a validating webhook for one namespace that answer without looking at what they are asked.
-async fn floor_pair(o: &Outrigger, made: &Value, end: &CancellationToken) {
+/// The file with what the floor's mutating webhook adds to an answer.
+const MUTATION: &str = "mutation.json";
+
+/// A mutating and a validating webhook for one namespace that answer without looking at what they are asked, until the end of their
+/// process.
+fn floor_pair(o: &Outrigger, made: &Value, dir: &Path) -> Process {
     let tolerations = made["spec"]["tolerations"].as_array().unwrap();
     let own = tolerations.iter().find(|t| t["key"] == keys::TENANT).expect("the tenant's toleration");
     let patch = json!([
@@ -234,15 +249,11 @@ async fn floor_pair(o: &Outrigger, made: &Value, end: &CancellationToken) {
         {"op": "add", "path": "/spec/tolerations", "value": [own]},
     ]);
     let mutation = format!(r#","patchType":"JSONPatch","patch":"{}""#, STANDARD.encode(patch.to_string()));
-    let pair = o.authority.issue("floor", &["127.0.0.1"]).unwrap();
-    let tls = Arc::new(ServerTls::load(pair.cert, pair.key, None).unwrap());
-    let listener = "127.0.0.1:0".parse::<Bind>().unwrap().listen().unwrap();
-    let port = listener.address().unwrap().port();
-    let router = Router::new()
-        .route("/mutate", post(move |body: Bytes| answer(body, mutation.clone())))
-        .route("/validate", post(|body: Bytes| answer(body, String::new())));
-    let server = Server::new("floor", listener).tls(tls).limits(Limits::default());
-    tokio::spawn(server.run(router, end.clone(), end.clone()));
+    let authority = Authority::new(dir, "bench").unwrap();
+    authority.issue("server", &["127.0.0.1"]).unwrap();
+    std::fs::write(dir.join(MUTATION), mutation).unwrap();
+    let process = Process::start("floor", dir);
+    let port = process.port;
     let configuration = |kind: &str, path: &str| {
         json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": "floor"},
             "webhooks": [{"name": "floor.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"],
@@ -251,13 +262,29 @@ async fn floor_pair(o: &Outrigger, made: &Value, end: &CancellationToken) {
                 "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"],
                     "operations": ["CREATE"], "scope": "Namespaced"}],
                 "clientConfig": {"url": format!("https://127.0.0.1:{port}/{path}"),
-                    "caBundle": STANDARD.encode(o.authority.pem())}}]})
+                    "caBundle": STANDARD.encode(authority.pem())}}]})
     };
     let both = [
         configuration("MutatingWebhookConfiguration", "mutate"),
         configuration("ValidatingWebhookConfiguration", "validate"),
     ];
     o.plane.infra.apply(&both).unwrap();
+    process
+}
+
+/// The floor's process.
+async fn serve(dir: &Path) {
+    let mutation = std::fs::read_to_string(dir.join(MUTATION)).unwrap();
+    let tls = Arc::new(ServerTls::load(dir.join("server.crt"), dir.join("server.key"), None).unwrap());
+    let router = Router::new()
+        .route("/mutate", post(move |body: Bytes| answer(body, mutation.clone())))
+        .route("/validate", post(|body: Bytes| answer(body, String::new())));
+    let end = CancellationToken::new();
+    Server::new("floor", role::listen())
+        .tls(tls)
+        .limits(Limits::default())
+        .run(router, end.clone(), end)
+        .await;
 }
 
 /// "Allowed". The first uid of a review is the request's.

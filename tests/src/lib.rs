@@ -27,6 +27,7 @@ pub mod page;
 pub mod pki;
 pub mod report;
 pub mod reviews;
+pub mod role;
 pub mod scenarios;
 pub mod shipped;
 pub mod stream;

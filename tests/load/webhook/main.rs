@@ -10,6 +10,7 @@
 mod cases;
 mod measure;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,13 +23,13 @@ use outrigger_admission::caches::Caches;
 use outrigger_admission::webhooks::endpoint;
 use outrigger_admission::{Context, Settings, StepObserver, review};
 use outrigger_core::keys;
-use outrigger_runtime::bind::Bind;
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::environment::Environment;
 use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::ServerTls;
 use outrigger_tests::reviews::{self, SIZES};
+use outrigger_tests::role;
 use outrigger_webhook::budget::Budget;
 use outrigger_webhook::ledger::Ledgers;
 use outrigger_webhook::metrics::Metrics;
@@ -46,14 +47,13 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const TIMES: u32 = 20_000;
 
 fn main() {
-    let role = std::env::var("OUTRIGGER_BENCH_ROLE").unwrap_or_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    match role.as_str() {
-        "" => {
+    match role::own() {
+        None => {
             stages();
             runtime.block_on(measure::measure());
         }
-        role => runtime.block_on(serve(role)),
+        Some((role, dir)) => runtime.block_on(serve(&role, &dir)),
     }
 }
 
@@ -70,11 +70,9 @@ fn rule() -> Value {
 }
 
 /// One server, until it is killed. Prints its port.
-async fn serve(role: &str) {
-    let dir = std::path::PathBuf::from(std::env::var("OUTRIGGER_BENCH_DIR").unwrap());
+async fn serve(role: &str, dir: &Path) {
     let tls = Arc::new(ServerTls::load(dir.join("server.crt"), dir.join("server.key"), None).unwrap());
-    let listener = "127.0.0.1:0".parse::<Bind>().unwrap().listen().unwrap();
-    println!("{}", listener.address().unwrap().port());
+    let listener = role::listen();
     let router = if role == "floor" {
         Router::new().route("/mutate/pods", post(floor)).route("/validate/pods", post(floor))
     } else {

@@ -1,13 +1,12 @@
 //! Load on the two servers, in turns.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use outrigger_tests::cost;
 use outrigger_tests::generator::{ROUND, Target, Times, closed_loop, milliseconds, open_loop};
 use outrigger_tests::pki::Authority;
 use outrigger_tests::report::{self, Row};
+use outrigger_tests::role::Process;
 
 use crate::cases::{Case, cases};
 
@@ -20,39 +19,13 @@ const RATE: (u32, usize) = (5_000, 64);
 /// Requests a second at which the processor time of one is measured.
 const IDLE: (u32, usize) = (100, 1);
 
-struct Process {
-    child: Child,
-    port: u16,
+fn target(process: &Process, ca: &Path, case: &Case) -> Target {
+    Target::new(process.port, ca, case.path, case.body.clone())
 }
 
-impl Process {
-    fn start(role: &str, dir: &Path) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .env("OUTRIGGER_BENCH_ROLE", role)
-            .env("OUTRIGGER_BENCH_DIR", dir)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { child, port: line.trim().parse().unwrap() }
-    }
-
-    fn target(&self, ca: &Path, case: &Case) -> Target {
-        Target::new(self.port, ca, case.path, case.body.clone())
-    }
-
-    /// The most memory that it has had, MiB.
-    fn memory(&self) -> f64 {
-        cost::peak(self.child.id()) as f64 / f64::from(1 << 20)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// The most memory that a process has had, MiB.
+fn memory(process: &Process) -> f64 {
+    cost::peak(process.id()) as f64 / f64::from(1 << 20)
 }
 
 pub(crate) async fn measure() {
@@ -64,7 +37,7 @@ pub(crate) async fn measure() {
     let (floor, ours) = (Process::start("floor", &dir), Process::start("webhook", &dir));
     let cases = cases();
     for case in &cases {
-        let targets = [&floor, &ours].map(|process| process.target(&ca, case));
+        let targets = [&floor, &ours].map(|process| target(process, &ca, case));
         let size = case.body.len();
         for connections in [1, 16, 64] {
             let name = format!("{}, {size} B, {connections} connections", case.what);
@@ -74,16 +47,16 @@ pub(crate) async fn measure() {
         }
     }
     let by_hand = cases.first().expect("a case");
-    let targets = [&floor, &ours].map(|process| process.target(&ca, by_hand));
+    let targets = [&floor, &ours].map(|process| target(process, &ca, by_hand));
     let name = format!("processor time of a review at {}/s", IDLE.0);
     if report::is_wanted("webhook", &name) {
         let mut rounds = Vec::new();
         for _ in 0..ROUNDS {
             let mut pair = [0.0; 2];
             for (i, process) in [&floor, &ours].into_iter().enumerate() {
-                let before = cost::processor_time(process.child.id());
+                let before = cost::processor_time(process.id());
                 let count = open_loop(&targets[i], IDLE).await.len();
-                let spent = cost::processor_time(process.child.id()).saturating_sub(before);
+                let spent = cost::processor_time(process.id()).saturating_sub(before);
                 pair[i] = spent.as_secs_f64() * 1000.0 / count as f64;
             }
             rounds.push((pair[1], pair[0]));
@@ -91,11 +64,11 @@ pub(crate) async fn measure() {
         rows.push(Row::new(&name, "ms", FLOOR_IS, &rounds));
     }
     let full = Process::start("full", &dir);
-    let targets = [&floor, &full].map(|process| process.target(&ca, by_hand));
+    let targets = [&floor, &full].map(|process| target(process, &ca, by_hand));
     let name = format!("{}/s, 10,000 rules, 1,000 tenants, 10,000 Nodes", RATE.0);
     if report::is_wanted("webhook", &name) {
         rows.extend(latency(&name, &targets).await);
-        rows.push(Row::new(&format!("memory, {name}"), "MiB", FLOOR_IS, &[(full.memory(), floor.memory())]));
+        rows.push(Row::new(&format!("memory, {name}"), "MiB", FLOOR_IS, &[(memory(&full), memory(&floor))]));
     }
     println!("{}", report::write("webhook", &rows).unwrap());
     let _ = std::fs::remove_dir_all(dir);
