@@ -6,7 +6,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -20,16 +19,12 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kube::Client;
 use outrigger_core::keys;
-use outrigger_runtime::serve::{Limits, Server};
-use outrigger_runtime::tls::ServerTls;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::pki::Authority;
 use outrigger_tests::report::{self, Row};
-use outrigger_tests::role::{self, Process};
+use outrigger_tests::role::{self, Process, Roles};
 use outrigger_tests::tenant::Tenant;
 use outrigger_tests::{cost, eventually};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 const ROUNDS: usize = 12;
 /// Pods of a round, one after the other.
@@ -43,7 +38,7 @@ const FLOOR: &str = "floor";
 async fn main() {
     match role::own() {
         None => measure().await,
-        Some((_, dir)) => serve(&dir).await,
+        Some((_, dir)) => role::serve(&dir, router(&dir)).await,
     }
 }
 
@@ -64,8 +59,8 @@ async fn measure() {
     }
     let (plain, owned) = (Namespace::new(&client, ELSEWHERE), Namespace::new(&client, &tenant.namespace));
     let made = eventually("the tenant's namespace takes a Pod", || owned.create(bare())).await;
-    let dir = std::env::temp_dir().join(format!("outrigger-bench-{}", std::process::id()));
-    let (floor, pair) = (Namespace::new(&client, FLOOR), floor_pair(o, &made, &dir));
+    let roles = Roles::new().unwrap();
+    let (floor, _pair) = (Namespace::new(&client, FLOOR), floor_pair(o, &made, &roles));
     eventually("the constant patch is applied", || async {
         let pod = floor.create(bare()).await?;
         if pod["spec"]["affinity"] == made["spec"]["affinity"] { Ok(()) } else { Err(pod.to_string()) }
@@ -92,8 +87,6 @@ async fn measure() {
             many.push(rates);
         }
     }
-    drop(pair);
-    let _ = std::fs::remove_dir_all(dir);
     println!("{}", report::write("admission", &rows(&one, &many)).unwrap());
 }
 
@@ -241,7 +234,7 @@ const MUTATION: &str = "mutation.json";
 
 /// A mutating and a validating webhook for one namespace that answer without looking at what they are asked, until the end of their
 /// process.
-fn floor_pair(o: &Outrigger, made: &Value, dir: &Path) -> Process {
+fn floor_pair(o: &Outrigger, made: &Value, roles: &Roles) -> Process {
     let tolerations = made["spec"]["tolerations"].as_array().unwrap();
     let own = tolerations.iter().find(|t| t["key"] == keys::TENANT).expect("the tenant's toleration");
     let patch = json!([
@@ -249,10 +242,8 @@ fn floor_pair(o: &Outrigger, made: &Value, dir: &Path) -> Process {
         {"op": "add", "path": "/spec/tolerations", "value": [own]},
     ]);
     let mutation = format!(r#","patchType":"JSONPatch","patch":"{}""#, STANDARD.encode(patch.to_string()));
-    let authority = Authority::new(dir, "bench").unwrap();
-    authority.issue("server", &["127.0.0.1"]).unwrap();
-    std::fs::write(dir.join(MUTATION), mutation).unwrap();
-    let process = Process::start("floor", dir);
+    std::fs::write(roles.dir().join(MUTATION), mutation).unwrap();
+    let process = roles.start("floor");
     let port = process.port;
     let configuration = |kind: &str, path: &str| {
         json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": "floor"},
@@ -262,7 +253,7 @@ fn floor_pair(o: &Outrigger, made: &Value, dir: &Path) -> Process {
                 "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"],
                     "operations": ["CREATE"], "scope": "Namespaced"}],
                 "clientConfig": {"url": format!("https://127.0.0.1:{port}/{path}"),
-                    "caBundle": STANDARD.encode(authority.pem())}}]})
+                    "caBundle": STANDARD.encode(roles.authority.pem())}}]})
     };
     let both = [
         configuration("MutatingWebhookConfiguration", "mutate"),
@@ -272,19 +263,12 @@ fn floor_pair(o: &Outrigger, made: &Value, dir: &Path) -> Process {
     process
 }
 
-/// The floor's process.
-async fn serve(dir: &Path) {
+/// What the floor's process answers.
+fn router(dir: &Path) -> Router {
     let mutation = std::fs::read_to_string(dir.join(MUTATION)).unwrap();
-    let tls = Arc::new(ServerTls::load(dir.join("server.crt"), dir.join("server.key"), None).unwrap());
-    let router = Router::new()
+    Router::new()
         .route("/mutate", post(move |body: Bytes| answer(body, mutation.clone())))
-        .route("/validate", post(|body: Bytes| answer(body, String::new())));
-    let end = CancellationToken::new();
-    Server::new("floor", role::listen())
-        .tls(tls)
-        .limits(Limits::default())
-        .run(router, end.clone(), end)
-        .await;
+        .route("/validate", post(|body: Bytes| answer(body, String::new())))
 }
 
 /// "Allowed". The first uid of a review is the request's.

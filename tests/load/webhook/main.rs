@@ -10,7 +10,6 @@
 mod cases;
 mod measure;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,8 +25,6 @@ use outrigger_core::keys;
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::environment::Environment;
 use outrigger_runtime::ready::Readiness;
-use outrigger_runtime::serve::{Limits, Server};
-use outrigger_runtime::tls::ServerTls;
 use outrigger_tests::reviews::{self, SIZES};
 use outrigger_tests::role;
 use outrigger_webhook::budget::Budget;
@@ -35,7 +32,6 @@ use outrigger_webhook::ledger::Ledgers;
 use outrigger_webhook::metrics::Metrics;
 use outrigger_webhook::server::{AdmissionService, Writers};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use cases::{Case, cases};
 
@@ -53,7 +49,7 @@ fn main() {
             stages();
             runtime.block_on(measure::measure());
         }
-        Some((role, dir)) => runtime.block_on(serve(&role, &dir)),
+        Some((role, dir)) => runtime.block_on(async { role::serve(&dir, router(&role)).await }),
     }
 }
 
@@ -69,37 +65,32 @@ fn rule() -> Value {
             "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c", "image": "i"}]}}}})
 }
 
-/// One server, until it is killed. Prints its port.
-async fn serve(role: &str, dir: &Path) {
-    let tls = Arc::new(ServerTls::load(dir.join("server.crt"), dir.join("server.key"), None).unwrap());
-    let listener = role::listen();
-    let router = if role == "floor" {
-        Router::new().route("/mutate/pods", post(floor)).route("/validate/pods", post(floor))
-    } else {
-        let (caches, settings) = decider();
-        if role == "full" {
-            fill(&caches);
-        }
-        let caches = Arc::new(caches);
-        // Nothing that is measured asks a cluster.
-        let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
-        let nowhere = kube::Client::try_from(nowhere).unwrap();
-        let clock = Environment::system().clock;
-        let service = AdmissionService {
-            ledgers: Ledgers::new(nowhere, &settings.core_namespace, caches.clone(), clock),
-            caches,
-            changes: tokio::sync::watch::channel(()).1,
-            settings,
-            metrics: Metrics::new(&mut outrigger_runtime::admin::registry()),
-            readiness: Readiness::default(),
-            budget: Arc::new(Budget::new(clock)),
-            writers: Writers::Anybody,
-            clock,
-        };
-        service.router()
+/// What the server of a role answers.
+fn router(role: &str) -> Router {
+    if role == "floor" {
+        return Router::new().route("/mutate/pods", post(floor)).route("/validate/pods", post(floor));
+    }
+    let (caches, settings) = decider();
+    if role == "full" {
+        fill(&caches);
+    }
+    let caches = Arc::new(caches);
+    // Nothing that is measured asks a cluster.
+    let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let nowhere = kube::Client::try_from(nowhere).unwrap();
+    let clock = Environment::system().clock;
+    let service = AdmissionService {
+        ledgers: Ledgers::new(nowhere, &settings.core_namespace, caches.clone(), clock),
+        caches,
+        changes: tokio::sync::watch::channel(()).1,
+        settings,
+        metrics: Metrics::new(&mut outrigger_runtime::admin::registry()),
+        readiness: Readiness::default(),
+        budget: Arc::new(Budget::new(clock)),
+        writers: Writers::Anybody,
+        clock,
     };
-    let end = CancellationToken::new();
-    Server::new("bench", listener).tls(tls).limits(Limits::default()).run(router, end.clone(), end).await;
+    service.router()
 }
 
 /// Allowed, whatever it is.

@@ -4,9 +4,8 @@ use std::path::Path;
 
 use outrigger_tests::cost;
 use outrigger_tests::generator::{ROUND, Target, Times, closed_loop, milliseconds, open_loop};
-use outrigger_tests::pki::Authority;
 use outrigger_tests::report::{self, Row};
-use outrigger_tests::role::Process;
+use outrigger_tests::role::{Process, Roles};
 
 use crate::cases::{Case, cases};
 
@@ -29,12 +28,10 @@ fn memory(process: &Process) -> f64 {
 }
 
 pub(crate) async fn measure() {
-    let dir = std::env::temp_dir().join(format!("outrigger-bench-{}", std::process::id()));
-    let authority = Authority::new(&dir, "bench").unwrap();
-    authority.issue("server", &["127.0.0.1"]).unwrap();
-    let ca = authority.file();
+    let roles = Roles::new().unwrap();
+    let ca = roles.authority.file();
     let mut rows = Vec::new();
-    let (floor, ours) = (Process::start("floor", &dir), Process::start("webhook", &dir));
+    let (floor, ours) = (roles.start("floor"), roles.start("webhook"));
     let cases = cases();
     for case in &cases {
         let targets = [&floor, &ours].map(|process| target(process, &ca, case));
@@ -63,7 +60,7 @@ pub(crate) async fn measure() {
         }
         rows.push(Row::new(&name, "ms", FLOOR_IS, &rounds));
     }
-    let full = Process::start("full", &dir);
+    let full = roles.start("full");
     let targets = [&floor, &full].map(|process| target(process, &ca, by_hand));
     let name = format!("{}/s, 10,000 rules, 1,000 tenants, 10,000 Nodes", RATE.0);
     if report::is_wanted("webhook", &name) {
@@ -71,7 +68,6 @@ pub(crate) async fn measure() {
         rows.push(Row::new(&format!("memory, {name}"), "MiB", FLOOR_IS, &[(memory(&full), memory(&floor))]));
     }
     println!("{}", report::write("webhook", &rows).unwrap());
-    let _ = std::fs::remove_dir_all(dir);
 }
 
 async fn throughput(name: &str, targets: &[Target; 2], connections: usize) -> [Row; 3] {
