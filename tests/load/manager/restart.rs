@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use kube::api::ListParams;
 use outrigger_core::keys;
 use outrigger_proto::v1::WorkloadUpdate;
-use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::report::Row;
-use outrigger_tests::stream::{set_label, update};
+use outrigger_tests::stream::{OpenedChunked, chunked_stream, chunked_sync, set_label, update};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 use outrigger_tests::writes::{since, writes};
 use outrigger_tests::{eventually, holds};
@@ -15,12 +15,12 @@ use serde_json::json;
 
 /// The rows of this module.
 pub(super) const ROWS: [&str; 3] = [
-    "restart over 20,000 companions, until it serves",
-    "restart over 20,000 companions, writes of Pods",
-    "edit of a rule with 100 of 20,000 companions, writes of Pods",
+    "restart over 100,000 companions, until it serves",
+    "restart over 100,000 companions, writes of Pods",
+    "edit of a rule with 100 of 100,000 companions, writes of Pods",
 ];
 
-const COMPANIONS: usize = 20_000;
+const COMPANIONS: usize = 100_000;
 /// Companions of the rule that is edited.
 const OWN: usize = 100;
 const ROUNDS: usize = 3;
@@ -36,9 +36,9 @@ pub(super) async fn measure(o: &'static Outrigger) -> Vec<Row> {
     t.rule("r", rule_for("app", "web")).await;
     t.rule("own", rule_for("app", "own")).await;
     let node = t.node("a");
-    let workloads = || (0..COMPANIONS).map(|i| workload(i, &node));
+    let workloads: Vec<_> = (0..COMPANIONS).map(|i| workload(i, &node)).collect();
     let began = Instant::now();
-    let stream = t.tells(workloads()).await;
+    let stream = synced(&t, &workloads).await;
     settled(&t, COMPANIONS).await;
     println!("{COMPANIONS} companions made and at rest after {:.0} s", began.elapsed().as_secs_f64());
 
@@ -53,8 +53,8 @@ pub(super) async fn measure(o: &'static Outrigger) -> Vec<Row> {
         o.plane.command("start manager").unwrap();
         o.ready().await;
         times.push((began.elapsed().as_secs_f64(), floor));
-        streams.push(t.tells(workloads()).await);
-        tokio::time::sleep(Duration::from_secs(15)).await;
+        streams.push(synced(&t, &workloads).await);
+        tokio::time::sleep(Duration::from_secs(45)).await;
         let written = since(&writes(&t.infra, "pods").await, &before);
         println!("writes after a restart: {written:?}");
         counts.push((written.values().sum::<u64>() as f64, COMPANIONS as f64));
@@ -82,6 +82,16 @@ pub(super) async fn measure(o: &'static Outrigger) -> Vec<Row> {
     ]
 }
 
+/// A stream on which all workloads have been sent, in chunks.
+async fn synced(t: &Tenant, workloads: &[WorkloadUpdate]) -> OpenedChunked {
+    let tls = t.outrigger.client_tls(&t.id, &[&tenant_identity(&t.id)]);
+    let opened = chunked_stream(t.outrigger.grpc_port, &tls, &t.id).await.unwrap();
+    for message in chunked_sync(workloads) {
+        opened.0.send(message).await.unwrap();
+    }
+    opened
+}
+
 fn workload(i: usize, node: &str) -> WorkloadUpdate {
     let mut update = update(&format!("w{i}"), node);
     set_label(&mut update, "app", if i < OWN { "own" } else { "web" });
@@ -92,7 +102,7 @@ fn workload(i: usize, node: &str) -> WorkloadUpdate {
 async fn settled(t: &Tenant, count: usize) {
     let mut last = writes(&t.infra, "pods").await;
     let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(1800) {
+    while began.elapsed() < Duration::from_secs(3600) {
         tokio::time::sleep(Duration::from_secs(5)).await;
         let now = writes(&t.infra, "pods").await;
         if now == last {
@@ -102,7 +112,7 @@ async fn settled(t: &Tenant, count: usize) {
         }
         last = now;
     }
-    panic!("{count} companions are not at rest after half an hour");
+    panic!("{count} companions are not at rest after an hour");
 }
 
 /// Seconds that a bare client takes to list the companions.

@@ -15,8 +15,9 @@ const FLOOR_IS: &str = "no decoding";
 /// Requests a second of the open loop, and its connections.
 const RATE: (u32, usize) = (5_000, 64);
 
-/// Requests a second at which the processor time of one is measured.
+/// Requests a second at which the processor time of one is measured, and the rounds of it.
 const IDLE: (u32, usize) = (100, 1);
+const IDLE_ROUNDS: usize = 10;
 
 fn target(process: &Process, ca: &Path, case: &Case) -> Target {
     Target::new(process.port, ca, case.path, case.body.clone())
@@ -48,7 +49,7 @@ pub(crate) async fn measure() {
     let name = format!("processor time of a review at {}/s", IDLE.0);
     if report::is_wanted("webhook", &name) {
         let mut rounds = Vec::new();
-        for _ in 0..ROUNDS {
+        for _ in 0..IDLE_ROUNDS {
             let mut pair = [0.0; 2];
             for (i, process) in [&floor, &ours].into_iter().enumerate() {
                 let before = cost::processor_time(process.id());
