@@ -172,8 +172,10 @@ fn without(spec: &mut Value, fields: &[&str]) {
 
 /// Everything that we would refuse in a namespace that doesn't let anybody reach others' devices.
 fn ours(spec: &Value) -> Vec<String> {
-    let faults = device::faults(spec, "spec").into_iter().chain(device::admin_access(spec, "spec"));
-    faults.map(|fault| fault.to_string()).collect()
+    let reaching =
+        device::subrequests(spec).into_iter().filter(|(_, request)| request["adminAccess"] == true);
+    let reaching = reaching.map(|(path, _)| format!("spec.{path}.adminAccess: reaches others' devices"));
+    device::faults(spec, "spec").iter().map(ToString::to_string).chain(reaching).collect()
 }
 
 /// What the API server says; `None` where it takes the claim.

@@ -185,10 +185,9 @@ impl NamespaceOffloading {
         Self::deserialize(object)
     }
 
-    /// Everything that keeps it from being served, so that its namespace's Pods are refused.
-    pub fn faults(&self) -> Vec<FieldError> {
-        let offloading = Offloading::read(&self.spec.pod_offloading_strategy, &self.spec.cluster_selector);
-        offloading.unknown_strategy().into_iter().chain(offloading.faults().iter().cloned()).collect()
+    /// Strategy and selector as written, valid or not.
+    pub fn offloading(&self) -> Offloading {
+        Offloading::read(&self.spec.pod_offloading_strategy, &self.spec.cluster_selector)
     }
 
     /// Converts the object to the type that admission uses. A strategy that isn't known is no error.

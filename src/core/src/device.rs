@@ -55,7 +55,8 @@ pub fn faults_of_rule(spec: &Value, path: &str) -> Vec<FieldError> {
 }
 
 /// Everything that the API server would refuse in a ResourceClaim's spec, with its field paths; `path` is where the spec
-/// stands. What needs more than the spec is [`admin_access`].
+/// stands. It takes `adminAccess`, which depends on the namespace; tenants may
+/// not have it ([`crate::validate`]).
 pub fn faults(spec: &Value, path: &str) -> Vec<FieldError> {
     let mut reader = Reader::default();
     let spec = match spec {
@@ -82,21 +83,6 @@ pub fn faults(spec: &Value, path: &str) -> Vec<FieldError> {
         configuration(&mut reader, config, &path);
     }
     reader.faults
-}
-
-/// Requests for devices that others have already. The API server lets them pass only in namespaces with the label
-/// [`crate::keys::ADMIN_ACCESS`], and a tenant never has that.
-pub fn admin_access(spec: &Value, path: &str) -> Vec<FieldError> {
-    let reaches = |request: &Value| request.pointer("/exactly/adminAccess") == Some(&Value::Bool(true));
-    let asked = list(spec, "/devices/requests").iter().enumerate().filter(|(_, request)| reaches(request));
-    asked
-        .map(|(i, _)| {
-            FieldError::new(
-                format_args!("{}[{i}].exactly.adminAccess", join(path, "devices.requests")),
-                "is true and reaches devices that others have; remove it",
-            )
-        })
-        .collect()
 }
 
 /// What asks for devices in a claim's spec, each request's `exactly` and its alternatives, with paths below the spec.

@@ -71,7 +71,7 @@ impl Offloading {
         if this.faults.is_empty() { Ok(this) } else { Err(this.faults) }
     }
 
-    /// The selector as written, valid or not: [`Self::faults`] has its errors.
+    /// The selector as written, valid or not: [`Self::refusals`] has its errors.
     pub fn read(strategy: &str, cluster_selector: &Value) -> Self {
         let (selector, faults) = match read(cluster_selector) {
             Ok(selector) => {
@@ -88,9 +88,9 @@ impl Offloading {
         Self { strategy, selector, imposed, faults }
     }
 
-    /// Everything that is wrong with its selector.
-    pub fn faults(&self) -> &[FieldError] {
-        &self.faults
+    /// Everything that is wrong with its strategy and its selector. While there is anything, Pods of its namespace are refused.
+    pub fn refusals(&self) -> Vec<FieldError> {
+        self.unknown_strategy().into_iter().chain(self.faults.iter().cloned()).collect()
     }
 
     /// Where Pods run, or the text that names no strategy.
@@ -103,8 +103,7 @@ impl Offloading {
         &self.imposed
     }
 
-    /// What is wrong with its strategy, if that is none that this version knows.
-    pub fn unknown_strategy(&self) -> Option<FieldError> {
+    fn unknown_strategy(&self) -> Option<FieldError> {
         let unknown = self.strategy().err()?;
         let message = format_args!("is {unknown:?}; use Local, Remote or LocalAndRemote");
         Some(FieldError::new("spec.podOffloadingStrategy", message))

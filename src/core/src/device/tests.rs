@@ -133,14 +133,6 @@ fn references_name_requests_and_their_alternatives() {
 }
 
 #[test]
-fn admin_access_is_told_by_itself() {
-    let told: Vec<String> =
-        admin_access(&exactly(json!({"adminAccess": true})), "spec").into_iter().map(|f| f.path).collect();
-    assert_eq!(told, ["spec.devices.requests[0].exactly.adminAccess"]);
-    assert_eq!(admin_access(&exactly(json!({"adminAccess": false})), "spec"), []);
-}
-
-#[test]
 fn what_can_never_be_allocated_is_a_warning() {
     let said = |spec: &Value| {
         assert_eq!(faults(spec, "spec"), [], "{spec}");

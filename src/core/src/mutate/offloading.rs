@@ -47,7 +47,7 @@ pub fn apply(
     if !class.is_empty() && class == exempt_runtime_class {
         return Ok(false);
     }
-    if let Some(fault) = offloading.unknown_strategy().as_ref().or(offloading.faults().first()) {
+    if let Some(fault) = offloading.refusals().first() {
         return Err(FieldError::new(
             format_args!("NamespaceOffloading offloading: {}", fault.path),
             &fault.message,

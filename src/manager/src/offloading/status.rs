@@ -74,7 +74,7 @@ pub(super) fn trouble(
     if object.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let faults = object.faults();
+    let faults = object.offloading().refusals();
     if !faults.is_empty() {
         return Some((Cause::OffloadingInvalid, validate::message(&faults)));
     }

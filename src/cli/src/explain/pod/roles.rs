@@ -196,7 +196,7 @@ fn offloaded(admission: &Admission, namespace: &str, pod: &Value) -> Option<Role
     let selector = if selector.is_empty() { "every virtual node".to_owned() } else { selector.join(" or ") };
     role.fact("clusterSelector", &selector);
     role.problems
-        .extend(offloading.faults().iter().map(|fault| format!("{}: {}", fault.path, fault.message)));
+        .extend(offloading.refusals().iter().map(|fault| format!("{}: {}", fault.path, fault.message)));
     if strategy != Ok(Strategy::Local) && !caches.is_offloaded(namespace) {
         role.problem(format!(
             "the namespace has no label {}=true, so its Pods aren't offloaded",

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::api::ListParams;
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::json::text;
-use outrigger_core::offloading::{NAME, Offloading, is_reserved, none_selected};
+use outrigger_core::offloading::{NAME, is_reserved, none_selected};
 use outrigger_core::reason::Cause;
 use outrigger_core::selector::matching;
 use outrigger_core::{keys, validate};
@@ -43,12 +43,12 @@ pub(super) fn report(state: &State, unread: &Unread, name: &str) -> Result<Optio
     report.fact("offloading", read.spec.pod_offloading_strategy.clone());
     report.fact("being deleted since", text(&object.value, "/metadata/deletionTimestamp"));
     let about = format!("NamespaceOffloading {name}/{NAME}");
-    let faults = read.faults();
+    let offloading = read.offloading();
+    let faults = offloading.refusals();
     if !faults.is_empty() {
         report.wrong.push(Wrong::new(about, Cause::OffloadingInvalid, validate::message(&faults)));
         return Ok(Some(report));
     }
-    let offloading = Offloading::read(&read.spec.pod_offloading_strategy, &read.spec.cluster_selector);
     if is_reserved(name) {
         report.fact("reserved", "Pods of this namespace stay local, whatever the NamespaceOffloading says");
         return Ok(Some(report));
