@@ -111,7 +111,7 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
         json!({"spec": {"activeDeadlineSeconds": 9}}),
     ] {
         let error = change(more).unwrap_err().to_string();
-        assert!(error.contains("failed calling webhook \"pods.outrigger.dev\""), "{error}");
+        assert!(error.contains("failed calling webhook \"pod-updates.outrigger.dev\""), "{error}");
     }
     infra.kubectl(&["delete", "pod", "kept", "-n", NAMESPACE, "--wait=false"]).unwrap();
     infra.patch("pod/kept", &["-n", NAMESPACE], &json!({"metadata": {"finalizers": null}})).unwrap();

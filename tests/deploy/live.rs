@@ -393,7 +393,7 @@ async fn processes(s: &Stage) {
     let at = |configuration: &str, entries: usize| {
         format!("unreachable {configuration} webhooks[0].clientConfig.caBundle (of {entries} entries)")
     };
-    s.finds("the webhook doesn't answer", &[&at(MUTATING, 4), &at(VALIDATING, 8)]).await;
+    s.finds("the webhook doesn't answer", &[&at(MUTATING, 4), &at(VALIDATING, 9)]).await;
     // SARIF and text say the same.
     let infra = format!("--kubeconfig={}", s.infra().kubeconfig.display());
     let output = s.run(&["-o", "sarif", &infra]);

@@ -61,7 +61,7 @@ async fn pods_of_three_mebibytes_are_changed_or_refused_with_the_limit_and_can_a
     let error =
         change(&pods, "escaped", json!({"metadata": {"labels": {"version": "2"}}})).await.unwrap_err();
     assert!(
-        error.contains("pods.outrigger.dev") && error.contains("bytes of JSON, at most 8388608"),
+        error.contains("pod-updates.outrigger.dev") && error.contains("bytes of JSON, at most 8388608"),
         "{error}"
     );
 

@@ -135,6 +135,9 @@ static MUTATE_PODS: Endpoint = Endpoint {
     ..PLAIN
 };
 
+static VALIDATE_PODS: Endpoint =
+    Endpoint { path: "/validate/pods", label: "ValidatePods", handler: pods::validate, ..PLAIN };
+
 /// What most webhooks have in common.
 const DEFAULTS: Webhook = Webhook {
     name: "",
@@ -212,43 +215,16 @@ static WEBHOOKS: &[Webhook] = &[
     },
     Webhook {
         name: "pods",
-        why: "Pods and bindings in tenants' namespaces; see the mutating webhook of the same name. Subresources are resources of their\n\
-              own: those that change what a Pod is are named. Policies protect the status, which kubelets write all the time. Both\n\
-              ways to bind are named. A Pod can lose its finalizers, and be deleted, without Outrigger: otherwise Jobs, namespaces\n\
-              and DPUs that change hands would wait too. Added finalizers are validated.",
-        endpoint: &Endpoint {
-            path: "/validate/pods",
-            label: "ValidatePods",
-            handler: pods::validate,
-            ..PLAIN
-        },
+        why: "New Pods and bindings in tenants' namespaces; see the mutating webhook of the same name. Subresources are resources of\n\
+              their own: those that change what a Pod is are named. Policies protect the status, which kubelets write all the time.\n\
+              Both ways to bind are named. There is no match condition, because it would convert each new Pod once more.",
+        endpoint: &VALIDATE_PODS,
         rules: &[
-            namespaced(
-                &[("pods", "Pod"), ("pods/ephemeralcontainers", "Pod"), ("pods/resize", "Pod")],
-                WRITES,
-            ),
+            namespaced(&[("pods", "Pod")], &["CREATE"]),
+            namespaced(&[("pods/ephemeralcontainers", "Pod"), ("pods/resize", "Pod")], WRITES),
             namespaced(&[("pods/binding", "Binding"), ("bindings", "Binding")], &["CREATE"]),
         ],
         namespaces: OF_TENANTS,
-        condition: Some(Condition {
-            name: "more-than-losing-finalizers",
-            cel: &[
-                "request.operation != 'UPDATE' || request.?subResource.orValue('') != ''",
-                "|| object.spec != oldObject.spec",
-                "|| object.metadata.?labels != oldObject.metadata.?labels",
-                "|| object.metadata.?annotations != oldObject.metadata.?annotations",
-                "|| object.metadata.?ownerReferences != oldObject.metadata.?ownerReferences",
-                "|| object.metadata.?finalizers != oldObject.metadata.?finalizers",
-                "&& (object.metadata.?finalizers.orValue([]).size() > 8",
-                "  || object.metadata.?finalizers.orValue([]).exists(f, !(f in oldObject.metadata.?finalizers.orValue([]))))",
-            ],
-            holds: |request| {
-                !request.sub_resource.is_empty()
-                    || !request.leaves_spec()
-                    || change(request, OWNERSHIP)
-                    || adds_finalizers(request)
-            },
-        }),
         ..DEFAULTS
     },
     Webhook {
@@ -388,6 +364,28 @@ static WEBHOOKS: &[Webhook] = &[
             holds: |request| {
                 !request.sub_resource.is_empty() || !request.leaves_spec() || change(request, LABELS)
             },
+        }),
+        ..DEFAULTS
+    },
+    Webhook {
+        name: "pod-updates",
+        why: "A Pod can lose its finalizers, and be deleted, without Outrigger: otherwise Jobs, namespaces and DPUs that change hands\n\
+              would wait too. Added finalizers are validated.",
+        endpoint: &VALIDATE_PODS,
+        rules: &[namespaced(&[("pods", "Pod")], &["UPDATE"])],
+        namespaces: OF_TENANTS,
+        condition: Some(Condition {
+            name: "more-than-losing-finalizers",
+            cel: &[
+                "object.spec != oldObject.spec",
+                "|| object.metadata.?labels != oldObject.metadata.?labels",
+                "|| object.metadata.?annotations != oldObject.metadata.?annotations",
+                "|| object.metadata.?ownerReferences != oldObject.metadata.?ownerReferences",
+                "|| object.metadata.?finalizers != oldObject.metadata.?finalizers",
+                "&& (object.metadata.?finalizers.orValue([]).size() > 8",
+                "  || object.metadata.?finalizers.orValue([]).exists(f, !(f in oldObject.metadata.?finalizers.orValue([]))))",
+            ],
+            holds: |request| !request.leaves_spec() || change(request, OWNERSHIP) || adds_finalizers(request),
         }),
         ..DEFAULTS
     },
