@@ -1,16 +1,21 @@
 //! Load on the two servers, in turns.
 
 use std::path::Path;
+use std::time::Duration;
 
 use outrigger_tests::cost;
 use outrigger_tests::generator::{ROUND, Target, Times, closed_loop, milliseconds, open_loop};
 use outrigger_tests::report::{self, Row};
 use outrigger_tests::role::{Process, Roles};
 
+use crate::CONSTANT;
 use crate::cases::{Case, cases};
 
 const ROUNDS: usize = 3;
 const FLOOR_IS: &str = "no decoding";
+/// What the other floor is, for the kinds of reviews that are compared with it.
+const CONSTANT_IS: &str = "the uid, and a constant patch";
+const CONSTANTS: [&str; 2] = ["Pod made by hand", "companion"];
 
 /// Requests a second of the open loop, and its connections.
 const RATE: (u32, usize) = (5_000, 64);
@@ -33,15 +38,21 @@ pub(crate) async fn measure() {
     let ca = roles.authority.file();
     let mut rows = Vec::new();
     let (floor, ours) = (roles.start("floor"), roles.start("webhook"));
+    let constant = roles.start(CONSTANT);
     let cases = cases();
     for case in &cases {
-        let targets = [&floor, &ours].map(|process| target(process, &ca, case));
         let size = case.body.len();
         for connections in [1, 16, 64] {
             let name = format!("{}, {size} B, {connections} connections", case.what);
             if report::is_wanted("webhook", &name) {
-                rows.extend(throughput(&name, &targets, connections).await);
+                rows.extend(throughput(&name, case, [&ours, &floor], &ca, FLOOR_IS, connections).await);
             }
+        }
+    }
+    for case in cases.iter().filter(|case| CONSTANTS.contains(&case.what)) {
+        let name = format!("{}, {} B, 16 connections", case.what, case.body.len());
+        if report::is_wanted("webhook", &name) {
+            rows.extend(throughput(&name, case, [&ours, &constant], &ca, CONSTANT_IS, 16).await);
         }
     }
     let by_hand = cases.first().expect("a case");
@@ -71,20 +82,35 @@ pub(crate) async fn measure() {
     println!("{}", report::write("webhook", &rows).unwrap());
 }
 
-async fn throughput(name: &str, targets: &[Target; 2], connections: usize) -> [Row; 3] {
+/// Reviews of one kind at two servers in turns, ours first.
+async fn throughput(
+    name: &str,
+    case: &Case,
+    servers: [&Process; 2],
+    ca: &Path,
+    floor_is: &str,
+    connections: usize,
+) -> [Row; 4] {
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
-        rounds
-            .push((closed_loop(&targets[1], connections).await, closed_loop(&targets[0], connections).await));
+        let mut pair = Vec::new();
+        for server in servers {
+            let before = cost::processor_time(server.id());
+            let times = closed_loop(&target(server, ca, case), connections).await;
+            let spent = cost::processor_time(server.id()).saturating_sub(before);
+            pair.push((times, spent));
+        }
+        rounds.push(pair);
     }
-    let row = |what: &str, unit: &str, of: &dyn Fn(&Times) -> f64| {
-        let pairs: Vec<_> = rounds.iter().map(|(ours, floor)| (of(ours), of(floor))).collect();
-        Row::new(&format!("{name}, {what}"), unit, FLOOR_IS, &pairs)
+    let row = |what: &str, unit: &str, of: &dyn Fn(&(Times, Duration)) -> f64| {
+        let pairs: Vec<_> = rounds.iter().map(|pair| (of(&pair[0]), of(&pair[1]))).collect();
+        Row::new(&format!("{name}, {what}"), unit, floor_is, &pairs)
     };
     [
-        row("reviews", "/s", &|times| times.len() as f64 / ROUND.as_secs_f64()),
-        row("p50", "ms", &|times| milliseconds(times, 0.5)),
-        row("p99", "ms", &|times| milliseconds(times, 0.99)),
+        row("reviews", "/s", &|(times, _)| times.len() as f64 / ROUND.as_secs_f64()),
+        row("p50", "ms", &|(times, _)| milliseconds(times, 0.5)),
+        row("p99", "ms", &|(times, _)| milliseconds(times, 0.99)),
+        row("processor time", "us", &|(times, spent)| spent.as_secs_f64() * 1e6 / times.len() as f64),
     ]
 }
 
