@@ -10,6 +10,7 @@ use kube::api::{Api, ListParams};
 use kube::runtime::watcher::{Config, Event, watcher};
 use outrigger_core::keys;
 use outrigger_core::workload::Workload;
+use outrigger_tests::console::ConsoleProcess;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, build};
 use outrigger_tests::gate;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, binary};
@@ -420,7 +421,13 @@ async fn create(demo: &Demo, name: &str) -> anyhow::Result<(String, Instant)> {
 /// Leaves everything running and says what to try.
 async fn stay(show: &Show, o: &Outrigger) -> anyhow::Result<()> {
     let kubectl = |cluster: &Cluster| cluster.kubectl_command().join(" ");
-    show.line("\nBoth clusters stay until Ctrl-C. To look at them:");
+    let console = ConsoleProcess::start(&[
+        format!("--kubeconfig={}", o.plane.infra.kubeconfig.display()),
+        format!("--tenant-kubeconfig={}", o.plane.tenant.kubeconfig.display()),
+    ])?;
+    show.line("\nBoth clusters stay until Ctrl-C. To look at them in a browser (the URL works once):");
+    show.line(&format!("  {}", console.url));
+    show.line("\nTo look at them in a terminal:");
     show.line(&format!("  infra()  {{ {} \"$@\"; }}", kubectl(&o.plane.infra)));
     show.line(&format!("  tenant() {{ {} \"$@\"; }}", kubectl(&o.plane.tenant)));
     show.line(&format!(

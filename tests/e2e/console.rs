@@ -1,46 +1,34 @@
 //! `outrigger console` on real clusters, as a browser sees it: every view, and what a user with few rights gets.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use bytes::Bytes;
 use http::{Request, Response, header};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use outrigger_core::reason::Cause;
-use outrigger_tests::outrigger::{Outrigger, binary};
-use outrigger_tests::tenant::{Tenant, is_ready, rule_for};
+use outrigger_tests::console::ConsoleProcess;
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::tenant::{Tenant, is_ready, rule, rule_for};
 use outrigger_tests::{eventually, holds};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// A running console, and the session of its browser.
 struct Console {
-    process: Child,
+    _process: ConsoleProcess,
     port: u16,
     cookie: String,
-}
-
-impl Drop for Console {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
 
 impl Console {
     /// Starts it, and opens the URL that it prints.
     async fn start(args: &[&str]) -> Self {
-        let mut process = Command::new(binary().unwrap())
-            .args([&["console", "--interval=1"], args].concat())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut url = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
-        let address = url.trim().strip_prefix("http://127.0.0.1:").unwrap_or_else(|| panic!("{url:?}"));
+        let args: Vec<String> = ["--interval=1"].iter().chain(args).map(|arg| (*arg).to_owned()).collect();
+        let process = ConsoleProcess::start(&args).unwrap();
+        let url = process.url.clone();
+        let address = url.strip_prefix("http://127.0.0.1:").unwrap();
         let (port, token) = address.split_once("/?token=").unwrap();
-        let mut this = Self { process, port: port.parse().unwrap(), cookie: String::new() };
+        let mut this = Self { _process: process, port: port.parse().unwrap(), cookie: String::new() };
         let answer = this.ask(&format!("/?token={token}"), &this.own_host()).await;
         assert_eq!(answer.status(), 303, "{url}");
         let cookie = answer.headers()[header::SET_COOKIE].to_str().unwrap();
@@ -53,13 +41,32 @@ impl Console {
     }
 
     async fn ask(&self, path: &str, host: &str) -> Response<Incoming> {
+        self.send(Request::get(path).header(header::HOST, host), String::new()).await
+    }
+
+    async fn send(&self, request: http::request::Builder, body: String) -> Response<Incoming> {
         let stream = tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
         let io = hyper_util::rt::TokioIo::new(stream);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
         tokio::spawn(connection);
-        let request =
-            Request::builder().uri(path).header(header::HOST, host).header(header::COOKIE, &self.cookie);
-        sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap()
+        let request = request.header(header::COOKIE, &self.cookie);
+        sender.send_request(request.body(Full::new(Bytes::from(body))).unwrap()).await.unwrap()
+    }
+
+    /// What the page predicts of rules of a tenant.
+    async fn what_if(&self, tenant: &str, rules: &Value) -> String {
+        let form = form_urlencoded::Serializer::new(String::new())
+            .append_pair("tenant", tenant)
+            .append_pair("rules", &rules.to_string())
+            .finish();
+        let own = self.own_host();
+        let request = Request::post("/what-if").header(header::ORIGIN, format!("http://{own}"));
+        let answer = self.send(request.header(header::HOST, own), form).await;
+        let status = answer.status();
+        let page =
+            String::from_utf8(answer.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap();
+        assert_eq!(status, 200, "{page}");
+        page
     }
 
     /// A page of the session.
@@ -103,8 +110,8 @@ async fn a_browser_sees_every_view_of_what_there_is() {
     let console = Console::start(&args.each_ref().map(String::as_str)).await;
 
     console.shows("/", &["installation", "MutatingWebhookConfiguration: ", "tenants (", "DPUs ("]).await;
-    let rule = format!("{}/web", t.namespace);
-    console.shows("/rules?tenant=console", &[&rule, "1 found"]).await;
+    let shown = format!("{}/web", t.namespace);
+    console.shows("/rules?tenant=console", &[&shown, "1 found"]).await;
     console
         .shows("/missing?tenant=console", &["NoDPU", Cause::NoDpu.meaning(), Cause::NoDpu.platform_remedy()])
         .await;
@@ -116,7 +123,7 @@ async fn a_browser_sees_every_view_of_what_there_is() {
     let dpu = format!("{with}-dpu1");
     console.shows("/hosts?tenant=console", &["2 found", &dpu, "1/1", "NoDPU", &without]).await;
     console.shows("/tenants", &["/tenants?tenant=console"]).await;
-    console.shows("/tenants?tenant=console", &["Accepted=True", &rule, "2 found"]).await;
+    console.shows("/tenants?tenant=console", &["Accepted=True", &shown, "2 found"]).await;
 
     let workload = |name: &str| format!("/chain?tenant=console&workload={}/{name}", t.source);
     console.shows("/chain?tenant=console", &["/chain?tenant=console&amp;workload=", "/lonely"]).await;
@@ -126,6 +133,20 @@ async fn a_browser_sees_every_view_of_what_there_is() {
         .await;
     console.shows(&workload("db"), &["no companion", "fail", "the rule wants &quot;web&quot;"]).await;
     console.shows(&workload("other"), &["there is no workload"]).await;
+
+    // What rules would do, which changes nothing.
+    let with = |name: &str, app: &str| rule(&t.namespace, name, rule_for("app", app));
+    let page = console.what_if("console", &with("second", "db")).await;
+    for shown in ["What would happen", "/second: ", "created</span>", "1 created", "/db</td>", &dpu] {
+        assert!(page.contains(shown), "{shown}: {page}");
+    }
+    let mut wrong = with("wrong", "db");
+    wrong["spec"]["workloadTerms"][0]["matchExpressions"][0]["operator"] = json!("Like");
+    let page = console.what_if("console", &wrong).await;
+    assert!(page.contains("refused") && page.contains("matchExpressions[0].operator"), "{page}");
+    let page = console.what_if("console", &json!({"kind": "WorkloadRule"})).await;
+    assert!(page.contains("the text: document 1: apiVersion: is missing"), "{page}");
+    t.has("nothing was applied", 1, 2, is_ready).await;
 
     // A page that is open hears of each reading.
     let mut events = console.ask("/events", &console.own_host()).await.into_body();

@@ -7,6 +7,7 @@
 
 pub mod attacks;
 pub mod collector;
+pub mod console;
 pub mod control_plane;
 pub mod cost;
 pub mod devices;

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::http::HeaderMap;
-use axum::http::header::{COOKIE, HOST, HeaderName};
+use axum::http::header::{COOKIE, HOST, HeaderName, ORIGIN};
 use sha2::{Digest, Sha256};
 
 /// What browsers say of who has caused a request.
@@ -69,6 +69,13 @@ impl Access {
     /// Whether another page has caused the request: one of another port has the same site, so it is sent the cookie.
     pub(super) fn is_foreign(headers: &HeaderMap) -> bool {
         headers.get(SITE).is_some_and(|site| site != "same-origin" && site != "none")
+    }
+
+    /// Whether a page of this console has sent a form. Browsers name the origin of each form that they send.
+    pub(super) fn is_own_form(&self, headers: &HeaderMap) -> bool {
+        let mut origins = headers.get_all(ORIGIN).iter();
+        let origin = origins.next().and_then(|origin| origin.to_str().ok()?.strip_prefix("http://"));
+        origins.next().is_none() && origin.is_some_and(|origin| self.hosts.iter().any(|own| own == origin))
     }
 
     /// Whether the request has the session's cookie.

@@ -1,8 +1,8 @@
 //! `outrigger console`: what a cluster is like, in a browser on this machine.
 //!
 //! **In**: the clusters of a kubeconfig, with its user's rights, which are only read. **Out**: pages, and an event whenever there is
-//! a newer reading. `store` reads by the code of `outrigger status` and `outrigger explain`, `data` keeps small rows, `views`
-//! and `chain` write them as HTML, `access` knows the browser, and `web` answers requests.
+//! a newer reading. `store` reads by the code of `outrigger status`, `explain` and `diff`, `data` keeps small rows, `views`,
+//! `chain` and `what_if` write them as HTML, `access` knows the browser, and `web` answers requests.
 
 mod access;
 mod chain;
@@ -12,6 +12,7 @@ mod query;
 mod store;
 mod views;
 mod web;
+mod what_if;
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -18,6 +18,7 @@ pub(super) enum View {
     Hosts,
     Tenants,
     Rules,
+    WhatIf,
 }
 
 impl View {
@@ -29,6 +30,7 @@ impl View {
         Self::Hosts,
         Self::Tenants,
         Self::Rules,
+        Self::WhatIf,
     ];
 
     pub(super) fn path(self) -> &'static str {
@@ -40,6 +42,7 @@ impl View {
             Self::Hosts => "/hosts",
             Self::Tenants => "/tenants",
             Self::Rules => "/rules",
+            Self::WhatIf => "/what-if",
         }
     }
 
@@ -52,13 +55,14 @@ impl View {
             Self::Hosts => "Hosts and DPUs",
             Self::Tenants => "Tenants",
             Self::Rules => "Rules",
+            Self::WhatIf => "What if",
         }
     }
 
     /// The filters that it has.
     fn filters(self) -> &'static [&'static str] {
         match self {
-            Self::Overview => &[],
+            Self::Overview | Self::WhatIf => &[],
             Self::Missing => &["text", "tenant"],
             Self::Companions | Self::Hosts => &["text", "tenant", "cause"],
             Self::Chain => &["tenant", "workload", "text"],
@@ -97,7 +101,8 @@ pub(super) fn page(view: View, query: &Query, reading: &Reading, rows: &Markup) 
                 main #main {
                     h1 { (view.title()) }
                     (filters(view, query))
-                    div #rows { (notices(reading)) (rows) }
+                    // What somebody types, and the answer to it, are theirs until they ask again.
+                    div #rows data-kept[view == View::WhatIf] { (notices(reading)) (rows) }
                 }
             }
         }

@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use super::data::{Collector, Data};
 use crate::companion::PodName;
+use crate::diff::{self, report::Report};
 use crate::explain::live::Clients;
 use crate::explain::view::ViewArgs;
 use crate::explain::{self, Answer};
@@ -187,6 +188,18 @@ impl Store {
         timeout(READ, waited).await.unwrap_or_else(|_| Arc::new(Err(too_long())))
     }
 
+    /// What `outrigger diff` says of rules of a tenant (empty: as for [`Self::ask`]). `place` names the text of the rules.
+    pub(super) async fn predict(&self, tenant: &str, place: &str, rules: &str) -> Result<Report, String> {
+        let waited = async {
+            let _one = self.asking.lock().await;
+            match &self.source {
+                Some(source) => source.predict(tenant, place, rules).await,
+                None => Err("there is no cluster".to_owned()),
+            }
+        };
+        timeout(READ, waited).await.unwrap_or_else(|_| Err(too_long()))
+    }
+
     fn answered(&self, tenant: &str, workload: Option<&PodName>) -> Option<Arc<Result<Answer, String>>> {
         let asked = self.asked.lock();
         let is_it = |one: &&Asked| {
@@ -212,11 +225,21 @@ impl Source {
     }
 
     async fn ask(&self, tenant: &str, workload: Option<PodName>) -> Result<Answer, String> {
+        let asked = explain::ask(&self.clients, self.view_of(tenant), self.admission.clone(), workload);
+        Box::pin(asked).await.map_err(|error| format!("{error:#}"))
+    }
+
+    async fn predict(&self, tenant: &str, place: &str, rules: &str) -> Result<Report, String> {
+        let asked = diff::ask(&self.clients, self.view_of(tenant), self.admission.clone(), (place, rules));
+        Box::pin(asked).await.map_err(|error| format!("{error:#}"))
+    }
+
+    /// What the command line shows, of this tenant.
+    fn view_of(&self, tenant: &str) -> ViewArgs {
         let mut view = self.view.clone();
         if !tenant.is_empty() {
             view.tenant = Some(tenant.to_owned());
         }
-        let asked = Box::pin(explain::ask(&self.clients, view, self.admission.clone(), workload));
-        asked.await.map_err(|error| format!("{error:#}"))
+        view
     }
 }

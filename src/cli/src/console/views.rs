@@ -12,7 +12,7 @@ use crate::status::sections::{Grade, Section, sections};
 /// Most rows of a section of the overview. Those with problems come first.
 const ROWS: usize = 20;
 
-/// What a view shows of a reading. The view of a workload is asked for each time, so it isn't among them.
+/// What a view shows of a reading. A workload and a prediction are asked for each time, so they are not among them.
 pub(super) fn rows(view: View, query: &Query, data: &Data) -> Markup {
     match view {
         View::Overview => html! { @for part in sections(&data.report) { (section(&part)) } },
@@ -21,7 +21,7 @@ pub(super) fn rows(view: View, query: &Query, data: &Data) -> Markup {
         View::Hosts => hosts(query, data),
         View::Tenants => tenants(query, data),
         View::Rules => rules(query, data),
-        View::Chain => html! {},
+        View::Chain | View::WhatIf => html! {},
     }
 }
 

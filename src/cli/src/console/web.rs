@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, LOCATION, REFERRER_POLICY,
@@ -14,15 +15,17 @@ use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use futures::stream;
 use maud::html;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::access::Access;
 use super::page::{self, View, notice};
 use super::query::Query;
 use super::store::Store;
+use super::what_if::{self, Form};
 use super::{chain, views};
 use crate::companion::PodName;
 
@@ -31,6 +34,12 @@ pub(super) const VIEWERS: usize = 32;
 
 /// Most bytes of a path with its query.
 pub(super) const URL: usize = 4096;
+
+/// Most bytes of a form. Percent-encoding takes up to three bytes for each of a text.
+pub(super) const FORM: usize = 2 << 20;
+
+/// Longest time for the body of a form.
+const FORM_TIME: Duration = Duration::from_secs(10);
 
 /// How long a stream of events lasts. The browser opens the next by itself.
 pub(super) const STREAM: Duration = Duration::from_secs(600);
@@ -74,6 +83,7 @@ pub(super) fn router(store: Arc<Store>, access: Access) -> Router {
         };
         router = router.route(view.path(), get(page));
     }
+    let router = router.route(View::WhatIf.path(), post(predict));
     router.layer(middleware::from_fn_with_state(console.clone(), guard)).with_state(console)
 }
 
@@ -85,6 +95,7 @@ impl Console {
                 let tenants = reading.data.iter().flat_map(|data| data.tenants.keys());
                 self.chain(query, tenants.map(String::as_str).collect()).await
             }
+            _ if view == View::WhatIf => what_if::form(&Form::of_tenant(&query.tenant)),
             Some(data) => views::rows(view, query, data),
             None => html! {},
         };
@@ -133,7 +144,8 @@ fn refusal(access: &Access, request: &Request) -> Option<Response> {
     if !access.is_own_host(headers) {
         return Some((StatusCode::FORBIDDEN, "the host is not this console's\n").into_response());
     }
-    if *request.method() != Method::GET {
+    let is_form = *request.method() == Method::POST && url.path() == View::WhatIf.path();
+    if *request.method() != Method::GET && !is_form {
         let answer = (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET")], "the console only reads\n");
         return Some(answer.into_response());
     }
@@ -143,7 +155,8 @@ fn refusal(access: &Access, request: &Request) -> Option<Response> {
     }
     if access.has_session(headers) {
         let why = "another page has caused the request; open the console by itself\n";
-        return Access::is_foreign(headers).then(|| (StatusCode::FORBIDDEN, why).into_response());
+        let foreign = Access::is_foreign(headers) || is_form && !access.is_own_form(headers);
+        return foreign.then(|| (StatusCode::FORBIDDEN, why).into_response());
     }
     let query = url.query().unwrap_or_default();
     let token = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "token");
@@ -154,6 +167,27 @@ fn refusal(access: &Access, request: &Request) -> Option<Response> {
     }
     let why = "no session: open the URL that `outrigger console` has printed. It works once; start the command again for another\n";
     Some((StatusCode::UNAUTHORIZED, why).into_response())
+}
+
+/// The prediction for the rules in a form, which changes nothing: a form has room for them, and a URL hasn't.
+async fn predict(State(console): Shared, request: Request) -> Response {
+    let form = match received(request.into_body()).await {
+        Ok(form) => form,
+        Err((status, why)) => return (status, why).into_response(),
+    };
+    let report = console.store.predict(&form.tenant, what_if::PLACE, &form.rules).await;
+    let rows = html! { (what_if::form(&form)) (what_if::answer(&report)) };
+    let query = Query::of_tenant(&form.tenant);
+    let html = page::page(View::WhatIf, &query, &console.store.reading().await, &rows).into_string();
+    ([(CONTENT_TYPE, "text/html; charset=utf-8")], html).into_response()
+}
+
+/// Reads a form within its bounds.
+async fn received(body: Body) -> Result<Form, (StatusCode, String)> {
+    let late = |_| (StatusCode::REQUEST_TIMEOUT, "the form has taken too long\n".to_owned());
+    let body = timeout(FORM_TIME, to_bytes(body, FORM)).await.map_err(late)?;
+    let large = |error| (StatusCode::PAYLOAD_TOO_LARGE, format!("a form may have {FORM} bytes: {error}\n"));
+    Form::read(&body.map_err(large)?).map_err(|why| (StatusCode::PAYLOAD_TOO_LARGE, why))
 }
 
 /// An event for each reading. An open stream is what makes the console read again.

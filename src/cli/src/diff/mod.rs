@@ -5,10 +5,10 @@
 //! ([`TenantIndex`](outrigger_core::index::TenantIndex)) and [`plan`](outrigger_core::companion::plan).
 
 mod predict;
-mod print;
+pub(crate) mod print;
 mod proposal;
 mod quota;
-mod report;
+pub(crate) mod report;
 mod tenants;
 
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use self::quota::Quotas;
 use self::report::Report;
 use self::tenants::{Asked, Question};
 use crate::admission::Admission;
-use crate::explain::live::{self, More, Source};
+use crate::explain::live::{self, Clients, More, Source};
 use crate::explain::view::{View, ViewArgs};
 use crate::files::{self, InputError, Origin, print_json};
 use crate::rules::RuleKind;
@@ -105,20 +105,25 @@ impl DiffArgs {
     fn report(&self) -> anyhow::Result<Report> {
         let new = files::read(&self.filename)?;
         let (state, source) = if self.state.is_empty() {
-            let one = if let [one] = self.namespace.as_slice() { Some(one.as_str()) } else { None };
-            let admin = self.admission.admin_namespaces();
-            let more = More {
-                admin: self.concerns(RuleKind::AdminWorkloadRule, &new).then_some(&admin),
-                machines: new.iter().any(proposal::makes_guests),
-                quotas: true,
-                told: false,
-            };
-            live::wait(live::read(&self.view, one, more))?
+            live::wait(async { self.read(&Clients::new(&self.view).await?, &new).await })?
         } else {
             self.view.for_files("--state")?;
             (State::read(&self.state)?, Source::files("--state"))
         };
         Ok(self.of(&state, source, &new)?)
+    }
+
+    /// The present state of clusters, as far as it matters to these rules.
+    async fn read(&self, clients: &Clients, new: &[files::Object]) -> anyhow::Result<(State, Source)> {
+        let one = if let [one] = self.namespace.as_slice() { Some(one.as_str()) } else { None };
+        let admin = self.admission.admin_namespaces();
+        let more = More {
+            admin: self.concerns(RuleKind::AdminWorkloadRule, new).then_some(&admin),
+            machines: new.iter().any(proposal::makes_guests),
+            quotas: true,
+            told: false,
+        };
+        live::read_with(clients, &self.view, one, more).await
     }
 
     /// Whether rules of a kind that the new ones lack are deleted.
@@ -252,6 +257,30 @@ impl DiffArgs {
         };
         Admission::new(changes.before.state().changed(after, is_gone), self.admission.clone())
     }
+}
+
+/// What would happen to the companions of clusters if the rules in a text were applied; `place` names the text in errors.
+pub(crate) async fn ask(
+    clients: &Clients,
+    view: ViewArgs,
+    admission: AdmissionArgs,
+    (place, text): (&str, &str),
+) -> anyhow::Result<Report> {
+    let args = DiffArgs {
+        filename: Vec::new(),
+        state: Vec::new(),
+        prune: None,
+        namespace: Vec::new(),
+        send_annotation: Vec::new(),
+        output: Output::Json,
+        view,
+        admission,
+    };
+    let mut new = Vec::new();
+    files::parse(place, text, &mut new)?;
+    let (state, source) = args.read(clients, &new).await?;
+    // Matching thousands of workloads takes time, in which other requests are to be answered.
+    Ok(tokio::task::spawn_blocking(move || args.of(&state, source, &new)).await??)
 }
 
 /// What is applied, and the webhook before that.

@@ -11,7 +11,8 @@ use crate::slots::GuestSlot;
 use crate::style::{BAD, ODD};
 use crate::table;
 
-const HEADS: [&str; 5] = ["CHANGE", "COMPANION", "WORKLOAD", "NODES", "REASON"];
+/// Heads of the columns of [`cells`].
+pub(crate) const HEADS: [&str; 5] = ["CHANGE", "COMPANION", "WORKLOAD", "NODES", "REASON"];
 
 /// Most Nodes that are named in a cell.
 const SHOWN: usize = 4;
@@ -53,6 +54,11 @@ pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
     } else {
         table::print(&HEADS, rows, out)?;
     }
+    writeln!(out, "{}", counts(report))
+}
+
+/// How many companions change in each way.
+pub(crate) fn counts(report: &Report) -> String {
     let all = [
         Change::Created,
         Change::Replaced,
@@ -66,7 +72,7 @@ pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
         let count = report.companions.iter().filter(|entry| entry.change == change).count();
         (count > 0).then(|| format!("{count} {}", change.as_str()))
     });
-    writeln!(out, "{}", counts.collect::<Vec<_>>().join(", "))
+    counts.collect::<Vec<_>>().join(", ")
 }
 
 fn style(change: Change) -> Style {
@@ -79,7 +85,8 @@ fn style(change: Change) -> Style {
     }
 }
 
-fn cells(entry: &CompanionChange) -> [String; 5] {
+/// What the table says of a companion, without characters that control a terminal.
+pub(crate) fn cells(entry: &CompanionChange) -> [String; 5] {
     let nodes = entry.nodes.as_deref().unwrap_or_default();
     let mut shown = nodes.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(",");
     if nodes.len() > SHOWN {

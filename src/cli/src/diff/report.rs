@@ -9,21 +9,21 @@ use crate::slots::GuestSlot;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Report {
+pub(crate) struct Report {
     /// The tenant whose companions are compared, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) tenant: Option<String>,
+    pub(crate) tenant: Option<String>,
     /// All tenants whose companions are compared.
-    pub(super) tenants: Vec<String>,
-    pub(super) notes: Vec<String>,
+    pub(crate) tenants: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// The rules that would be applied, or deleted.
-    pub(super) rules: Vec<RuleVerdict>,
-    pub(super) companions: Vec<CompanionChange>,
+    pub(crate) rules: Vec<RuleVerdict>,
+    pub(crate) companions: Vec<CompanionChange>,
 }
 
 impl Report {
     /// A report without companions.
-    pub(super) fn new(views: &[View], notes: Vec<String>, rules: Vec<RuleVerdict>) -> Self {
+    pub(crate) fn new(views: &[View], notes: Vec<String>, rules: Vec<RuleVerdict>) -> Self {
         let tenants: Vec<String> =
             views.iter().filter_map(|view| view.tenant.as_ref()).map(ToString::to_string).collect();
         let tenant = if let [one] = tenants.as_slice() { Some(one.clone()) } else { None };
@@ -36,33 +36,33 @@ impl Report {
     }
 
     /// Adds a note, once.
-    pub(super) fn note(&mut self, note: String) {
+    pub(crate) fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
     }
 
     /// Adds a note on one of the tenants.
-    pub(super) fn note_of(&mut self, view: &View, note: &str) {
+    pub(crate) fn note_of(&mut self, view: &View, note: &str) {
         match view.tenant.as_ref().filter(|_| self.tenant.is_none()) {
             Some(tenant) => self.note(format!("tenant {tenant}: {note}")),
             None => self.note(note.to_owned()),
         }
     }
 
-    pub(super) fn is_refused(&self) -> bool {
+    pub(crate) fn is_refused(&self) -> bool {
         self.rules.iter().any(RuleVerdict::is_refused)
             || self.companions.iter().any(|companion| companion.change == Change::Refused)
     }
 
     /// Whether nothing would change.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.companions.is_empty() && self.rules.iter().all(|rule| rule.change == RuleChange::Unchanged)
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) enum RuleChange {
+pub(crate) enum RuleChange {
     Created,
     Changed,
     Unchanged,
@@ -73,7 +73,7 @@ pub(super) enum RuleChange {
 
 impl RuleChange {
     /// For people.
-    pub(super) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Created => "created",
             Self::Changed => "changed",
@@ -87,26 +87,26 @@ impl RuleChange {
 /// What would happen to a rule.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct RuleVerdict {
-    pub(super) kind: RuleKind,
+pub(crate) struct RuleVerdict {
+    pub(crate) kind: RuleKind,
     /// Its namespace in the infrastructure cluster.
-    pub(super) namespace: String,
-    pub(super) name: String,
-    pub(super) change: RuleChange,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) change: RuleChange,
     /// Why it would be refused.
-    pub(super) errors: Vec<FieldError>,
+    pub(crate) errors: Vec<FieldError>,
     /// Admission's warnings.
-    pub(super) warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
 }
 
 impl RuleVerdict {
-    pub(super) fn is_refused(&self) -> bool {
+    pub(crate) fn is_refused(&self) -> bool {
         self.change == RuleChange::Refused
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(super) enum Change {
+pub(crate) enum Change {
     Created,
     /// Deleted, and created again when it is gone.
     Replaced,
@@ -123,7 +123,7 @@ pub(super) enum Change {
 
 impl Change {
     /// For people.
-    pub(super) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Created => "created",
             Self::Replaced => "replaced",
@@ -139,30 +139,30 @@ impl Change {
 /// What would happen to a companion.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct CompanionChange {
+pub(crate) struct CompanionChange {
     /// The tenant of its workload.
-    pub(super) tenant: String,
-    pub(super) rule_kind: RuleKind,
-    pub(super) rule: String,
+    pub(crate) tenant: String,
+    pub(crate) rule_kind: RuleKind,
+    pub(crate) rule: String,
     /// `namespace/name` of its workload, or the workload's label value if the workload isn't known.
-    pub(super) workload: String,
+    pub(crate) workload: String,
     /// Where the companion is: the tenant's namespace, or that of all companions of admin rules.
-    pub(super) namespace: String,
-    pub(super) companion: String,
-    pub(super) change: Change,
+    pub(crate) namespace: String,
+    pub(crate) companion: String,
+    pub(crate) change: Change,
     /// Why: a word of the manager's log for deletions, else a sentence.
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) reason: String,
+    pub(crate) reason: String,
     /// The annotations that change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) annotations: Vec<String>,
+    pub(crate) annotations: Vec<String>,
     /// The Nodes that a new companion may run on; absent where they aren't known, or it makes no Pod.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) nodes: Option<Vec<String>>,
+    pub(crate) nodes: Option<Vec<String>>,
     /// The slot of a Machine that a new companion takes; absent where it takes none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) slot: Option<GuestSlot>,
+    pub(crate) slot: Option<GuestSlot>,
     /// Why there is no such Node.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) problem: Option<String>,
+    pub(crate) problem: Option<String>,
 }

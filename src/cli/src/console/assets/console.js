@@ -3,6 +3,7 @@
 const state = document.getElementById("live");
 let events = null, busy = false, again = false;
 async function refresh() {
+  if (document.querySelector("#rows[data-kept]")) { return; }
   if (busy) { again = true; return; }
   busy = true;
   try {

@@ -86,7 +86,10 @@ async fn every_route_needs_the_session_and_the_own_host() {
         }
         for method in ["POST", "HEAD", "OPTIONS", "DELETE"] {
             let answer = browser.ask(method, OWN, route, &cookie).await;
-            assert_eq!(answer.status(), StatusCode::METHOD_NOT_ALLOWED, "{method} {route}");
+            // It is sent by no page of the console.
+            let is_form = (method, route) == ("POST", View::WhatIf.path());
+            let expected = if is_form { StatusCode::FORBIDDEN } else { StatusCode::METHOD_NOT_ALLOWED };
+            assert_eq!(answer.status(), expected, "{method} {route}");
         }
     }
     let unknown = browser.ask("GET", OWN, "/unknown", "").await;
@@ -118,6 +121,44 @@ async fn a_page_of_another_port_reads_nothing() {
             Request::builder().uri("/").header(HOST, OWN).header(COOKIE, &cookie).header(SITE, site);
         assert_eq!(browser.send(request).await.status(), expected, "{site}");
     }
+}
+
+#[tokio::test]
+async fn only_a_page_of_the_console_sends_a_form_and_it_is_bounded() {
+    let browser = Browser::new();
+    let cookie = browser.cookie().await;
+    let send = async |cookie: &str, headers: &[(&str, &str)], body: String| {
+        let mut request = Request::post(View::WhatIf.path()).header(HOST, OWN).header(COOKIE, cookie);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let answer = browser.router.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
+        assert!(has_headers(answer.headers()));
+        let status = answer.status();
+        (status, String::from_utf8(answer.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap())
+    };
+    let own = ("origin", "http://127.0.0.1:7000");
+    let rules = || "tenant=blue&rules=a%3A+%3Cb%3E".to_owned();
+    let (status, page) = send(&cookie, &[own, (SITE, "same-origin")], rules()).await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(page.contains("a: &lt;b&gt;</textarea>") && page.contains("there is no cluster"), "{page}");
+    assert!(page.contains("data-kept") && page.contains("value=\"blue\""), "{page}");
+    for headers in [
+        &[][..],
+        &[("origin", "null")],
+        &[("origin", "http://127.0.0.1:7001")],
+        &[("origin", "https://127.0.0.1:7000")],
+        &[own, ("origin", "http://127.0.0.1:7001")],
+        &[own, (SITE, "same-site")],
+    ] {
+        assert_eq!(send(&cookie, headers, rules()).await.0, StatusCode::FORBIDDEN, "{headers:?}");
+    }
+    assert_eq!(send("", &[own], rules()).await.0, StatusCode::UNAUTHORIZED);
+    let long = |bytes: usize| format!("x={}", "y".repeat(bytes - 2));
+    assert_eq!(send(&cookie, &[own], long(FORM)).await.0, StatusCode::OK);
+    assert_eq!(send(&cookie, &[own], long(FORM + 1)).await.0, StatusCode::PAYLOAD_TOO_LARGE);
+    let rules = format!("rules={}", "y".repeat(what_if::RULES + 1));
+    assert_eq!(send(&cookie, &[own], rules).await.0, StatusCode::PAYLOAD_TOO_LARGE);
 }
 
 #[tokio::test]
@@ -251,7 +292,7 @@ async fn a_state_has_a_shape_and_a_word_and_pages_have_no_inline_script_or_style
         );
         assert_eq!(html.matches("<script").count(), 1, "{view:?}");
         assert!(html.contains("<script src=\"/console.js\" defer></script>"), "{view:?}");
-        if !matches!(view, View::Missing | View::Chain) {
+        if !matches!(view, View::Missing | View::Chain | View::WhatIf) {
             let shaped = ["■", "▲", "●"]
                 .iter()
                 .any(|shape| html.contains(&format!("aria-hidden=\"true\">{shape}</span> ")));
