@@ -196,7 +196,7 @@ mod tests {
                 errors: vec![FieldError::new(&text, &text)],
                 warnings: vec![text.clone()],
             });
-            for html in [form(&typed), answer(&Err(text.clone())), answer(&Ok(refused))] {
+            for html in [form(&typed), answer(&Err(text)), answer(&Ok(refused))] {
                 prop_assert!(!html.into_string().contains("<script>"));
             }
         }
