@@ -20,7 +20,7 @@ use crate::review::Request;
 /// What the agent knows of its cluster.
 #[derive(Debug, Default)]
 pub struct GateRules {
-    /// The rules with the ordering `BeforeReady`. Their terms alone are read.
+    /// The rules by which workloads wait: with the ordering `BeforeReady` or `BeforeStart`. Of each its terms and its ordering are read.
     pub rules: Vec<Arc<Rule>>,
     /// The namespaces whose Pods are workloads; `None` for all. The condition of a gate in another namespace would never be set.
     pub namespaces: Option<BTreeSet<String>>,

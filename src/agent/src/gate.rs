@@ -126,8 +126,35 @@ pub(crate) struct Follower {
     pub(crate) caches: Arc<Caches>,
     /// Learns of the rules too.
     pub(crate) board: Arc<Board>,
-    /// Whether the gate is served.
-    pub(crate) served: bool,
+    /// What of an ordering the agent enforces.
+    pub(crate) enforces: Enforces,
+}
+
+/// What of an ordering the agent enforces.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Enforces {
+    /// It adds readiness gates.
+    pub(crate) gates: bool,
+    /// It adds claims by which Pods wait before they start.
+    pub(crate) claims: bool,
+}
+
+impl Enforces {
+    /// Returns why Pods don't wait for their companions as an ordering says, with the remedy; `None` if they do.
+    fn lacks(self, ordering: Ordering) -> Option<&'static str> {
+        if ordering.gates() && !self.gates {
+            return Some(
+                "this cluster's agent adds no readiness gates, so Pods don't wait for their companions; enable the agent's gate",
+            );
+        }
+        if ordering.holds() && !self.claims {
+            return Some(
+                "this cluster's agent adds no claims, so Pods start before their companions and are only not Ready before; enable \
+                 the agent's setting companionsFirst",
+            );
+        }
+        None
+    }
 }
 
 impl Follower {
@@ -143,10 +170,8 @@ impl Follower {
             let rules: Vec<Arc<Rule>> = ordered.values().map(|(_, _, rule)| rule.clone()).collect();
             self.board.expect(rules.clone());
             self.caches.set_gates(Arc::new(GateRules { rules, namespaces }));
-            self.context.metrics.ordered_rules(self.served, ordered.len());
-            if !self.served {
-                self.report(&added).await;
-            }
+            self.context.metrics.ordered_rules(self.enforces.gates, ordered.len());
+            self.report(&added).await;
             tokio::select! {
                 () = changed(&mut changes) => {}
                 () = changed(&mut scope) => {}
@@ -157,11 +182,12 @@ impl Follower {
     /// Says of rules whose workloads don't wait for their companions why that is so.
     async fn report(&self, rules: &[Arc<WorkloadRule>]) {
         for rule in rules {
-            warn!(rule = %rule.name_any(), "Pods don't wait for their companions; set --gate-address");
-            let text = "spec.ordering: is BeforeReady, but this cluster's agent adds no readiness gates, so Pods don't wait for \
-                        their companions; enable the agent's gate";
+            let ordering = rule.spec.ordering.parse().unwrap_or_default();
+            let Some(why) = self.enforces.lacks(ordering) else { continue };
+            warn!(rule = %rule.name_any(), ordering = ordering.as_str(), why, "an ordering is not enforced");
+            let text = format!("spec.ordering: is {}, but {why}", ordering.as_str());
             let about = rule.object_ref(&());
-            self.context.events.publish(true, "OrderingNotEnforced", "ReadOrdering", text, &about).await;
+            self.context.events.publish(true, "OrderingNotEnforced", "ReadOrdering", &text, &about).await;
         }
     }
 }
@@ -174,13 +200,13 @@ fn namespaces(scope: Option<&Scope>) -> Option<BTreeSet<String>> {
     }
 }
 
-/// Takes in the rules with an ordering, and returns those that are new. A rule that is unchanged isn't compiled again. A rule that
+/// Takes in the rules with an ordering, and returns those that are new or have another ordering than before. A rule that is unchanged isn't compiled again. A rule that
 /// is invalid has no companions, nor has a rule that is being deleted.
 fn update(ordered: &mut Ordered, rules: &[Arc<WorkloadRule>]) -> Vec<Arc<WorkloadRule>> {
     let before = std::mem::take(ordered);
     let mut added = Vec::new();
     for rule in rules {
-        let waits = rule.spec.ordering == Ordering::BeforeReady.as_str();
+        let waits = rule.spec.ordering.parse().is_ok_and(Ordering::gates);
         if !waits || rule.metadata.deletion_timestamp.is_some() {
             continue;
         }
@@ -193,7 +219,7 @@ fn update(ordered: &mut Ordered, rules: &[Arc<WorkloadRule>]) -> Vec<Arc<Workloa
                 Err(_) => continue,
             },
         };
-        if known.is_none() {
+        if known.is_none_or(|(_, _, before)| before.ordering() != compiled.ordering()) {
             added.push(rule.clone());
         }
         ordered.insert(name, (uid, generation, compiled));
@@ -230,9 +256,28 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &ordered["a"].2), "it isn't compiled again");
         let rules = [rule("a", 2, "BeforeReady"), rule("b", 2, "BeforeReady")];
         assert_eq!(names(&update(&mut ordered, &rules)), ["b"]);
+        let rules = [rule("a", 3, "BeforeStart"), rule("b", 2, "BeforeReady")];
+        assert_eq!(names(&update(&mut ordered, &rules)), ["a"], "another ordering may not be enforced");
         assert_eq!(ordered.len(), 2);
         assert_eq!(names(&update(&mut ordered, &[])), [""; 0]);
         assert!(ordered.is_empty());
+    }
+
+    #[test]
+    fn an_ordering_that_is_not_enforced_says_what_to_enable() {
+        let lacks = |gates, claims, ordering| Enforces { gates, claims }.lacks(ordering);
+        for (gates, claims, ordering, remedy) in [
+            (false, false, Ordering::Parallel, None),
+            (false, false, Ordering::BeforeReady, Some("enable the agent's gate")),
+            (false, false, Ordering::BeforeStart, Some("enable the agent's gate")),
+            (true, false, Ordering::BeforeReady, None),
+            (true, false, Ordering::BeforeStart, Some("enable the agent's setting companionsFirst")),
+            (true, true, Ordering::BeforeStart, None),
+        ] {
+            let found = lacks(gates, claims, ordering);
+            assert_eq!(found.is_some(), remedy.is_some(), "{found:?}");
+            assert!(found.unwrap_or_default().ends_with(remedy.unwrap_or_default()), "{found:?}");
+        }
     }
 
     #[test]

@@ -121,8 +121,8 @@ pub fn assemble(
     };
     let listed = process.readiness.wait_for("pods");
     let (gate, caches) = Gate::new(process, &context);
-    let served = args.gate.gate_address.is_some();
-    let follower = gate::Follower { context: context.clone(), caches, board, served };
+    let enforces = gate::Enforces { gates: args.gate.gate_address.is_some(), claims: false };
+    let follower = gate::Follower { context: context.clone(), caches, board, enforces };
     follow_gates(process, follower, rules.as_ref(), scope.clone());
     process.spawn("pods", pod_watches::pods(context.clone(), store.clone(), scope, selection, listed));
     if let Some(WatchedRules { store: rules, listed }) = rules {

@@ -83,6 +83,12 @@ pub const AGENT: &str = "outrigger-agent";
 /// Name of the configuration by which the tenant's API server asks the agent for readiness gates.
 pub const GATE_CONFIGURATION: &str = "outrigger-gate";
 
+/// Driver of the devices that Pods claim which don't start before their companions (`companionsFirst`), and name of their DeviceClass.
+pub const COMPANIONS_DRIVER: &str = "companions.outrigger.dev";
+
+/// Name of the claim in `spec.resourceClaims` of such a Pod, and of the ResourceClaimTemplate that it names.
+pub const COMPANIONS_CLAIM: &str = "outrigger-companions";
+
 /// Secret in which the agent keeps the certificates of its webhook that it signs itself.
 pub const AGENT_SELF_SIGNED: &str = "outrigger-agent-self-signed";
 

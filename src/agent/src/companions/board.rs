@@ -101,7 +101,7 @@ pub(crate) struct Board {
 #[derive(Debug)]
 struct State {
     pods: HashMap<WorkloadId, Known>,
-    /// The rules of this cluster with the ordering `BeforeReady`; `None` until they are known.
+    /// The rules of this cluster by which workloads wait; `None` until they are known.
     ordered: Option<Vec<Arc<Rule>>>,
     queue: Queue<WorkloadId>,
     link: Link,
@@ -190,7 +190,7 @@ impl Board {
         self.changed.notify_one();
     }
 
-    /// Records the rules with the ordering `BeforeReady`.
+    /// Records the rules by which workloads wait.
     pub(crate) fn expect(&self, ordered: Vec<Arc<Rule>>) {
         let mut state = self.state.lock();
         state.ordered = Some(ordered);

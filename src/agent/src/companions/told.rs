@@ -23,7 +23,7 @@ const MAX_RULES: usize = 256;
 pub(crate) struct Companions {
     /// All of them.
     pub all: Group,
-    /// Those that the workload waits for: their rules have the ordering `BeforeReady`.
+    /// Those that the workload waits for: their rules have the ordering `BeforeReady` or `BeforeStart`.
     pub ordered: Group,
     /// The tenant's own rules among those.
     pub rules: BTreeSet<RuleName>,
