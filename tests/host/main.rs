@@ -198,12 +198,22 @@ async fn a_host_learns_of_its_own_pods_only_and_nobody_else_of_any() {
     let other = token(&t, keys::HOST, audience, "b").await;
     let (status, body) = ask(&t, agent, Some(&other), &question).await;
     let answer: Value = serde_json::from_str(&body).unwrap();
-    assert_eq!((status, &answer["claims"][0]["ready"], &answer["claims"][0]["cause"]), (200, &json!(false), &json!("PodUnknown")));
+    assert_eq!(
+        (status, &answer["claims"][0]["ready"], &answer["claims"][0]["cause"]),
+        (200, &json!(false), &json!("PodUnknown"))
+    );
     // No other token counts.
     let default = token(&t, "default", audience, "a").await;
     let api = token(&t, keys::HOST, "https://kubernetes.default.svc", "a").await;
     let tenant = &t.outrigger.plane.tenant;
-    let unbound = tenant.kubectl(&["create", "token", keys::HOST, "-n", "outrigger-system", &format!("--audience={audience}")]);
+    let unbound = tenant.kubectl(&[
+        "create",
+        "token",
+        keys::HOST,
+        "-n",
+        "outrigger-system",
+        &format!("--audience={audience}"),
+    ]);
     let unbound = unbound.unwrap();
     for (token, words) in [
         (None, "there is no token"),
@@ -239,7 +249,9 @@ async fn the_documented_metrics_are_those_of_a_running_plugin() {
     let families = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let documented = metrics::ALL.iter().filter(|metric| metric.of.contains(&Server::Host));
     let mut expected: Vec<String> = documented.map(|metric| metric.family()).collect();
-    expected.extend(metrics::STANDARD.iter().filter(|name| families.contains_key(**name)).map(|name| (*name).to_owned()));
+    expected.extend(
+        metrics::STANDARD.iter().filter(|name| families.contains_key(**name)).map(|name| (*name).to_owned()),
+    );
     expected.sort();
     // OpenMetrics names a counter's family without its suffix.
     let shown: Vec<String> = families.keys().filter(|name| name.starts_with("outrigger_")).cloned().collect();

@@ -91,7 +91,11 @@ pub async fn token(t: &Tenant, account: &str, audience: &str, host: &str) -> Str
     let uid = pod.uid().unwrap();
     let audience = format!("--audience={audience}");
     let of = ["--bound-object-kind=Pod", "--bound-object-name", &name, "--bound-object-uid", &uid];
-    let token = t.outrigger.plane.tenant.kubectl(&[&["create", "token", account, "-n", SYSTEM, &audience][..], &of].concat());
+    let token = t
+        .outrigger
+        .plane
+        .tenant
+        .kubectl(&[&["create", "token", account, "-n", SYSTEM, &audience][..], &of].concat());
     token.unwrap().trim().to_owned()
 }
 
@@ -245,7 +249,8 @@ impl Kubelet {
 
     /// Undoes it after the Pod has ended.
     pub async fn unprepare(&self, pod: &str) -> Result<(), String> {
-        Self::done(self.ask(json!({"do": "unprepare", "namespace": self.namespace, "pod": pod})).await.1).await
+        Self::done(self.ask(json!({"do": "unprepare", "namespace": self.namespace, "pod": pod})).await.1)
+            .await
     }
 }
 

@@ -65,11 +65,8 @@ const CONFIGURATION: BundleTarget = BundleTarget::Webhooks {
 };
 
 /// Where the agent publishes a certificate that it signs itself.
-const SELF_SIGNED: Component = Component {
-    service: keys::AGENT,
-    secret: keys::AGENT_SELF_SIGNED,
-    bundle_targets: &[CONFIGURATION],
-};
+const SELF_SIGNED: Component =
+    Component { service: keys::AGENT, secret: keys::AGENT_SELF_SIGNED, bundle_targets: &[CONFIGURATION] };
 
 /// The same where hosts call it.
 const SELF_SIGNED_FOR_HOSTS: Component = Component {

@@ -77,7 +77,10 @@ impl Agent {
         if self.unreachable.set(failure.clone())
             && let Some(error) = failure
         {
-            warn!(agent = self.authority, error, "failed to ask the agent; Pods that wait for companions don't start");
+            warn!(
+                agent = self.authority,
+                error, "failed to ask the agent; Pods that wait for companions don't start"
+            );
         }
         asked
     }
@@ -195,7 +198,11 @@ mod tests {
         };
         let cleaned = cleaned(claim);
         assert_eq!(cleaned.cause, "NoDPU");
-        assert!(cleaned.message.starts_with("a [2J é") && cleaned.message.len() <= MAX_TEXT, "{}", cleaned.message);
+        assert!(
+            cleaned.message.starts_with("a [2J é") && cleaned.message.len() <= MAX_TEXT,
+            "{}",
+            cleaned.message
+        );
         assert!(!cleaned.message.chars().any(char::is_control));
     }
 }

@@ -124,7 +124,9 @@ mod tests {
     #[test]
     fn the_path_of_the_socket_is_an_authority() {
         let is = |name: &str| {
-            encoded(&format!("/var/lib/kubelet/plugins_registry/{name}")).parse::<http::uri::Authority>().is_ok()
+            encoded(&format!("/var/lib/kubelet/plugins_registry/{name}"))
+                .parse::<http::uri::Authority>()
+                .is_ok()
         };
         assert!(is(SOCKET));
         assert!(!is("outrigger.sock"), "the name needs its sign");

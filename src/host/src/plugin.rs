@@ -201,7 +201,10 @@ mod tests {
             error_of(Prepared { uid: "u".to_owned(), ready, cause, message })
         };
         assert_eq!(of(true, "NoDPU", "left over"), (String::new(), Outcome::Ready));
-        assert_eq!(of(false, "NoDPU", "rule fw: none"), ("NoDPU: rule fw: none".to_owned(), Outcome::NotReady));
+        assert_eq!(
+            of(false, "NoDPU", "rule fw: none"),
+            ("NoDPU: rule fw: none".to_owned(), Outcome::NotReady)
+        );
         assert_eq!(of(false, "", "").0, "Unknown: ", "it is no empty text");
     }
 }

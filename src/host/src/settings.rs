@@ -80,9 +80,14 @@ mod tests {
         let expected = |authority: &str, host: &str| {
             Ok(AgentAddress { authority: authority.to_owned(), host: host.to_owned() })
         };
-        assert_eq!(parse("https://outrigger-agent.x.svc:9444"), expected("outrigger-agent.x.svc:9444", "outrigger-agent.x.svc"));
+        assert_eq!(
+            parse("https://outrigger-agent.x.svc:9444"),
+            expected("outrigger-agent.x.svc:9444", "outrigger-agent.x.svc")
+        );
         assert_eq!(parse("https://[::1]:9444"), expected("[::1]:9444", "::1"));
-        for wrong in ["http://agent:1", "https://agent", "agent:1", "https://a@agent:1", "https://agent:1/path", ""] {
+        for wrong in
+            ["http://agent:1", "https://agent", "agent:1", "https://a@agent:1", "https://agent:1/path", ""]
+        {
             assert!(parse(wrong).unwrap_err().contains("use https://HOST:PORT"), "{wrong}");
         }
     }

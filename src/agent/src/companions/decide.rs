@@ -169,7 +169,9 @@ pub(super) fn start(knowledge: Knowledge<'_>, awaited: Option<&RuleName>) -> Opt
         Knowledge::Absent => condition(&Group::default()),
         Knowledge::Unsupported => Condition::of(Status::False, Cause::ManagerTooOld),
         Knowledge::Unheard if awaited.is_some() => condition(&Group::default()),
-        Knowledge::Unheard | Knowledge::Unreachable => Condition::of(Status::False, Cause::ManagerUnreachable),
+        Knowledge::Unheard | Knowledge::Unreachable => {
+            Condition::of(Status::False, Cause::ManagerUnreachable)
+        }
     };
     let found = match awaited {
         Some(rule) if found.is_true() => unserved(rule),

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
-use kube::api::{Api, PostParams};
 use kube::Client;
+use kube::api::{Api, PostParams};
 use outrigger_core::keys;
 use outrigger_core::map::HashMap;
 use outrigger_runtime::environment::Clock;
@@ -55,7 +55,9 @@ const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 /// Why a caller isn't answered.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub(super) enum Denied {
-    #[error("there is no token; send the projected token of the plugin's service account as Authorization: Bearer")]
+    #[error(
+        "there is no token; send the projected token of the plugin's service account as Authorization: Bearer"
+    )]
     NoToken,
     #[error("the API server doesn't accept the token for the audience outrigger-agent")]
     NotAccepted,
@@ -268,10 +270,16 @@ mod tests {
         for audiences in [json!(["https://kubernetes.default.svc"]), json!([]), Value::Null] {
             assert_eq!(of(&|s| s["audiences"] = audiences.clone()), Err(Denied::NotAccepted));
         }
-        for user in ["system:serviceaccount:other:outrigger-host", "system:serviceaccount:outrigger-system:default", ""] {
+        for user in [
+            "system:serviceaccount:other:outrigger-host",
+            "system:serviceaccount:outrigger-system:default",
+            "",
+        ] {
             assert_eq!(of(&|s| s["user"]["username"] = json!(user)), Err(Denied::OtherUser));
         }
-        for extra in [json!({}), json!({NODE_NAME: []}), json!({NODE_NAME: [""]}), json!({NODE_NAME: ["a", "b"]})] {
+        for extra in
+            [json!({}), json!({NODE_NAME: []}), json!({NODE_NAME: [""]}), json!({NODE_NAME: ["a", "b"]})]
+        {
             assert_eq!(of(&|s| s["user"]["extra"] = extra.clone()), Err(Denied::NoNode));
         }
     }
@@ -281,7 +289,10 @@ mod tests {
         let hash = |n: usize| -> [u8; 32] { Sha256::digest(n.to_string()).into() };
         let (mut accepted, now) = (Accepted::default(), Instant::now());
         accepted.insert(hash(0), "host-a".into(), now);
-        assert_eq!(accepted.get(&hash(0), now + CACHED - Duration::from_millis(1)).as_deref(), Some("host-a"));
+        assert_eq!(
+            accepted.get(&hash(0), now + CACHED - Duration::from_millis(1)).as_deref(),
+            Some("host-a")
+        );
         assert_eq!(accepted.get(&hash(0), now + CACHED), None);
         assert_eq!(accepted.get(&hash(1), now), None);
         // It is reviewed again, and the first review's end doesn't remove it.

@@ -83,7 +83,12 @@ impl Hosts {
         let clock = context.environment.clock;
         Self {
             board,
-            callers: Callers::new(context.client.clone(), clock, user, process.readiness.warning("tokens of hosts")),
+            callers: Callers::new(
+                context.client.clone(),
+                clock,
+                user,
+                process.readiness.warning("tokens of hosts"),
+            ),
             slots: Slots::default(),
             metrics: context.metrics.clone(),
             clock,
@@ -214,7 +219,10 @@ async fn read(body: Body) -> Result<Question, Refusal> {
     let body = timeout(BODY, Limited::new(body, MAX_QUESTION).collect()).await;
     let body = body.map_err(|_| invalid(StatusCode::REQUEST_TIMEOUT, "the body took too long".to_owned()))?;
     let body = body.map_err(|error| {
-        invalid(StatusCode::PAYLOAD_TOO_LARGE, format!("the body can't be read; it may have {MAX_QUESTION} bytes: {error}"))
+        invalid(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("the body can't be read; it may have {MAX_QUESTION} bytes: {error}"),
+        )
     })?;
     let question: Question = serde_json::from_slice(&body.to_bytes())
         .map_err(|error| invalid(StatusCode::BAD_REQUEST, format!("the body is no question: {error}")))?;
@@ -243,9 +251,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_question_is_bounded() {
-        let status = async |body: String| read(Body::from(body)).await.map(|q| q.claims.len()).map_err(|r| r.status);
+        let status =
+            async |body: String| read(Body::from(body)).await.map(|q| q.claims.len()).map_err(|r| r.status);
         let claims = |count: usize| {
-            let claim = |n: usize| Claim { namespace: "n".into(), name: format!("c{n}"), uid: format!("u{n}") };
+            let claim =
+                |n: usize| Claim { namespace: "n".into(), name: format!("c{n}"), uid: format!("u{n}") };
             serde_json::to_string(&Question { claims: (0..count).map(claim).collect() }).unwrap()
         };
         assert_eq!(status(claims(MAX_CLAIMS)).await, Ok(MAX_CLAIMS));
@@ -257,7 +267,8 @@ mod tests {
     #[test]
     fn a_token_is_a_bearer_token() {
         let of = |value: &str| {
-            let request = Request::builder().header(header::AUTHORIZATION, value).body(Body::empty()).unwrap();
+            let request =
+                Request::builder().header(header::AUTHORIZATION, value).body(Body::empty()).unwrap();
             token(&request).map(str::to_owned)
         };
         assert_eq!(of("Bearer a.b.c").as_deref(), Some("a.b.c"));

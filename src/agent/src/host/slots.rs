@@ -71,7 +71,8 @@ mod tests {
         assert!(slots.held.lock().by_node.is_empty());
         assert_eq!(slots.held.lock().all, 0);
         let nodes: Vec<Arc<str>> = (0..=ALL / OF_NODE).map(|n| Arc::from(n.to_string())).collect();
-        let all: Vec<_> = nodes.iter().flat_map(|node| (0..OF_NODE).map_while(|_| slots.take(node))).collect();
+        let all: Vec<_> =
+            nodes.iter().flat_map(|node| (0..OF_NODE).map_while(|_| slots.take(node))).collect();
         assert_eq!(all.len(), ALL);
     }
 }

@@ -67,7 +67,7 @@ table! {
     WATCH_SEEN = seconds("watch_last_received_timestamp", Gauge, Server::ALL, WATCH,
         "When the API server sent something last: an event, a page of a list, or a bookmark, which is sent about once a minute. Of several watches of one name, the one that has been silent for longest; Unix time");
     WATCH_FAILURES = plain("watch_failures", Counter, Server::ALL, WATCH, "Lists and watches that failed");
-    API_REQUESTS = plain("api_requests", Counter, Server::ALL,
+    API_REQUESTS = plain("api_requests", Counter, &[Webhook, Manager, Agent],
         &[("verb", OneOf(&["Get", "Watch", "Create", "Update", "Patch", "Delete"])), ("outcome", OUTCOMES)],
         "Requests to the API server; lists are Get, Refused is 4xx, Failed is 5xx, 429 or no response");
     CERTIFICATE_ENDS = seconds("tls_certificate_not_after", Gauge, &[Webhook, Manager, Agent],

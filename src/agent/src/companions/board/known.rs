@@ -79,7 +79,8 @@ impl Known {
         if same && self.gate == gate && self.claim == claim {
             return false;
         }
-        (self.has, self.deleted, self.workload, self.gate, self.claim) = (has, deleted, workload, gate, claim);
+        (self.has, self.deleted, self.workload, self.gate, self.claim) =
+            (has, deleted, workload, gate, claim);
         true
     }
 
@@ -120,9 +121,8 @@ impl Known {
         of: impl Fn(&Companions) -> &BTreeSet<RuleName>,
     ) -> Option<&'a RuleName> {
         let workload = self.workload.as_deref()?;
-        let told = |name: &RuleName| {
-            self.told.as_ref().is_some_and(|(_, companions)| of(companions).contains(name))
-        };
+        let told =
+            |name: &RuleName| self.told.as_ref().is_some_and(|(_, companions)| of(companions).contains(name));
         rules.find(|rule| rule.matches(workload) && !told(rule.name())).map(|rule| rule.name())
     }
 

@@ -116,7 +116,13 @@ impl Board {
 
 impl State {
     /// Returns whether the Pod of a claim may start, and when the answer may become another one without an event.
-    fn start(&self, node: &str, claim: &ClaimName, after: Duration, now: Instant) -> (Start, Option<Instant>) {
+    fn start(
+        &self,
+        node: &str,
+        claim: &ClaimName,
+        after: Duration,
+        now: Instant,
+    ) -> (Start, Option<Instant>) {
         let unknown = (Start::waits(Cause::PodUnknown), None);
         let Some(ids) = self.starts.pods.get(claim) else { return unknown };
         let Some(ordered) = &self.ordered else { return (Start::waits(Cause::ManagerUnreachable), None) };

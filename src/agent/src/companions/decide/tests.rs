@@ -155,13 +155,21 @@ proptest! {
 
 #[test]
 fn a_pod_starts_only_after_the_word_of_an_open_stream() {
-    let with = |start: Group| Companions { all: group(2, 2, "Failed"), ordered: group(1, 1, "NoDPU"), start, ..Companions::default() };
+    let with = |start: Group| Companions {
+        all: group(2, 2, "Failed"),
+        ordered: group(1, 1, "NoDPU"),
+        start,
+        ..Companions::default()
+    };
     let (none, ready, wrong) = (with(Group::default()), with(group(1, 0, "")), with(group(2, 1, "NoDPU")));
     let rule = RuleName::new("fw").unwrap();
     let reason = |knowledge, awaited| start(knowledge, awaited).map(|(reason, _)| reason);
     let waits = |reason: &str| Some(reason.to_owned());
     // Companions of other orderings don't count, however they are.
-    assert_eq!([reason(Told(&none), None), reason(Told(&ready), None), reason(Absent, None)], [None, None, None]);
+    assert_eq!(
+        [reason(Told(&none), None), reason(Told(&ready), None), reason(Absent, None)],
+        [None, None, None]
+    );
     assert_eq!(reason(Told(&wrong), None), waits("NoDPU"));
     assert_eq!(reason(Told(&wrong), Some(&rule)), waits("NoDPU"));
     for knowledge in [Told(&none), Told(&ready), Absent, Unheard] {

@@ -84,11 +84,20 @@ async fn a_pod_starts_when_the_companions_of_its_rule_are_ready_and_not_before()
     assert_eq!(now(&board, "a", "web").await, "ManagerUnreachable");
     board.complete(stream);
     assert_eq!(now(&board, "a", "web").await, "RuleNotServed");
-    for state in [CompanionState::Pending, CompanionState::Starting, CompanionState::NoDpu, CompanionState::Unspecified] {
+    for state in [
+        CompanionState::Pending,
+        CompanionState::Starting,
+        CompanionState::NoDpu,
+        CompanionState::Unspecified,
+    ] {
         board.told(stream, &id("web"), Companions::of(&[told("fw", state, Ordering::BeforeStart)]));
         assert_ne!(now(&board, "a", "web").await, "Ready", "{state:?}");
     }
-    board.told(stream, &id("web"), Companions::of(&[told("fw", CompanionState::Ready, Ordering::BeforeStart)]));
+    board.told(
+        stream,
+        &id("web"),
+        Companions::of(&[told("fw", CompanionState::Ready, Ordering::BeforeStart)]),
+    );
     assert_eq!(now(&board, "a", "web").await, "Ready");
 }
 
@@ -122,9 +131,17 @@ async fn a_question_is_woken_by_what_the_manager_tells() {
         }
     });
     tokio::time::sleep(Duration::from_secs(3)).await;
-    board.told(stream, &id("web"), Companions::of(&[told("fw", CompanionState::Starting, Ordering::BeforeStart)]));
+    board.told(
+        stream,
+        &id("web"),
+        Companions::of(&[told("fw", CompanionState::Starting, Ordering::BeforeStart)]),
+    );
     tokio::time::sleep(Duration::from_secs(3)).await;
-    board.told(stream, &id("web"), Companions::of(&[told("fw", CompanionState::Ready, Ordering::BeforeStart)]));
+    board.told(
+        stream,
+        &id("web"),
+        Companions::of(&[told("fw", CompanionState::Ready, Ordering::BeforeStart)]),
+    );
     let (start, waited) = asked.await.unwrap();
     assert_eq!((start.as_str(), waited), ("Ready", Duration::from_secs(6)), "the clock is the test's own");
     assert!(board.state.lock().starts.waiting.is_empty());
@@ -134,7 +151,11 @@ async fn a_question_is_woken_by_what_the_manager_tells() {
 async fn a_question_ends_with_the_cause_after_its_time() {
     let board = board(firewall());
     let stream = board.opened();
-    board.told(stream, &id("web"), Companions::of(&[told("fw", CompanionState::NoDpu, Ordering::BeforeStart)]));
+    board.told(
+        stream,
+        &id("web"),
+        Companions::of(&[told("fw", CompanionState::NoDpu, Ordering::BeforeStart)]),
+    );
     let start = board.start("a", &claim("web"), Instant::now() + HOLD).await;
     let Start::Waits { cause, message } = start else { panic!("{start:?}") };
     assert_eq!(cause, "NoDPU");
@@ -146,7 +167,11 @@ async fn a_manager_that_is_lost_lets_nothing_start() {
     let board = board(firewall());
     assert_eq!(now(&board, "a", "web").await, "ManagerUnreachable");
     let stream = board.opened();
-    board.told(stream, &id("web"), Companions::of(&[told("fw", CompanionState::Ready, Ordering::BeforeStart)]));
+    board.told(
+        stream,
+        &id("web"),
+        Companions::of(&[told("fw", CompanionState::Ready, Ordering::BeforeStart)]),
+    );
     board.down(false);
     assert_eq!(now(&board, "a", "web").await, "ManagerUnreachable", "what it told may no longer be so");
     // Of an earlier stream.
@@ -207,7 +232,11 @@ async fn a_pod_that_arrives_later_or_leaves_wakes_the_question() {
     let late = ask("late");
     tokio::time::sleep(Duration::from_secs(2)).await;
     board.apply(&id("late"), &held("late", Some("a")));
-    board.told(stream, &id("late"), Companions::of(&[told("log", CompanionState::Ready, Ordering::Parallel)]));
+    board.told(
+        stream,
+        &id("late"),
+        Companions::of(&[told("log", CompanionState::Ready, Ordering::Parallel)]),
+    );
     assert_eq!(late.await.unwrap(), ("Ready".to_owned(), 2));
     let moved = ask("moved");
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -239,7 +268,8 @@ enum Event {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let state = prop_oneof![Just(CompanionState::Ready), Just(CompanionState::Starting), Just(CompanionState::Lost)];
+    let state =
+        prop_oneof![Just(CompanionState::Ready), Just(CompanionState::Starting), Just(CompanionState::Lost)];
     let ordering =
         || prop_oneof![Just(Ordering::Parallel), Just(Ordering::BeforeReady), Just(Ordering::BeforeStart)];
     prop_oneof![
