@@ -89,6 +89,9 @@ pub const COMPANIONS_DRIVER: &str = "companions.outrigger.dev";
 /// Name of the claim in `spec.resourceClaims` of such a Pod, and of the ResourceClaimTemplate that it names.
 pub const COMPANIONS_CLAIM: &str = "outrigger-companions";
 
+/// Value of [`COMPANIONS_FIRST_NAMESPACE`] that counts.
+pub const REQUIRED: &str = "required";
+
 /// Secret in which the agent keeps the certificates of its webhook that it signs itself.
 pub const AGENT_SELF_SIGNED: &str = "outrigger-agent-self-signed";
 

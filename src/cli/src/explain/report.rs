@@ -22,7 +22,7 @@ use serde::Serialize;
 use super::ExplainArgs;
 use super::live::RulesKnown;
 use super::told::PodReport;
-use super::view::{View, namespace_of};
+use super::view::{Unordered, View, namespace_of};
 use crate::companion::PodName;
 use crate::explain::allocation::ClaimReport;
 use crate::explain::explanation::{CompanionOutcome, Explanation, ExplanationContext, explain};

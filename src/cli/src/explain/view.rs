@@ -305,7 +305,7 @@ impl Tenants {
 }
 
 /// A Pod that has been created without what makes it wait for its companions.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Unordered {
     pub(super) created: Time,
     /// It has the readiness gate, and lacks the claim only.
