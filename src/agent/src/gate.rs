@@ -22,7 +22,7 @@ use outrigger_runtime::Process;
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::self_signed::{self, BundleTarget, Component};
 use outrigger_runtime::serve::Server;
-use outrigger_runtime::tls::ServerTlsArgs;
+use outrigger_runtime::tls::{ServerTls, ServerTlsArgs};
 use outrigger_webhook::budget::Budget;
 use outrigger_webhook::ledger::Ledgers;
 use outrigger_webhook::metrics::Metrics;
@@ -57,19 +57,25 @@ pub(crate) struct GateArgs {
     pub(crate) tls: ServerTlsArgs,
 }
 
+/// The configuration by which the API server calls the gate.
+const CONFIGURATION: BundleTarget = BundleTarget::Webhooks {
+    kind: "MutatingWebhookConfiguration",
+    name: keys::GATE_CONFIGURATION,
+    entries: ".outrigger.dev",
+};
+
 /// Where the agent publishes a certificate that it signs itself.
-const SELF_SIGNED: Component = Component {
-    service: keys::AGENT,
-    secret: keys::AGENT_SELF_SIGNED,
-    bundle_targets: &[BundleTarget::Webhooks {
-        kind: "MutatingWebhookConfiguration",
-        name: keys::GATE_CONFIGURATION,
-        entries: ".outrigger.dev",
-    }],
+const SELF_SIGNED: Component =
+    Component { service: keys::AGENT, secret: keys::AGENT_SELF_SIGNED, bundle_targets: &[CONFIGURATION] };
+
+/// The same where hosts call it.
+const SELF_SIGNED_FOR_HOSTS: Component = Component {
+    bundle_targets: &[CONFIGURATION, BundleTarget::ConfigMap { name: keys::AGENT_CA_CONFIG_MAP }],
+    ..SELF_SIGNED
 };
 
 /// The webhook without its port.
-pub struct Gate {
+pub(crate) struct Gate {
     service: AdmissionService,
 }
 
@@ -94,27 +100,34 @@ impl Gate {
         (Self { service }, caches)
     }
 
-    /// Serves the webhook if the settings say so.
-    pub(crate) fn serve(
-        self,
-        process: &mut Process,
-        client: &kube::Client,
-        args: &GateArgs,
-    ) -> anyhow::Result<()> {
-        let Some(address) = &args.gate_address else { return Ok(()) };
-        let Some(tls) = args.tls.load()? else {
-            bail!(
-                "--gate-address needs --tls-cert-file and --tls-key-file, or --tls self-signed: the API server calls webhooks \
-                 by HTTPS only"
-            );
-        };
-        tls.register(&mut process.registry, &process.readiness);
-        process.spawn("certificate files", tls.clone().follow());
-        self_signed::start(process, client, &args.tls.self_signed, SELF_SIGNED, tls.clone());
+    /// Serves the webhook.
+    pub(crate) fn serve(self, process: &Process, address: &Bind, tls: Arc<ServerTls>) -> anyhow::Result<()> {
         let listener = address.listen().context("--gate-address")?;
         let server = Server::new("gate", listener).tls(tls).limits(outrigger_webhook::limits(CONNECTIONS));
         process.serve(server, self.service.router_of(gate_endpoints()));
         Ok(())
+    }
+}
+
+impl GateArgs {
+    /// The certificate of the agent's ports. `hosts`: the plugin on hosts has to trust it too.
+    pub(crate) fn certificate(
+        &self,
+        process: &mut Process,
+        client: &kube::Client,
+        hosts: bool,
+    ) -> anyhow::Result<Arc<ServerTls>> {
+        let Some(tls) = self.tls.load()? else {
+            bail!(
+                "--gate-address and --host-address need --tls-cert-file and --tls-key-file, or --tls self-signed: their callers \
+                 use HTTPS only"
+            );
+        };
+        tls.register(&mut process.registry, &process.readiness);
+        process.spawn("certificate files", tls.clone().follow());
+        let component = if hosts { SELF_SIGNED_FOR_HOSTS } else { SELF_SIGNED };
+        self_signed::start(process, client, &self.tls.self_signed, component, tls.clone());
+        Ok(tls)
     }
 }
 

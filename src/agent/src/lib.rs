@@ -18,6 +18,7 @@ pub mod connect;
 mod context;
 mod first;
 mod gate;
+mod host;
 mod metrics;
 mod namespaces;
 mod nodes;
@@ -52,7 +53,7 @@ use crate::companions::{Board, Follower, Link, Writer};
 use crate::connect::Connector;
 use crate::context::Context;
 use crate::first::{Devices, Publishing};
-pub use crate::gate::Gate;
+use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::namespaces::{CONFIG_MAP, Scope};
 use crate::nodes::{HostListener, Hosts};
@@ -77,14 +78,43 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     let identity = args.client_cert_file.clone().zip(args.client_key_file.clone());
     let tls = ClientTls { ca: args.ca_file.clone().unwrap_or_default(), identity };
     let connector = Connector::to(args.manager_address.clone(), tls, args.server_name.clone());
-    let gate = args.gate.clone();
-    let assembled = assemble(&mut process, args, client.clone(), connector)?;
-    assembled.serve(&mut process, &client, &gate)?;
+    let (gate, host) = (args.gate.clone(), args.host.clone());
+    let ports = assemble(&mut process, args, client.clone(), connector)?;
+    ports.serve(&mut process, &client, &gate, &host)?;
     process.run().await
 }
 
+/// What the agent serves, without its ports.
+pub struct Ports {
+    gate: Gate,
+    hosts: host::Hosts,
+}
+
+impl Ports {
+    /// Serves what the settings ask for. Both ports have the same certificate.
+    fn serve(
+        self,
+        process: &mut Process,
+        client: &Client,
+        gate: &gate::GateArgs,
+        host: &host::HostArgs,
+    ) -> anyhow::Result<()> {
+        if gate.gate_address.is_none() && host.host_address.is_none() {
+            return Ok(());
+        }
+        let tls = gate.certificate(process, client, host.host_address.is_some())?;
+        if let Some(address) = &gate.gate_address {
+            self.gate.serve(process, address, tls.clone())?;
+        }
+        if let Some(address) = &host.host_address {
+            self.hosts.serve(process, address, tls)?;
+        }
+        Ok(())
+    }
+}
+
 /// Starts an agent except for its files: watches, the synchronization of rules, and the stream, over connections that the
-/// connector opens. Returns its webhook, which the caller may serve.
+/// connector opens. Returns what it serves, which the caller may do.
 ///
 /// # Errors
 /// If options are invalid.
@@ -93,7 +123,7 @@ pub fn assemble(
     args: AgentArgs,
     client: Client,
     connector: Connector,
-) -> anyhow::Result<Gate> {
+) -> anyhow::Result<Ports> {
     let scope = settings::scope(&args.namespaces, &args.rules_namespace)?;
     let allowed = settings::allowed_annotations(&args.send_annotations)?;
     let context = Arc::new(Context {
@@ -123,6 +153,7 @@ pub fn assemble(
     tell_companions(process, &context, &store, &board, hosts);
     let listed = process.readiness.wait_for("pods");
     let (gate, caches) = Gate::new(process, &context);
+    let hosts = host::Hosts::new(process, &context, board.clone(), &args.host.host_namespace);
     let served = args.gate.gate_address.is_some();
     let follower = gate::Follower { context: context.clone(), caches, board, served, devices };
     follow_gates(process, follower, rules.as_ref(), scope.clone());
@@ -146,7 +177,7 @@ pub fn assemble(
     }
     let connected = process.readiness.wait_for("manager");
     process.drained(Sender { context, store }.run(process.readiness.clone(), connected));
-    Ok(gate)
+    Ok(Ports { gate, hosts })
 }
 
 /// Keeps what decides about readiness gates up to date.

@@ -12,6 +12,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::companions::Start;
+
 /// Metrics of an agent. Cheap to clone; all clones share the same values.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Metrics {
@@ -28,6 +30,8 @@ pub(crate) struct Metrics {
     node_writes: Family<NodeWrite, Counter>,
     device_writes: Family<DeviceWrite, Counter>,
     held: Family<[(&'static str, DeviceState); 1], Gauge<i64, AtomicI64>>,
+    prepares: Family<[(&'static str, PrepareOutcome); 1], Counter>,
+    prepares_held: Gauge<i64, AtomicI64>,
 }
 
 /// How a call for the state of companions has ended.
@@ -84,6 +88,46 @@ pub(crate) enum WriteOutcome {
     Forbidden,
 }
 
+/// What came of a claim that a host asked about, or of a question without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum PrepareOutcome {
+    Ready,
+    NotReady,
+    /// The Pod isn't on that host.
+    Elsewhere,
+    /// The question, or its token, is invalid.
+    Refused,
+    /// A limit is reached.
+    Busy,
+    /// The API server could not review the token.
+    Failed,
+}
+
+impl PrepareOutcome {
+    const ALL: [Self; 6] =
+        [Self::Ready, Self::NotReady, Self::Elsewhere, Self::Refused, Self::Busy, Self::Failed];
+}
+
+impl From<&Start> for PrepareOutcome {
+    fn from(start: &Start) -> Self {
+        match start {
+            Start::Ready => Self::Ready,
+            Start::Waits { .. } => Self::NotReady,
+            Start::Elsewhere => Self::Elsewhere,
+        }
+    }
+}
+
+/// Counts a held question until it is dropped.
+#[derive(Debug)]
+pub(crate) struct HeldQuestion(Gauge<i64, AtomicI64>);
+
+impl Drop for HeldQuestion {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 /// Whether the agent serves the gate that rules with an ordering need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 enum GateState {
@@ -122,7 +166,12 @@ impl Metrics {
         metrics::AGENT_WORKLOADS_BY_REASON.register(registry, this.reasons.clone());
         metrics::AGENT_CONDITION_WRITES.register(registry, this.condition_writes.clone());
         metrics::AGENT_NODE_WRITES.register(registry, this.node_writes.clone());
+        metrics::AGENT_PREPARES.register(registry, this.prepares.clone());
+        metrics::AGENT_PREPARES_HELD.register(registry, this.prepares_held.clone());
         // They are shown before anything has happened.
+        for outcome in PrepareOutcome::ALL {
+            let _ = this.prepares.get_or_create(&[("outcome", outcome)]);
+        }
         for cause in Cause::ALL.iter().filter(|cause| cause.is_told()) {
             let _ = this.reason(*cause);
         }
@@ -212,6 +261,16 @@ impl Metrics {
     pub(crate) fn node_write(&self, taint: bool, outcome: WriteOutcome) {
         let part = if taint { NodePart::Taint } else { NodePart::Condition };
         self.node_writes.get_or_create(&NodeWrite { part, outcome }).inc();
+    }
+
+    pub(crate) fn prepared(&self, outcome: PrepareOutcome) {
+        self.prepares.get_or_create(&[("outcome", outcome)]).inc();
+    }
+
+    /// A host's question is being held, until the result is dropped.
+    pub(crate) fn prepare_held(&self) -> HeldQuestion {
+        self.prepares_held.inc();
+        HeldQuestion(self.prepares_held.clone())
     }
 
     pub(crate) fn round(&self, outcome: RoundOutcome) {

@@ -14,6 +14,7 @@ use outrigger_runtime::process::ProcessArgs;
 use crate::annotations::Pattern;
 use crate::connect::Address;
 use crate::gate::GateArgs;
+use crate::host::HostArgs;
 use crate::namespaces::Scope;
 
 /// Command-line options of the agent.
@@ -101,6 +102,9 @@ pub struct AgentArgs {
 
     #[command(flatten)]
     pub(crate) gate: GateArgs,
+
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
 
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,

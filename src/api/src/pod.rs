@@ -73,6 +73,16 @@ pub struct Status {
     /// Of its containers, those of the status.
     #[serde(default)]
     pub container_statuses: Option<Vec<Container>>,
+    /// Name of the ResourceClaim that was generated for [`Spec::held`].
+    #[serde(default, rename = "resourceClaimStatuses", deserialize_with = "companions_claim")]
+    pub companions_claim: Option<String>,
+}
+
+/// Reads which ResourceClaim was generated for the claim of [`keys::COMPANIONS_CLAIM`], and keeps nothing of others.
+fn companions_claim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let statuses = Option::<Vec<full::PodResourceClaimStatus>>::deserialize(deserializer)?;
+    let ours = statuses.into_iter().flatten().find(|status| status.name == keys::COMPANIONS_CLAIM);
+    Ok(ours.and_then(|status| status.resource_claim_name))
 }
 
 /// A condition of a Pod.
@@ -168,7 +178,9 @@ mod tests {
                 "resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"},
                     {"name": keys::COMPANIONS_CLAIM, "resourceClaimTemplateName": keys::COMPANIONS_CLAIM}]},
             "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "lastProbeTime": null}],
-                "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "Pulling"}}}]}});
+                "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "Pulling"}}}],
+                "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "mine"},
+                    {"name": keys::COMPANIONS_CLAIM, "resourceClaimName": "p-x7"}]}});
         // The full type says that this is a Pod at all.
         let _: full::Pod = serde_json::from_value(pod.clone()).unwrap();
         let pod: Pod = serde_json::from_value(pod).unwrap();
@@ -182,6 +194,7 @@ mod tests {
         assert_eq!((spec.node_name.as_deref(), spec.held), (Some("h"), true));
         let status = pod.status.unwrap();
         assert_eq!(status.conditions.unwrap()[0].type_, "Ready");
+        assert_eq!(status.companions_claim.as_deref(), Some("p-x7"));
         let state = status.container_statuses.unwrap().remove(0).state.unwrap();
         assert_eq!(state.waiting.unwrap().reason.as_deref(), Some("Pulling"));
     }
