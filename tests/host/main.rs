@@ -187,7 +187,7 @@ async fn a_host_learns_of_its_own_pods_only_and_nobody_else_of_any() {
     let question = json!({"claims": [{"namespace": t.source, "name": name, "uid": uid}]});
     let audience = keys::AGENT_AUDIENCE;
     // The control case: the plugin of the Pod's own host.
-    let own = token(&t, keys::HOST, audience, "a").await;
+    let own = token(&t, keys::HOST_PLUGIN, audience, "a").await;
     eventually("the Pod may start", || async {
         let (status, body) = ask(&t, agent, Some(&own), &question).await;
         let answer: Value = serde_json::from_str(&body).in_words()?;
@@ -195,7 +195,7 @@ async fn a_host_learns_of_its_own_pods_only_and_nobody_else_of_any() {
     })
     .await;
     // That of another host hears what it would hear of no Pod at all.
-    let other = token(&t, keys::HOST, audience, "b").await;
+    let other = token(&t, keys::HOST_PLUGIN, audience, "b").await;
     let (status, body) = ask(&t, agent, Some(&other), &question).await;
     let answer: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(
@@ -204,12 +204,12 @@ async fn a_host_learns_of_its_own_pods_only_and_nobody_else_of_any() {
     );
     // No other token counts.
     let default = token(&t, "default", audience, "a").await;
-    let api = token(&t, keys::HOST, "https://kubernetes.default.svc", "a").await;
+    let api = token(&t, keys::HOST_PLUGIN, "https://kubernetes.default.svc", "a").await;
     let tenant = &t.outrigger.plane.tenant;
     let unbound = tenant.kubectl(&[
         "create",
         "token",
-        keys::HOST,
+        keys::HOST_PLUGIN,
         "-n",
         "outrigger-system",
         &format!("--audience={audience}"),

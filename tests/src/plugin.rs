@@ -46,7 +46,7 @@ pub async fn start_agent(t: &Tenant, hosts: &[&str], more: &[String]) -> u16 {
     let request = json!({"name": "r", "exactly": {"deviceClassName": driver}});
     let group = "rbac.authorization.k8s.io";
     let mut objects = vec![
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": keys::HOST, "namespace": SYSTEM}}),
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": keys::HOST_PLUGIN, "namespace": SYSTEM}}),
         json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": "reviews-tokens"},
             "rules": [{"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}]}),
         json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "reviews-tokens"},
@@ -108,7 +108,7 @@ impl Host {
             std::fs::create_dir(path).unwrap();
         }
         let file = dir.path().join("token");
-        std::fs::write(&file, token(t, keys::HOST, keys::AGENT_AUDIENCE, host).await).unwrap();
+        std::fs::write(&file, token(t, keys::HOST_PLUGIN, keys::AGENT_AUDIENCE, host).await).unwrap();
         let [admin] = ports().unwrap();
         let this = Self {
             kubelet: Kubelet::start(t, host, &registry, &state),

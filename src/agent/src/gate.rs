@@ -13,7 +13,7 @@ use clap::Args;
 use kube::{Resource, ResourceExt};
 use outrigger_admission::Settings;
 use outrigger_admission::caches::Caches;
-use outrigger_admission::gates::GateRules;
+use outrigger_admission::gates::{Claims, GateRules};
 use outrigger_admission::webhooks::gate_endpoints;
 use outrigger_api::WorkloadRule;
 use outrigger_core::keys;
@@ -33,6 +33,7 @@ use tracing::warn;
 
 use crate::companions::Board;
 use crate::context::Context;
+use crate::first::Publishing;
 use crate::namespaces::Scope;
 use crate::pod_watches::changed;
 use crate::rules::RuleStore;
@@ -142,20 +143,31 @@ pub(crate) struct Follower {
     pub(crate) caches: Arc<Caches>,
     /// Learns of the rules too.
     pub(crate) board: Arc<Board>,
-    /// What of an ordering the agent enforces.
-    pub(crate) enforces: Enforces,
+    /// Whether the gate is served.
+    pub(crate) served: bool,
+    /// Whether Pods can claim devices.
+    pub(crate) devices: watch::Receiver<Publishing>,
 }
 
 /// What of an ordering the agent enforces.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Enforces {
     /// It adds readiness gates.
     pub(crate) gates: bool,
-    /// It adds claims by which Pods wait before they start.
-    pub(crate) claims: bool,
+    /// Whether Pods can claim devices by which they wait before they start.
+    pub(crate) devices: Publishing,
 }
 
 impl Enforces {
+    /// Whether claims are added. A Pod that claims a device that can't be published isn't scheduled, and so doesn't start too early.
+    fn claims(self) -> Claims {
+        match self.devices {
+            Publishing::Off => Claims::Missing("this cluster's agent adds no claims"),
+            Publishing::Unsupported => Claims::Missing("this cluster doesn't have resource.k8s.io/v1"),
+            Publishing::Forbidden | Publishing::Working => Claims::Added,
+        }
+    }
+
     /// Returns why Pods don't wait for their companions as an ordering says, with the remedy; `None` if they do.
     fn lacks(self, ordering: Ordering) -> Option<&'static str> {
         if ordering.gates() && !self.gates {
@@ -163,13 +175,22 @@ impl Enforces {
                 "this cluster's agent adds no readiness gates, so Pods don't wait for their companions; enable the agent's gate",
             );
         }
-        if ordering.holds() && !self.claims {
-            return Some(
+        match self.devices {
+            _ if !ordering.holds() => None,
+            Publishing::Off => Some(
                 "this cluster's agent adds no claims, so Pods start before their companions and are only not Ready before; enable \
                  the agent's setting companionsFirst",
-            );
+            ),
+            Publishing::Unsupported => Some(
+                "this cluster doesn't have resource.k8s.io/v1, so Pods start before their companions and are only not Ready before; \
+                 upgrade it to Kubernetes 1.34 or later",
+            ),
+            Publishing::Forbidden => Some(
+                "this cluster's agent may not publish devices, so Pods that claim them aren't scheduled; grant it the role \
+                 outrigger-agent-companions-first",
+            ),
+            Publishing::Working => None,
         }
-        None
     }
 }
 
@@ -178,28 +199,41 @@ impl Follower {
     pub(crate) async fn run(self, store: Option<Arc<RuleStore>>, mut scope: watch::Receiver<Option<Scope>>) {
         let mut changes = store.as_ref().map_or_else(|| watch::channel(()).1, |store| store.changes());
         let _ = tokio::time::timeout(SCOPE_PATIENCE, scope.wait_for(Option::is_some)).await;
+        let mut devices = self.devices.clone();
         let mut ordered = Ordered::new();
+        let mut enforced_before = None;
         loop {
-            let namespaces = namespaces(scope.borrow_and_update().as_ref());
-            let rules = store.as_ref().map(|store| store.all()).unwrap_or_default();
-            let added = update(&mut ordered, &rules);
+            let enforces = Enforces { gates: self.served, devices: *devices.borrow_and_update() };
+            let namespaces_unknown = scope.borrow_and_update().is_none();
+            let namespaces = namespaces(scope.borrow().as_ref());
+            let all = store.as_ref().map(|store| store.all()).unwrap_or_default();
+            let added = update(&mut ordered, &all);
             let rules: Vec<Arc<Rule>> = ordered.values().map(|(_, _, rule)| rule.clone()).collect();
             self.board.expect(rules.clone());
-            self.caches.set_gates(Arc::new(GateRules { rules, namespaces }));
-            self.context.metrics.ordered_rules(self.enforces.gates, ordered.len());
-            self.report(&added).await;
+            let held = rules.iter().filter(|rule| rule.ordering().holds()).count();
+            let claims = enforces.claims();
+            self.caches.set_gates(Arc::new(GateRules { rules, namespaces, namespaces_unknown, claims }));
+            self.context.metrics.ordered_rules(self.served, ordered.len());
+            self.context.metrics.held_rules(enforces.devices == Publishing::Working, held);
+            if enforced_before.replace(enforces) == Some(enforces) {
+                self.report(enforces, &added).await;
+            } else {
+                let valid = all.into_iter().filter(|rule| ordered.contains_key(&rule.name_any()));
+                self.report(enforces, &valid.collect::<Vec<_>>()).await;
+            }
             tokio::select! {
                 () = changed(&mut changes) => {}
                 () = changed(&mut scope) => {}
+                () = changed(&mut devices) => {}
             }
         }
     }
 
     /// Says of rules whose workloads don't wait for their companions why that is so.
-    async fn report(&self, rules: &[Arc<WorkloadRule>]) {
+    async fn report(&self, enforces: Enforces, rules: &[Arc<WorkloadRule>]) {
         for rule in rules {
             let ordering = rule.spec.ordering.parse().unwrap_or_default();
-            let Some(why) = self.enforces.lacks(ordering) else { continue };
+            let Some(why) = enforces.lacks(ordering) else { continue };
             warn!(rule = %rule.name_any(), ordering = ordering.as_str(), why, "an ordering is not enforced");
             let text = format!("spec.ordering: is {}, but {why}", ordering.as_str());
             let about = rule.object_ref(&());
@@ -281,16 +315,25 @@ mod tests {
 
     #[test]
     fn an_ordering_that_is_not_enforced_says_what_to_enable() {
-        let lacks = |gates, claims, ordering| Enforces { gates, claims }.lacks(ordering);
-        for (gates, claims, ordering, remedy) in [
-            (false, false, Ordering::Parallel, None),
-            (false, false, Ordering::BeforeReady, Some("enable the agent's gate")),
-            (false, false, Ordering::BeforeStart, Some("enable the agent's gate")),
-            (true, false, Ordering::BeforeReady, None),
-            (true, false, Ordering::BeforeStart, Some("enable the agent's setting companionsFirst")),
-            (true, true, Ordering::BeforeStart, None),
+        use Publishing::{Forbidden, Off, Unsupported, Working};
+        for (gates, devices, ordering, remedy) in [
+            (false, Off, Ordering::Parallel, None),
+            (false, Off, Ordering::BeforeReady, Some("enable the agent's gate")),
+            (false, Working, Ordering::BeforeStart, Some("enable the agent's gate")),
+            (true, Off, Ordering::BeforeReady, None),
+            (true, Off, Ordering::BeforeStart, Some("enable the agent's setting companionsFirst")),
+            (true, Unsupported, Ordering::BeforeStart, Some("upgrade it to Kubernetes 1.34 or later")),
+            (true, Forbidden, Ordering::BeforeStart, Some("the role outrigger-agent-companions-first")),
+            (true, Working, Ordering::BeforeStart, None),
         ] {
-            let found = lacks(gates, claims, ordering);
+            let enforces = Enforces { gates, devices };
+            let starts = matches!(devices, Off | Unsupported);
+            assert_eq!(
+                enforces.claims() != Claims::Added,
+                starts,
+                "a Pod that isn't scheduled doesn't start"
+            );
+            let found = enforces.lacks(ordering);
             assert_eq!(found.is_some(), remedy.is_some(), "{found:?}");
             assert!(found.unwrap_or_default().ends_with(remedy.unwrap_or_default()), "{found:?}");
         }

@@ -3,7 +3,8 @@
 //! **In**: watches of the Pods of the configured namespaces and of the tenant's rules; a stream from the manager, of how
 //! companions are. **Out**: a workload stream to the manager, with all workloads first and then each change; the rules in the
 //! infrastructure cluster, and their status in the tenant's cluster ([`rules`]); conditions and Events of Pods, of their
-//! companions (`companions`); and, where the tenant wants it, a condition and a taint of its Nodes (`nodes`). **Callers**: `outrigger agent`, and the tests.
+//! companions (`companions`); and, where the tenant wants it, a condition and a taint of its Nodes (`nodes`), and devices for Pods
+//! that don't start before their companions (`first`). **Callers**: `outrigger agent`, and the tests.
 //!
 //! The stream is level-based and not acknowledged. After an interruption the agent reconnects with exponential backoff
 //! and sends all workloads again.
@@ -15,6 +16,7 @@ mod bucket;
 mod companions;
 pub mod connect;
 mod context;
+mod first;
 mod gate;
 mod host;
 mod metrics;
@@ -50,10 +52,11 @@ use crate::annotations::{Pattern, Selection};
 use crate::companions::{Board, Follower, Link, Writer};
 use crate::connect::Connector;
 use crate::context::Context;
+use crate::first::{Devices, Publishing};
 use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::namespaces::{CONFIG_MAP, Scope};
-use crate::nodes::Hosts;
+use crate::nodes::{HostListener, Hosts};
 use crate::rules::{RuleStore, Syncer};
 use crate::sender::Sender;
 pub use crate::settings::AgentArgs;
@@ -145,20 +148,19 @@ pub fn assemble(
     ));
     let store = Arc::new(WorkloadStore::new(board.clone()));
     report(process, &store, &board, &context.metrics);
-    let hosts = hosts(process, &context, &args);
-    tell_companions(process, &context, &store, &board, hosts);
-
     let rules = watch_rules(process, &context, &args.rules_namespace);
     let selection = selection(process, &context, rules.as_ref(), allowed);
     let scope = match scope {
         Some(scope) => watch::channel(Some(scope)).1,
         None => configured(process, &context, &args.rules_namespace),
     };
+    let (hosts, devices) = hosts(process, &context, &args, &scope);
+    tell_companions(process, &context, &store, &board, hosts);
     let listed = process.readiness.wait_for("pods");
     let (gate, caches) = Gate::new(process, &context);
     let hosts = host::Hosts::new(process, &context, board.clone(), &args.host.host_namespace);
-    let enforces = gate::Enforces { gates: args.gate.gate_address.is_some(), claims: false };
-    let follower = gate::Follower { context: context.clone(), caches, board, enforces };
+    let served = args.gate.gate_address.is_some();
+    let follower = gate::Follower { context: context.clone(), caches, board, served, devices };
     follow_gates(process, follower, rules.as_ref(), scope.clone());
     process.spawn("pods", pod_watches::pods(context.clone(), store.clone(), scope, selection, listed));
     if let Some(WatchedRules { store: rules, listed }) = rules {
@@ -237,14 +239,33 @@ fn selection(
     receiver
 }
 
-/// Starts to write to Nodes what the manager tells of their DPUs, if the tenant wants that.
-fn hosts(process: &Process, context: &Arc<Context>, args: &AgentArgs) -> Option<Arc<Hosts>> {
-    if !args.node_conditions {
-        return None;
+/// Starts to write to Nodes what the manager tells of their DPUs, and to publish devices for them, if the tenant wants that. Returns
+/// who has to learn of hosts, and whether devices are published.
+fn hosts(
+    process: &Process,
+    context: &Arc<Context>,
+    args: &AgentArgs,
+    scope: &watch::Receiver<Option<Scope>>,
+) -> (Vec<Arc<dyn HostListener>>, watch::Receiver<Publishing>) {
+    let clock = context.environment.clock;
+    let hosts = args.node_conditions.then(|| Arc::new(Hosts::new(clock, args.node_taints)));
+    let foreign = || process.readiness.warning("claim templates");
+    let devices = args.companions_first.then(|| Arc::new(Devices::new(clock, foreign())));
+    let mut listeners: Vec<Arc<dyn HostListener>> = Vec::new();
+    listeners.extend(hosts.clone().map(|hosts| hosts as Arc<dyn HostListener>));
+    listeners.extend(devices.clone().map(|devices| devices as Arc<dyn HostListener>));
+    let mut publishing = watch::channel(Publishing::Off).1;
+    if !listeners.is_empty() {
+        let (feed, listed) = nodes::watch(process, context, listeners.clone());
+        if let Some(hosts) = &hosts {
+            nodes::start(process, context, hosts, feed);
+        }
+        if let Some(devices) = &devices {
+            publishing = devices.publishing();
+            first::start(process, context, devices, listed, scope.clone());
+        }
     }
-    let hosts = Arc::new(Hosts::new(context.environment.clock, args.node_taints));
-    nodes::start(process, context, &hosts);
-    Some(hosts)
+    (listeners, publishing)
 }
 
 /// Starts to follow what the manager tells of companions, and to write it to Pods.
@@ -253,7 +274,7 @@ fn tell_companions(
     context: &Arc<Context>,
     store: &Arc<WorkloadStore>,
     board: &Arc<Board>,
-    hosts: Option<Arc<Hosts>>,
+    hosts: Vec<Arc<dyn HostListener>>,
 ) {
     let unsupported = process.readiness.warning("companions");
     let follower = Follower { context: context.clone(), board: board.clone(), hosts, unsupported };

@@ -28,6 +28,8 @@ pub(crate) struct Metrics {
     reasons: Family<[(&'static str, &'static str); 1], Gauge<i64, AtomicI64>>,
     condition_writes: Family<[(&'static str, WriteOutcome); 1], Counter>,
     node_writes: Family<NodeWrite, Counter>,
+    device_writes: Family<DeviceWrite, Counter>,
+    held: Family<[(&'static str, DeviceState); 1], Gauge<i64, AtomicI64>>,
     prepares: Family<[(&'static str, PrepareOutcome); 1], Counter>,
     prepares_held: Gauge<i64, AtomicI64>,
 }
@@ -57,7 +59,28 @@ enum NodePart {
     Taint,
 }
 
-/// What came of a write of a Pod's conditions, or of a Node.
+/// Which objects for the devices of Pods were written, and the outcome.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DeviceWrite {
+    object: DeviceObject,
+    outcome: WriteOutcome,
+}
+
+/// An object for the devices of Pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum DeviceObject {
+    Slice,
+    Template,
+}
+
+/// Whether devices are published for rules that need them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum DeviceState {
+    Published,
+    Missing,
+}
+
+/// What came of a write of a Pod's conditions, of a Node, or of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum WriteOutcome {
     Ok,
@@ -160,9 +183,15 @@ impl Metrics {
             for part in [NodePart::Condition, NodePart::Taint] {
                 let _ = this.node_writes.get_or_create(&NodeWrite { part, outcome });
             }
+            for object in [DeviceObject::Slice, DeviceObject::Template] {
+                let _ = this.device_writes.get_or_create(&DeviceWrite { object, outcome });
+            }
         }
         metrics::AGENT_ORDERED_RULES.register(registry, this.ordered.clone());
         this.ordered_rules(false, 0);
+        metrics::AGENT_DEVICE_WRITES.register(registry, this.device_writes.clone());
+        metrics::AGENT_HELD_RULES.register(registry, this.held.clone());
+        this.held_rules(false, 0);
         this
     }
 
@@ -172,6 +201,19 @@ impl Metrics {
         for (state, of) in [(GateState::Served, served), (GateState::Missing, !served)] {
             self.ordered.get_or_create(&[("gate", state)]).set(if of { count } else { 0 });
         }
+    }
+
+    /// Sets the number of rules whose Pods don't start before their companions, by whether devices are published.
+    pub(crate) fn held_rules(&self, published: bool, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        for (state, of) in [(DeviceState::Published, published), (DeviceState::Missing, !published)] {
+            self.held.get_or_create(&[("devices", state)]).set(if of { count } else { 0 });
+        }
+    }
+
+    pub(crate) fn device_write(&self, template: bool, outcome: WriteOutcome) {
+        let object = if template { DeviceObject::Template } else { DeviceObject::Slice };
+        self.device_writes.get_or_create(&DeviceWrite { object, outcome }).inc();
     }
 
     pub(crate) fn sent(&self, message: &Message) {

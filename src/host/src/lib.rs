@@ -56,7 +56,7 @@ const SOCKET: &str = "outrigger@companions.sock";
 /// # Errors
 /// If options are invalid, the socket can't be made, or a task fails.
 pub async fn run(args: HostArgs) -> anyhow::Result<()> {
-    let mut process = Process::new(keys::HOST, args.process.clone())?;
+    let mut process = Process::new(keys::HOST_PLUGIN, args.process.clone())?;
     let metrics = Metrics::new(&mut process.registry);
     let agent = Agent::new(&args, process.readiness.warning("agent"))?;
     let plugin = Plugin {

@@ -79,7 +79,7 @@ pub(crate) struct Hosts {
 
 impl Hosts {
     pub(crate) fn new(process: &Process, context: &Context, board: Arc<Board>, namespace: &str) -> Self {
-        let user = format!("system:serviceaccount:{namespace}:{}", keys::HOST);
+        let user = format!("system:serviceaccount:{namespace}:{}", keys::HOST_PLUGIN);
         let clock = context.environment.clock;
         Self {
             board,
