@@ -85,7 +85,7 @@ async fn a_pod_without_the_rule_starts_at_once() {
     t.own_rule("lost", lost).await.unwrap();
     t.web("plain").await;
     host.kubelet.prepare("plain").await.unwrap();
-    // A Pod may have a claim that no rule needs any more.
+    // A Pod may have a claim that no rule needs.
     for app in ["log", "lost", "none"] {
         held_pod(&t, app, app, "a").await;
         host.kubelet.prepare(app).await.unwrap();
@@ -129,9 +129,9 @@ async fn a_plugin_that_is_killed_starts_nothing_until_it_is_back() {
     plane.command(&format!("start {}", host.process)).unwrap();
     host.registered(&t).await;
     eventually("the Pod starts", || host.kubelet.prepare("w")).await;
-    // One that is told to end removes its socket, and the kubelet notices.
+    // One that shuts down removes its socket, and the kubelet notices.
     plane.command(&format!("term {}", host.process)).unwrap();
-    eventually("the plugin isn't registered any more", || async {
+    eventually("the plugin is deregistered", || async {
         let error = host.kubelet.registered().await.err().ok_or("it is registered")?;
         holds(error.contains("is not registered"), error)
     })
@@ -227,11 +227,11 @@ async fn a_host_learns_of_its_own_pods_only_and_nobody_else_of_any() {
         assert!(body.contains(words), "{body}");
     }
     // What is no question, or too large a one.
-    let claims = vec![question["claims"][0].clone(); 65];
+    let claims = vec![question["claims"][0].clone(); 9];
     for (body, status, words) in [
         (json!({}), 400, "is no question"),
-        (json!({"claims": claims}), 400, "at most 64"),
-        (json!({"claims": [], "more": "x".repeat(70_000)}), 413, "65536"),
+        (json!({"claims": claims}), 400, "at most 8"),
+        (json!({"claims": [], "more": "x".repeat(10_000)}), 413, "8192"),
     ] {
         let answer = ask(&t, agent, Some(&own), &body).await;
         assert_eq!(answer.0, status, "{answer:?}");

@@ -18,7 +18,7 @@ pub mod connect;
 mod context;
 mod first;
 mod gate;
-mod host;
+pub mod host;
 mod metrics;
 mod namespaces;
 mod nodes;

@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 pub const PATH: &str = "/v1/prepare";
 
 /// Maximum number of claims of a question. A Pod has one, and the kubelet asks for each Pod.
-pub const MAX_CLAIMS: usize = 64;
+pub const MAX_CLAIMS: usize = 8;
 
 /// Maximum size of a question in bytes: its claims with names of the maximum length.
-pub const MAX_QUESTION: usize = 64 << 10;
+pub const MAX_QUESTION: usize = 8 << 10;
 
 /// Maximum size of an answer in bytes: as many claims with messages of the maximum length, and their escapes.
-pub const MAX_ANSWER: usize = 512 << 10;
+pub const MAX_ANSWER: usize = 64 << 10;
 
 /// How long the agent waits for companions before it answers. The kubelet ends its own call after 45 s.
 pub const HOLD: Duration = Duration::from_secs(20);

@@ -1,8 +1,8 @@
-//! What the plugin on hosts asks ([`outrigger_api::prepare`]): may the Pods of these claims start?
+//! The endpoint for hosts: what their plugin asks ([`outrigger_api::prepare`]): may the Pods of these claims start?
 //!
 //! **In**: a question by HTTPS, with a token of the host's plugin. **Out**: an answer for each claim, when all Pods may start, or after
-//! [`HOLD`]. The token names the caller's Node ([`callers`]), and only Pods of that Node are answered for. The answer is computed from
-//! what the agent has in memory anyway ([`Board`]), and events wake a held question: nothing is polled, and the API server is asked
+//! [`HOLD`]. The token names the caller's Node (`callers`), and only Pods of that Node are answered for. The answer is computed from
+//! what the agent has in memory anyway (`Board`), and events wake a held question: nothing is polled, and the API server is asked
 //! about the token only.
 
 mod callers;
@@ -34,20 +34,37 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use self::callers::{Callers, Denied};
-use self::slots::Slots;
+use self::slots::{Most, Slots};
 use crate::companions::{Board, ClaimName, Start};
 use crate::context::Context;
 use crate::metrics::{Metrics, PrepareOutcome};
 
 /// Maximum number of connections. A host has one; beyond that the one that has been idle longest is closed, and opened again when it
 /// is needed.
-const CONNECTIONS: usize = 1024;
+pub const CONNECTIONS: usize = 256;
+
+/// Flow-control windows of a stream and of a connection, in bytes: what a connection may leave unread. HTTP/2 has no smaller one for a
+/// connection.
+const WINDOW: u32 = 16 << 10;
+/// As [`WINDOW`], of a connection.
+pub const CONNECTION_WINDOW: u32 = 4 * WINDOW;
+
+/// Questions that are being read, and claims about which questions are held. A host's plugin has 256 calls in progress at most.
+const READ: Most = Most { of_node: 64, in_all: READ_IN_ALL };
+/// As [`READ`].
+const HELD: Most = Most { of_node: 256, in_all: HELD_IN_ALL };
+/// Maximum number of questions that are being read.
+pub const READ_IN_ALL: usize = 256;
+/// Maximum number of claims about which questions are held.
+pub const HELD_IN_ALL: usize = 2048;
+/// What a held claim takes: its names twice, and the task that waits for it.
+pub const HELD_BYTES: usize = 2 << 10;
 
 /// Maximum number of connections of one address.
 const CONNECTIONS_OF_ADDRESS: usize = 8;
 
 /// Longest time for the body of a question.
-const BODY: Duration = Duration::from_secs(5);
+const BODY: Duration = Duration::from_secs(2);
 
 /// Settings of the endpoint for hosts.
 #[derive(Debug, Clone, Args)]
@@ -71,7 +88,8 @@ pub(crate) struct HostArgs {
 pub(crate) struct Hosts {
     board: Arc<Board>,
     callers: Callers,
-    slots: Slots,
+    read: Slots,
+    held: Slots,
     metrics: Metrics,
     clock: Clock,
     drain: CancellationToken,
@@ -89,7 +107,8 @@ impl Hosts {
                 user,
                 process.readiness.warning("tokens of hosts"),
             ),
-            slots: Slots::default(),
+            read: Slots::new(READ),
+            held: Slots::new(HELD),
             metrics: context.metrics.clone(),
             clock,
             drain: context.drain.clone(),
@@ -104,8 +123,9 @@ impl Hosts {
             per_address: Some(CONNECTIONS_OF_ADDRESS),
             request: HOLD + Duration::from_secs(10),
             streams: false,
-            max_streams: u32::try_from(slots::OF_NODE).unwrap_or(u32::MAX).saturating_add(8),
-            window: 64 << 10,
+            max_streams: u32::try_from(HELD.of_node).unwrap_or(u32::MAX).saturating_add(8),
+            window: WINDOW,
+            connection_window: Some(CONNECTION_WINDOW),
             ..Limits::default()
         };
         let router = Router::new().route(prepare::PATH, post(answer)).with_state(Arc::new(self));
@@ -117,8 +137,11 @@ impl Hosts {
         let address = request.extensions().get::<Peer>().and_then(|peer| peer.address).map(|a| a.ip());
         let token = token(&request).ok_or_else(|| Refusal::from(Denied::NoToken))?;
         let node = self.callers.node(address, token).await?;
-        let _slot = self.slots.take(&node).ok_or_else(Refusal::busy)?;
-        let question = read(request.into_body()).await?;
+        let question = {
+            let _slot = self.read.take(&node, 1).ok_or_else(Refusal::busy)?;
+            read(request.into_body()).await?
+        };
+        let _slot = self.held.take(&node, question.claims.len()).ok_or_else(Refusal::busy)?;
         let held = self.metrics.prepare_held();
         let until = self.clock.now() + HOLD;
         let claims: Vec<(ClaimName, String)> = question.claims.into_iter().map(named).collect();
@@ -184,9 +207,8 @@ struct Refusal {
 impl Refusal {
     fn busy() -> Self {
         let text = format!(
-            "too many questions are held: {} of one host and {} in all may be; ask again later",
-            slots::OF_NODE,
-            slots::ALL
+            "too many claims are asked about: {} of one host and {} in all may be; ask again later",
+            HELD.of_node, HELD.in_all
         );
         Self { status: StatusCode::TOO_MANY_REQUESTS, text, outcome: PrepareOutcome::Busy }
     }

@@ -1,56 +1,64 @@
-//! How many questions are held: of each Node, and in all.
+//! How much hosts take of something: each Node, and all of them.
 
 use std::sync::Arc;
 
 use outrigger_core::map::HashMap;
 use parking_lot::Mutex;
 
-/// Of one Node: as many calls as its plugin has at once.
-pub(super) const OF_NODE: usize = 256;
+/// What may be taken.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Most {
+    pub(super) of_node: usize,
+    pub(super) in_all: usize,
+}
 
-/// In all. A held question takes some kilobytes.
-pub(super) const ALL: usize = 4096;
-
-/// The questions that are held.
-#[derive(Debug, Default)]
+/// What is taken.
+#[derive(Debug)]
 pub(super) struct Slots {
-    held: Mutex<Held>,
+    most: Most,
+    taken: Mutex<Taken>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct Taken {
     all: usize,
     by_node: HashMap<Arc<str>, usize>,
 }
 
-/// The place of a question, until it is dropped.
+/// A part that is taken, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Slot<'a> {
     slots: &'a Slots,
     node: Arc<str>,
+    count: usize,
 }
 
 impl Slots {
-    /// Takes a place; `None` if there is none.
-    pub(super) fn take(&self, node: &Arc<str>) -> Option<Slot<'_>> {
-        let mut held = self.held.lock();
-        let own = held.by_node.get(node).copied().unwrap_or(0);
-        if held.all >= ALL || own >= OF_NODE {
+    pub(super) fn new(most: Most) -> Self {
+        Self { most, taken: Mutex::default() }
+    }
+
+    /// Takes so much; `None` if less is left.
+    pub(super) fn take(&self, node: &Arc<str>, count: usize) -> Option<Slot<'_>> {
+        let mut taken = self.taken.lock();
+        let own = taken.by_node.get(node).copied().unwrap_or(0);
+        if taken.all.saturating_add(count) > self.most.in_all || own.saturating_add(count) > self.most.of_node
+        {
             return None;
         }
-        held.all += 1;
-        held.by_node.insert(node.clone(), own + 1);
-        Some(Slot { slots: self, node: node.clone() })
+        taken.all += count;
+        taken.by_node.insert(node.clone(), own + count);
+        Some(Slot { slots: self, node: node.clone(), count })
     }
 }
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        let mut held = self.slots.held.lock();
-        held.all = held.all.saturating_sub(1);
-        match held.by_node.get_mut(&self.node) {
-            Some(own) if *own > 1 => *own -= 1,
-            _ => _ = held.by_node.remove(&self.node),
+        let mut taken = self.slots.taken.lock();
+        taken.all = taken.all.saturating_sub(self.count);
+        match taken.by_node.get_mut(&self.node) {
+            Some(own) if *own > self.count => *own -= self.count,
+            _ => _ = taken.by_node.remove(&self.node),
         }
     }
 }
@@ -61,18 +69,17 @@ mod tests {
 
     #[test]
     fn one_node_takes_no_more_than_its_part_and_returns_it() {
-        let (slots, one, other) = (Slots::default(), Arc::from("one"), Arc::from("other"));
-        let mut taken: Vec<_> = (0..OF_NODE).map(|_| slots.take(&one).unwrap()).collect();
-        assert!(slots.take(&one).is_none());
-        assert!(slots.take(&other).is_some(), "others still get one");
-        taken.pop();
-        assert!(slots.take(&one).is_some());
-        drop(taken);
-        assert!(slots.held.lock().by_node.is_empty());
-        assert_eq!(slots.held.lock().all, 0);
-        let nodes: Vec<Arc<str>> = (0..=ALL / OF_NODE).map(|n| Arc::from(n.to_string())).collect();
-        let all: Vec<_> =
-            nodes.iter().flat_map(|node| (0..OF_NODE).map_while(|_| slots.take(node))).collect();
-        assert_eq!(all.len(), ALL);
+        let (slots, one, other) =
+            (Slots::new(Most { of_node: 4, in_all: 7 }), Arc::from("one"), Arc::from("other"));
+        let first = slots.take(&one, 3).unwrap();
+        assert!(slots.take(&one, 2).is_none());
+        let second = slots.take(&one, 1).unwrap();
+        assert!(slots.take(&one, 1).is_none());
+        let third = slots.take(&other, 3).unwrap();
+        assert!(slots.take(&other, 1).is_none(), "nothing is left for anybody");
+        drop(second);
+        assert!(slots.take(&other, 1).is_some());
+        drop((first, third));
+        assert_eq!((slots.taken.lock().all, slots.taken.lock().by_node.len()), (0, 0));
     }
 }
