@@ -64,6 +64,7 @@ impl Setup {
             "agent/rbac",
             "agent-conditions/rbac",
             "agent-nodes/rbac",
+            "companions-first/rbac",
             "manager/rbac",
         ] {
             infra.apply_file(&format!("deploy/base/{part}.yaml")).unwrap();
