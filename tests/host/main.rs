@@ -240,6 +240,36 @@ async fn a_host_learns_of_its_own_pods_only_and_nobody_else_of_any() {
 }
 
 #[tokio::test]
+async fn an_address_that_sends_invalid_tokens_is_slowed_down_and_served_again() {
+    let (t, agent, _host) = stage("ho-flood").await;
+    t.own_rule("log", rule_for("app", "web")).await.unwrap();
+    let pod = held_pod(&t, "w", "web", "a").await;
+    let (name, uid) = claim_of(&t, &pod).await;
+    let question = json!({"claims": [{"namespace": t.source, "name": name, "uid": uid}]});
+    let own = token(&t, keys::HOST_PLUGIN, keys::AGENT_AUDIENCE, "a").await;
+    // Each token is another one, so each would have to be reviewed.
+    let mut count = 0;
+    eventually("reviews of the address are used up", || {
+        count += 1;
+        let (t, question) = (&t, &question);
+        let all = (0..4).map(move |n| async move {
+            ask(t, agent, Some(&format!("invalid.{count}.{n}")), question).await.0
+        });
+        async move {
+            let statuses = futures::future::join_all(all).await;
+            assert!(statuses.iter().all(|status| [401, 429].contains(status)), "{statuses:?}");
+            holds(statuses.contains(&429), format!("{statuses:?}"))
+        }
+    })
+    .await;
+    eventually("the address is served again", || async {
+        let (status, body) = ask(&t, agent, Some(&own), &question).await;
+        holds(status == 200, format!("{status}: {body}"))
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn the_documented_metrics_are_those_of_a_running_plugin() {
     let (t, _, host) = stage("ho-metrics").await;
     t.own_rule("log", rule_for("app", "web")).await.unwrap();

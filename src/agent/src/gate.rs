@@ -20,6 +20,7 @@ use outrigger_core::keys;
 use outrigger_core::rule::{Ordering, Rule};
 use outrigger_runtime::Process;
 use outrigger_runtime::bind::Bind;
+use outrigger_runtime::expiry::Expiry;
 use outrigger_runtime::self_signed::{self, BundleTarget, Component};
 use outrigger_runtime::serve::Server;
 use outrigger_runtime::tls::{ServerTls, ServerTlsArgs};
@@ -110,11 +111,13 @@ impl Gate {
 }
 
 impl GateArgs {
-    /// The certificate of the agent's ports. `hosts`: the plugin on hosts has to trust it too.
+    /// The certificate of the agent's ports. `own`: the one that it has as a client of the manager. `hosts`: the plugin on hosts has to
+    /// trust it too.
     pub(crate) fn certificate(
         &self,
         process: &mut Process,
         client: &kube::Client,
+        own: Option<&Expiry>,
         hosts: bool,
     ) -> anyhow::Result<Arc<ServerTls>> {
         let Some(tls) = self.tls.load()? else {
@@ -123,7 +126,7 @@ impl GateArgs {
                  use HTTPS only"
             );
         };
-        tls.register(&mut process.registry, &process.readiness);
+        tls.register_with(own, &mut process.registry, &process.readiness);
         process.spawn("certificate files", tls.clone().follow());
         let component = if hosts { SELF_SIGNED_FOR_HOSTS } else { SELF_SIGNED };
         self_signed::start(process, client, &self.tls.self_signed, component, tls.clone());

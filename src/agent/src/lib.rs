@@ -70,17 +70,17 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     args.check()?;
     let mut process = Process::new(keys::AGENT, args.process.clone())?;
     let client = args.cluster.client().await?;
-    if let Some(file) = args.client_cert_file.clone() {
+    let own = args.client_cert_file.clone().map(|file| {
         let expiry = Arc::new(Expiry::new("client"));
-        expiry::register(&[&expiry], &mut process.registry, &process.readiness);
-        process.spawn("client certificate", expiry::follow(file, expiry));
-    }
+        process.spawn("client certificate", expiry::follow(file, expiry.clone()));
+        expiry
+    });
     let identity = args.client_cert_file.clone().zip(args.client_key_file.clone());
     let tls = ClientTls { ca: args.ca_file.clone().unwrap_or_default(), identity };
     let connector = Connector::to(args.manager_address.clone(), tls, args.server_name.clone());
     let (gate, host) = (args.gate.clone(), args.host.clone());
     let ports = assemble(&mut process, args, client.clone(), connector)?;
-    ports.serve(&mut process, &client, &gate, &host)?;
+    ports.serve(&mut process, &client, own.as_deref(), &gate, &host)?;
     process.run().await
 }
 
@@ -91,18 +91,23 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Serves what the settings ask for. Both ports have the same certificate.
+    /// Serves what the settings ask for. Both ports have the same certificate. `own`: that of the agent as a client.
     fn serve(
         self,
         process: &mut Process,
         client: &Client,
+        own: Option<&Expiry>,
         gate: &gate::GateArgs,
         host: &host::HostArgs,
     ) -> anyhow::Result<()> {
         if gate.gate_address.is_none() && host.host_address.is_none() {
+            let own: Vec<&Expiry> = own.into_iter().collect();
+            if !own.is_empty() {
+                expiry::register(&own, &mut process.registry, &process.readiness);
+            }
             return Ok(());
         }
-        let tls = gate.certificate(process, client, host.host_address.is_some())?;
+        let tls = gate.certificate(process, client, own, host.host_address.is_some())?;
         if let Some(address) = &gate.gate_address {
             self.gate.serve(process, address, tls.clone())?;
         }

@@ -98,9 +98,6 @@ impl Server {
     /// All servers.
     pub const ALL: &'static [Self] = &[Self::Webhook, Self::Manager, Self::Agent, Self::Host];
 
-    /// Those with a client of an API server.
-    pub const CLIENTS: &'static [Self] = &[Self::Webhook, Self::Manager, Self::Agent];
-
     /// The name of its subcommand.
     pub fn as_str(self) -> &'static str {
         match self {

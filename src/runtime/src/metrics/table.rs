@@ -62,15 +62,15 @@ table! {
     STARTED = seconds("process_start_time", Gauge, Server::ALL, &[], "When the process started, Unix time");
     LOG_LINES_DROPPED = plain("log_lines_dropped", Counter, Server::ALL, &[],
         "Log lines that were dropped because standard error wasn't read fast enough");
-    WATCH_SYNCED = plain("watch_synced", Gauge, Server::CLIENTS, WATCH,
+    WATCH_SYNCED = plain("watch_synced", Gauge, &[Webhook, Manager, Agent], WATCH,
         "1 when all objects have been listed, 0 while a list is in progress or fails");
-    WATCH_SEEN = seconds("watch_last_received_timestamp", Gauge, Server::CLIENTS, WATCH,
+    WATCH_SEEN = seconds("watch_last_received_timestamp", Gauge, &[Webhook, Manager, Agent], WATCH,
         "When the API server sent something last: an event, a page of a list, or a bookmark, which is sent about once a minute. Of several watches of one name, the one that has been silent for longest; Unix time");
-    WATCH_FAILURES = plain("watch_failures", Counter, Server::CLIENTS, WATCH, "Lists and watches that failed");
-    API_REQUESTS = plain("api_requests", Counter, Server::CLIENTS,
+    WATCH_FAILURES = plain("watch_failures", Counter, &[Webhook, Manager, Agent], WATCH, "Lists and watches that failed");
+    API_REQUESTS = plain("api_requests", Counter, &[Webhook, Manager, Agent],
         &[("verb", OneOf(&["Get", "Watch", "Create", "Update", "Patch", "Delete"])), ("outcome", OUTCOMES)],
         "Requests to the API server; lists are Get, Refused is 4xx, Failed is 5xx, 429 or no response");
-    CERTIFICATE_ENDS = seconds("tls_certificate_not_after", Gauge, Server::CLIENTS,
+    CERTIFICATE_ENDS = seconds("tls_certificate_not_after", Gauge, &[Webhook, Manager, Agent],
         &[("use", OneOf(&["serving", "client_ca", "client"]))],
         "When the certificate expires, Unix time; of several CAs, the last");
     CERTIFICATE_FAILURES = plain("tls_reload_failures", Counter, &[Webhook, Manager], &[],

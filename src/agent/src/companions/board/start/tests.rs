@@ -81,6 +81,8 @@ fn firewall() -> Vec<Arc<Rule>> {
 async fn a_pod_starts_when_the_companions_of_its_rule_are_ready_and_not_before() {
     let board = board(firewall());
     let stream = board.opened();
+    assert_eq!(now(&board, "a", "web").await, "ManagerUnreachable");
+    board.complete(stream);
     assert_eq!(now(&board, "a", "web").await, "RuleNotServed");
     for state in [
         CompanionState::Pending,
@@ -203,6 +205,7 @@ async fn only_the_node_of_a_pod_is_answered() {
     assert_eq!(now(&board, "a", "unknown").await, "PodUnknown");
     board.apply(&id("unbound"), &held("unbound", None));
     assert_eq!(now(&board, "a", "unbound").await, "PodUnknown");
+    board.remove(&id("unbound"));
     // Somebody has written the claim of one Pod into the status of another.
     let mut copy = held("web", Some("b"));
     copy.metadata.uid = Some("copy".to_owned());
