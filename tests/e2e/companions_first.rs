@@ -11,8 +11,8 @@ use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use kube::api::{Api, DeleteParams, ListParams};
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, ports};
-use outrigger_tests::shipped::kustomize;
-use outrigger_tests::tenant::{Tenant, node_of, rule_for};
+use outrigger_tests::shipped::{kustomize, of_kind};
+use outrigger_tests::tenant::{Tenant, namespace, node_of, rule_for, takes_pods};
 use outrigger_tests::{InWords, create, dry_run, eventually, gate, holds, is_gone};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
@@ -293,4 +293,24 @@ async fn all_pods_of_a_namespace_with_both_labels_wait_for_rules_of_the_platform
     gets_claims(&t, &other, &[keys::COMPANIONS_CLAIM]).await;
     label(Value::Null, Value::Null);
     gets_claims(&t, &other, &[]).await;
+}
+
+#[tokio::test]
+async fn the_plugin_on_hosts_is_accepted_where_the_namespace_permits_it() {
+    let t = Tenant::without_agent(Outrigger::shared().await, "cf-host", &[("a", 1)]).await;
+    let objects = kustomize("deploy/base/host").unwrap();
+    let mut pod = of_kind(&objects, "DaemonSet").next().unwrap()["spec"]["template"].clone();
+    pod["metadata"]["name"] = json!("host");
+    pod["spec"]["serviceAccountName"] = json!("default");
+    for (level, permitted) in [("privileged", true), ("baseline", false)] {
+        let name = format!("cf-host-{level}");
+        let mut home = namespace(&name);
+        home["metadata"]["labels"] = json!({"pod-security.kubernetes.io/enforce": level});
+        t.outrigger.plane.tenant.apply(&[home]).unwrap();
+        takes_pods(&t.cluster, &name).await;
+        let pods: Api<Pod> = Api::namespaced(t.cluster.clone(), &name);
+        let refusal = dry_run(&pods, &pod).await.in_words().err();
+        assert_eq!(refusal.is_none(), permitted, "{level}: {refusal:?}");
+        assert!(permitted || refusal.is_some_and(|why| why.contains("hostPath")), "{level}");
+    }
 }
