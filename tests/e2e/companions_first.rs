@@ -8,23 +8,25 @@ use std::collections::BTreeSet;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
-use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams};
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, ports};
-use outrigger_tests::shipped::kustomize;
-use outrigger_tests::tenant::{Tenant, node_of, rule_for};
+use outrigger_tests::shipped::{kustomize, of_kind};
+use outrigger_tests::tenant::{Tenant, namespace, node_of, rule_for, takes_pods};
 use outrigger_tests::{InWords, create, dry_run, eventually, gate, holds, is_gone};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 /// The tenant whose agent publishes devices, for one test at a time. It has the hosts a and b.
-async fn stage() -> (&'static Tenant, MutexGuard<'static, ()>) {
+async fn stage() -> (Tenant, MutexGuard<'static, ()>) {
     static ALONE: Mutex<()> = Mutex::const_new(());
     static TENANT: OnceCell<Tenant> = OnceCell::const_new();
     let alone = ALONE.lock().await;
-    let t = TENANT.get_or_init(start).await;
-    (t, alone)
+    let Tenant { outrigger, id, namespace, source, .. } = TENANT.get_or_init(start).await;
+    // Clients belong to the runtime of one test.
+    let (infra, cluster) = (outrigger.plane.infra.client().await, outrigger.plane.tenant.client().await);
+    let (id, namespace, source) = (id.clone(), namespace.clone(), source.clone());
+    (Tenant { outrigger, id, namespace, source, infra, cluster }, alone)
 }
 
 async fn start() -> Tenant {
@@ -159,14 +161,14 @@ async fn many(t: &Tenant, count: usize) {
 #[tokio::test]
 async fn each_pod_gets_a_device_of_its_own_on_the_node_that_the_scheduler_chooses() {
     let (t, _alone) = stage().await;
-    many(t, 20).await;
+    many(&t, 20).await;
 }
 
 #[tokio::test]
 #[ignore = "long"]
 async fn five_hundred_pods_get_devices_of_their_own() {
     let (t, _alone) = stage().await;
-    many(t, 500).await;
+    many(&t, 500).await;
 }
 
 #[tokio::test]
@@ -180,13 +182,13 @@ async fn a_pod_keeps_its_own_claims_and_gets_one_for_all_rules() {
     t.outrigger.plane.tenant.apply(&[own]).unwrap();
     let with_own =
         pod("own", "web", json!({"resourceClaims": [{"name": "x", "resourceClaimTemplateName": "mine"}]}));
-    gets_claims(t, &with_own, &["x", keys::COMPANIONS_CLAIM]).await;
+    gets_claims(&t, &with_own, &["x", keys::COMPANIONS_CLAIM]).await;
     create(&t.work(), &with_own).await.unwrap();
-    let (_, devices) = scheduled(t, "own").await;
+    let (_, devices) = scheduled(&t, "own").await;
     assert_eq!(devices.iter().collect::<BTreeSet<_>>().len(), 2, "{devices:?}");
     // A rule that asks for less, and none.
     for app in ["db", "other"] {
-        assert_eq!(claims(t, &pod("w", app, json!({}))).await.unwrap(), [""; 0], "{app}");
+        assert_eq!(claims(&t, &pod("w", app, json!({}))).await.unwrap(), [""; 0], "{app}");
     }
     t.end("own").await;
     t.own_rules().delete("second", &DeleteParams::default()).await.unwrap();
@@ -202,9 +204,9 @@ async fn a_pod_that_could_not_wait_is_refused_and_its_control_case_is_created() 
     for (spec, field) in
         [(bound, "spec.nodeName: "), (foreign, "spec.resourceClaims[0].resourceClaimTemplateName: ")]
     {
-        let refusal = claims(t, &pod("w", "web", spec.clone())).await.unwrap_err();
+        let refusal = claims(&t, &pod("w", "web", spec.clone())).await.unwrap_err();
         assert!(refusal.contains(field), "{refusal}");
-        assert!(claims(t, &pod("w", "db", spec)).await.is_ok());
+        assert!(claims(&t, &pod("w", "db", spec)).await.is_ok());
     }
 }
 
@@ -213,16 +215,16 @@ async fn a_host_has_devices_only_while_its_dpu_takes_companions() {
     let (t, _alone) = stage().await;
     let (infra, cluster) = (&t.outrigger.plane.infra, &t.outrigger.plane.tenant);
     infra.kubectl(&["cordon", &t.node("a-dpu1")]).unwrap();
-    published(t, &[("b", 260)]).await;
+    published(&t, &[("b", 260)]).await;
     create(&t.work(), &pod("elsewhere", "web", json!({}))).await.unwrap();
-    assert_eq!(scheduled(t, "elsewhere").await.0, t.node("b"));
+    assert_eq!(scheduled(&t, "elsewhere").await.0, t.node("b"));
     t.end("elsewhere").await;
     infra.kubectl(&["uncordon", &t.node("a-dpu1")]).unwrap();
-    published(t, &[("a", 300), ("b", 260)]).await;
+    published(&t, &[("a", 300), ("b", 260)]).await;
     // A slice that somebody deletes is written again, and a template too.
     let slice = format!("resourceslice/{}-companions-0", t.node("a"));
     cluster.kubectl(&["delete", &slice]).unwrap();
-    published(t, &[("a", 300), ("b", 260)]).await;
+    published(&t, &[("a", 300), ("b", 260)]).await;
     let template = ["delete", "resourceclaimtemplate", keys::COMPANIONS_CLAIM, "-n", &t.source];
     cluster.kubectl(&template).unwrap();
     eventually("the template is there again", || async {
@@ -231,10 +233,10 @@ async fn a_host_has_devices_only_while_its_dpu_takes_companions() {
     .await;
     // A Node that is taken away, and comes back.
     cluster.kubectl(&["delete", "node", &t.node("b"), "--wait=true"]).unwrap();
-    published(t, &[("a", 300)]).await;
+    published(&t, &[("a", 300)]).await;
     cluster.apply(&[json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": t.node("b")}})]).unwrap();
-    can_run(t, "b", "260").await;
-    published(t, &[("a", 300), ("b", 260)]).await;
+    can_run(&t, "b", "260").await;
+    published(&t, &[("a", 300), ("b", 260)]).await;
 }
 
 #[tokio::test]
@@ -285,10 +287,30 @@ async fn all_pods_of_a_namespace_with_both_labels_wait_for_rules_of_the_platform
     };
     let other = pod("w", "other", json!({}));
     label(json!(keys::REQUIRED), Value::Null);
-    gets_claims(t, &pod("w", "web", json!({})), &[keys::COMPANIONS_CLAIM]).await;
-    assert_eq!(claims(t, &other).await.unwrap(), [""; 0]);
+    gets_claims(&t, &pod("w", "web", json!({})), &[keys::COMPANIONS_CLAIM]).await;
+    assert_eq!(claims(&t, &other).await.unwrap(), [""; 0]);
     label(json!(keys::REQUIRED), json!("true"));
-    gets_claims(t, &other, &[keys::COMPANIONS_CLAIM]).await;
+    gets_claims(&t, &other, &[keys::COMPANIONS_CLAIM]).await;
     label(Value::Null, Value::Null);
-    gets_claims(t, &other, &[]).await;
+    gets_claims(&t, &other, &[]).await;
+}
+
+#[tokio::test]
+async fn the_plugin_on_hosts_is_accepted_where_the_namespace_permits_it() {
+    let t = Tenant::without_agent(Outrigger::shared().await, "cf-host", &[("a", 1)]).await;
+    let objects = kustomize("deploy/base/host").unwrap();
+    let mut pod = of_kind(&objects, "DaemonSet").next().unwrap()["spec"]["template"].clone();
+    pod["metadata"]["name"] = json!("host");
+    pod["spec"]["serviceAccountName"] = json!("default");
+    for (level, permitted) in [("privileged", true), ("baseline", false)] {
+        let name = format!("cf-host-{level}");
+        let mut home = namespace(&name);
+        home["metadata"]["labels"] = json!({"pod-security.kubernetes.io/enforce": level});
+        t.outrigger.plane.tenant.apply(&[home]).unwrap();
+        takes_pods(&t.cluster, &name).await;
+        let pods: Api<Pod> = Api::namespaced(t.cluster.clone(), &name);
+        let refusal = dry_run(&pods, &pod).await.in_words().err();
+        assert_eq!(refusal.is_none(), permitted, "{level}: {refusal:?}");
+        assert!(permitted || refusal.is_some_and(|why| why.contains("hostPath")), "{level}");
+    }
 }

@@ -49,8 +49,8 @@ const SCOPE_PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GateArgs {
     /// Address of the HTTPS port that this cluster's API server calls for new Pods, :PORT or IP:PORT, to add the readiness gate
-    /// to those that wait for their companions. Without it rules with the ordering BeforeReady are not enforced, and the log,
-    /// an Event and the metric outrigger_agent_ordered_rules say so.
+    /// to those that wait for their companions. Without it rules with the ordering BeforeReady or BeforeStart are not enforced,
+    /// and the log, an Event and the metric outrigger_agent_ordered_rules say so.
     #[arg(long, env = "OUTRIGGER_GATE_ADDRESS", value_name = "ADDRESS")]
     pub(crate) gate_address: Option<Bind>,
 

@@ -307,6 +307,9 @@ impl HostListener for Devices {
                 (node.metadata.name.clone().unwrap_or_default(), Some(Capacity(pods)))
             }
         };
+        if node.is_none() && !state.pools.contains_key(&name) {
+            return;
+        }
         let pool = state.pools.entry(name.clone()).or_default();
         if std::mem::replace(&mut pool.node, node) == node {
             return;
@@ -367,12 +370,14 @@ impl State {
             Key::Node(name) => self.pools.get_mut(name).map(|pool| &mut pool.pace),
             Key::Namespace(name) => self.homes.get_mut(name).map(|home| &mut home.pace),
         };
-        // A write in progress examines it once more.
-        let Some(pace) = pace.filter(|pace| !pace.busy) else { return Step::Nothing };
-        let Some(write) = wish else {
+        let (Some(pace), Some(write)) = (pace, wish) else {
             self.forbidden.remove(key);
             return due.map_or(Step::Nothing, Step::Later);
         };
+        // A write in progress examines it once more.
+        if pace.busy {
+            return Step::Nothing;
+        }
         if let Some(at) = pace.next(now) {
             return Step::Later(at);
         }

@@ -204,7 +204,9 @@ pub(super) enum Found {
 impl Found {
     pub(super) fn of(found: &ResourceClaimTemplate) -> Self {
         let labels = found.metadata.labels.as_ref();
-        if found.spec == template("").spec {
+        // The API server fills in empty metadata.
+        let plain = found.spec.metadata.as_ref().is_none_or(|metadata| *metadata == ObjectMeta::default());
+        if plain && found.spec.spec == template("").spec.spec {
             Self::Right
         } else if labels.and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|by| by == keys::AGENT) {
             Self::Outdated

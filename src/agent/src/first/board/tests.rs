@@ -261,5 +261,19 @@ async fn a_failed_write_is_tried_again_and_a_node_that_goes_meanwhile_is_forgott
     assert_eq!(stage.later(1).await.len(), 1);
     HostListener::node(&stage.devices, &gone("", "a"));
     assert_eq!(stage.later(60).await, []);
+    HostListener::node(&stage.devices, &gone("", "never seen"));
     assert!(stage.devices.state.lock().pools.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_forbidden_and_no_longer_needed_is_not_told() {
+    let mut stage = Stage::new();
+    let publishing = stage.devices.publishing();
+    stage.namespace("shop", false);
+    stage.outcome = Outcome::Forbidden;
+    assert_eq!(stage.writes().len(), 1);
+    assert_eq!(*publishing.borrow(), Publishing::Forbidden);
+    stage.devices.namespace(gone("", "shop"));
+    assert_eq!(stage.later(61).await, []);
+    assert_eq!(*publishing.borrow(), Publishing::Working);
 }
