@@ -20,8 +20,12 @@ use tokio::sync::oneshot;
 
 use crate::control_plane::tool;
 use crate::outrigger::{Outrigger, SYSTEM, ports};
+use crate::shipped::{kustomize, of_kind, with};
 use crate::tenant::Tenant;
 use crate::{InWords, create, eventually, holds, until};
+
+/// What is shipped for it.
+const SHIPPED: &str = "deploy/base/host";
 
 /// Devices of a Node: as many Pods can wait on it.
 const DEVICES: usize = 16;
@@ -44,20 +48,14 @@ pub struct Host {
 pub async fn start_agent(t: &Tenant, hosts: &[&str], more: &[String]) -> u16 {
     let (driver, claim) = (keys::COMPANIONS_DRIVER, keys::COMPANIONS_CLAIM);
     let request = json!({"name": "r", "exactly": {"deviceClassName": driver}});
-    let group = "rbac.authorization.k8s.io";
-    let mut objects = vec![
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": keys::HOST_PLUGIN, "namespace": SYSTEM}}),
-        json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": "reviews-tokens"},
-            "rules": [{"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}]}),
-        json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "reviews-tokens"},
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "reviews-tokens"},
-            "subjects": [{"kind": "ServiceAccount", "name": keys::AGENT, "namespace": SYSTEM}]}),
-        json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": driver},
-            "spec": {"selectors": [{"cel": {"expression": format!("device.driver == \"{driver}\"")}}]}}),
-        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
-            "metadata": {"name": claim, "namespace": t.source},
-            "spec": {"spec": {"devices": {"requests": [request]}}}}),
-    ];
+    // What is shipped for the plugin and the agent, apart from what needs nodes that run containers.
+    let mut objects = kustomize(SHIPPED).unwrap();
+    objects.retain(|object| object["kind"] != "DaemonSet" && object["kind"] != "Service");
+    let devices = kustomize("deploy/base/companions-first").unwrap();
+    objects.extend(of_kind(&devices, "DeviceClass").cloned());
+    objects.push(json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+        "metadata": {"name": claim, "namespace": t.source},
+        "spec": {"spec": {"devices": {"requests": [request]}}}}));
     for host in hosts {
         let node = t.node(host);
         let devices: Vec<Value> = (0..DEVICES).map(|n| json!({"name": format!("d{n}")})).collect();
@@ -117,9 +115,9 @@ impl Host {
             registry,
             _dir: dir,
         };
-        let args = [
-            "host".to_owned(),
+        let forced = [
             format!("--agent-address=https://127.0.0.1:{agent}"),
+            "--server-name=127.0.0.1".to_owned(),
             format!("--ca-file={}", t.outrigger.authority.file().display()),
             format!("--token-file={}", file.display()),
             format!("--plugins-registry={}", this.registry.display()),
@@ -127,6 +125,11 @@ impl Host {
             "--log-format=text".to_owned(),
             "--shutdown-delay=0s".to_owned(),
         ];
+        let shipped = kustomize(SHIPPED).unwrap();
+        let set = of_kind(&shipped, "DaemonSet").next().unwrap();
+        let args = set["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap();
+        let args: Vec<String> = args.iter().map(|arg| arg.as_str().unwrap().to_owned()).collect();
+        let args = with(&args, &forced);
         t.outrigger.run(&this.process, &args).unwrap();
         this.registered(t).await;
         this
