@@ -1,6 +1,8 @@
 //! How much memory the shipped Pods need: the tables in the documentation are computed from the defaults, and fit.
 
+use outrigger_agent::host;
 use outrigger_agent::rules::wire;
+use outrigger_api::prepare::MAX_QUESTION;
 use outrigger_core::tenant::{Limits, memory};
 use outrigger_manager::grpc::limits;
 use outrigger_manager::usage;
@@ -65,7 +67,13 @@ impl Part {
             },
             Self {
                 name: "agent",
-                all: [IDLE, read, answer, answer, 0],
+                all: [
+                    IDLE,
+                    read,
+                    answer + (host::READ_IN_ALL * MAX_QUESTION) as u64,
+                    answer + (host::HELD_IN_ALL * host::HELD_BYTES) as u64,
+                    host::CONNECTIONS as u64 * u64::from(host::CONNECTION_WINDOW),
+                ],
                 tenant: allocated(memory::of_agent(&most)),
             },
         ]

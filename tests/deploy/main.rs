@@ -21,7 +21,7 @@ const OVERLAYS: [(&str, &[&str]); 4] = [
 ];
 
 /// What is added to an overlay: the overlay, the component, and the chart's values that make the same of it.
-const COMPONENTS: [(&str, &str, &[&str]); 10] = [
+const COMPONENTS: [(&str, &str, &[&str]); 11] = [
     ("infrastructure", "liqo", &["--set", "crds.liqo=false,manager.manageOffloading=false"]),
     (
         "infrastructure",
@@ -48,6 +48,11 @@ const COMPONENTS: [(&str, &str, &[&str]); 10] = [
     ),
     ("tenant", "node-taints", &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.nodes.taints=true"]),
     ("tenant", "gate", &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.gate.enabled=true"]),
+    (
+        "tenant",
+        "companions-first",
+        &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.companionsFirst.enabled=true"],
+    ),
 ];
 
 /// The objects of an overlay with a component, as a user's own kustomization makes them.

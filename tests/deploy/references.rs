@@ -50,9 +50,14 @@ fn matches(wanted: &Value, labels: &Value) -> bool {
     wanted.as_object().into_iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// The Pods of the Deployments that these labels choose.
+/// The objects that make Pods.
+fn parts(objects: &[Value]) -> impl Iterator<Item = &Value> {
+    of_kind(objects, "Deployment").chain(of_kind(objects, "DaemonSet"))
+}
+
+/// The Pods of the parts that these labels choose.
 fn chosen<'a>(objects: &'a [Value], wanted: &Value) -> Vec<&'a Value> {
-    of_kind(objects, "Deployment")
+    parts(objects)
         .map(|deployment| &deployment["spec"]["template"])
         .filter(|pod| matches(wanted, &pod["metadata"]["labels"]))
         .collect()
@@ -69,7 +74,7 @@ fn ports(pod: &Value) -> BTreeSet<&str> {
 #[test]
 fn selectors_choose_one_part_and_ports_are_there() {
     for (lot, objects) in everything() {
-        for deployment in of_kind(&objects, "Deployment") {
+        for deployment in parts(&objects) {
             let wanted = &deployment["spec"]["selector"]["matchLabels"];
             assert_eq!(
                 chosen(&objects, wanted),
@@ -138,7 +143,7 @@ fn what_is_named_exists() {
             assert!(names.contains(&wanted), "{lot}: {} names {wanted}", name(by));
         };
         let text = |value: &Value| value.as_str().unwrap().to_owned();
-        for deployment in of_kind(&objects, "Deployment") {
+        for deployment in parts(&objects) {
             let pod = &deployment["spec"]["template"]["spec"];
             let namespace = text(&deployment["metadata"]["namespace"]);
             has(format!("ServiceAccount {namespace}/{}", text(&pod["serviceAccountName"])), deployment);

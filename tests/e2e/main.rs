@@ -8,6 +8,7 @@ mod admission;
 mod audit;
 mod claims;
 mod companions;
+mod companions_first;
 mod console;
 mod control_plane;
 mod devices;

@@ -26,6 +26,7 @@ pub mod openmetrics;
 pub mod outrigger;
 pub mod page;
 pub mod pki;
+pub mod plugin;
 pub mod report;
 pub mod reviews;
 pub mod role;

@@ -11,6 +11,10 @@ use crate::caches::Caches;
 use crate::machines::{GuestOutcome, Reservation};
 use crate::review::Request;
 
+/// HTTP status of the refusal of an object that contradicts what it is admitted for: no later attempt can succeed. Endpoints that
+/// advise refuse with no other.
+pub const CONTRADICTION: u16 = 422;
+
 /// Settings of admission, which an administrator makes.
 #[derive(Debug, Clone)]
 pub struct Settings {

@@ -1,29 +1,49 @@
-//! Readiness gates of a tenant's Pods ([`outrigger_core::gate`]), which the agent adds in the tenant's cluster.
+//! Readiness gates and claims of a tenant's Pods ([`outrigger_core::gate`]), which the agent adds in the tenant's cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use json_patch::Patch;
 use outrigger_api::pod::Pod;
 use outrigger_core::gate;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::keys;
-use outrigger_core::rule::{POD, Rule};
+use outrigger_core::rule::{Ordering, POD, Rule};
 use outrigger_core::texts::Texts;
 use outrigger_core::workload::{Orchestrator, Workload};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::decision::{Admission, CacheStale, Context, Decision, Refusal};
+use crate::decision::{Admission, CONTRADICTION, CacheStale, Context, Decision, Refusal};
 use crate::provenance::{self, Origin};
 use crate::review::Request;
 
 /// What the agent knows of its cluster.
 #[derive(Debug, Default)]
 pub struct GateRules {
-    /// The rules with the ordering `BeforeReady`. Their terms alone are read.
+    /// The rules by which workloads wait: with the ordering `BeforeReady` or `BeforeStart`. Of each its terms and its ordering are read.
     pub rules: Vec<Arc<Rule>>,
     /// The namespaces whose Pods are workloads; `None` for all. The condition of a gate in another namespace would never be set.
     pub namespaces: Option<BTreeSet<String>>,
+    /// The namespaces aren't known yet, so none is covered.
+    pub namespaces_unknown: bool,
+    /// Whether claims are added by which Pods wait before they start; otherwise why not.
+    pub claims: Claims,
+}
+
+/// Whether claims are added by which Pods wait before they start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claims {
+    /// They are.
+    Added,
+    /// They aren't, for this reason.
+    Missing(&'static str),
+}
+
+impl Default for Claims {
+    fn default() -> Self {
+        Self::Missing("this cluster's agent adds no claims")
+    }
 }
 
 impl GateRules {
@@ -32,42 +52,115 @@ impl GateRules {
     }
 }
 
-/// Decides about a new Pod: it gets the gate if a rule with an ordering matches it, or could match it later.
+/// What is asked for all Pods of a namespace by its labels.
+#[derive(Debug, Clone, Copy)]
+struct Asks {
+    /// All get what rules of the platform may need.
+    all: bool,
+    /// No Pod is created that should wait before it starts and can't.
+    required: bool,
+}
+
+/// Decides about a new Pod: it gets the gate, and the claim, if a rule with such an ordering matches it, or could match it later.
 pub(crate) fn gate_matching(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
-    gate(cx, request, |gates, request| {
-        if gates.rules.is_empty() {
-            return None;
-        }
-        let workload = workload(request)?;
-        let unknown = gate::unknown(&workload);
-        let rule = gates.rules.iter().find(|rule| rule.could_match(&workload, &unknown))?;
-        let origin = Origin::object("WorkloadRule", rule.name().as_str());
-        Some(origin.of_generation(rule.generation()).to_string())
-    })
+    order(cx, request, Asks { all: false, required: false })
 }
 
 /// Decides about a new Pod of a namespace all of whose Pods get the gate.
 pub(crate) fn gate_all(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
-    gate(cx, request, |_, request| Some(Origin::object("Namespace", &request.namespace).to_string()))
+    order(cx, request, Asks { all: true, required: false })
 }
 
-/// `reason`: why the Pod waits, for audit; `None` if it doesn't.
-fn gate(
-    cx: Context<'_>,
-    request: &Request,
-    reason: impl FnOnce(&GateRules, &Request) -> Option<String>,
-) -> Result<Admission, Refusal> {
+/// Decides about a new Pod of a namespace that requires claims where a rule asks for them.
+pub(crate) fn hold_matching(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
+    order(cx, request, Asks { all: false, required: true })
+}
+
+/// Decides about a new Pod of a namespace all of whose Pods get gate and claim.
+pub(crate) fn hold_all(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
+    order(cx, request, Asks { all: true, required: true })
+}
+
+fn order(cx: Context<'_>, request: &Request, asks: Asks) -> Result<Admission, Refusal> {
     if request.operation != "CREATE" || !request.sub_resource.is_empty() || is_mirror(&request.object) {
         return Ok(Decision::allow().into());
     }
     let gates = cx.caches.gates();
     let gates =
         gates.ok_or_else(|| CacheStale("the rules of this cluster have not been listed yet".to_owned()))?;
-    let reason = if gates.covers(&request.namespace) { reason(&gates, request) } else { None };
-    let Some(reason) = reason else { return Ok(Decision::allow().into()) };
-    let patch = gate::patch(&request.object);
-    let audit = if patch.0.is_empty() { Vec::new() } else { vec![(provenance::GATE, reason)] };
+    if asks.required && gates.namespaces_unknown {
+        let why = "it is not known yet whether the Pods of this namespace have companions";
+        return Err(CacheStale(why.to_owned()).into());
+    }
+    if !gates.covers(&request.namespace) {
+        return Ok(Decision::allow().into());
+    }
+    let Reasons { gate, claim } = Reasons::of(&gates, request, asks);
+    let claim = match (claim, gates.claims) {
+        (Some(claim), Claims::Missing(why)) if asks.required => {
+            return Ok(cannot_wait(why).decided_by(|| claim).into());
+        }
+        (_, Claims::Missing(_)) => None,
+        (claim, Claims::Added) => claim,
+    };
+    let (mut patch, mut audit) = (Patch(Vec::new()), Vec::new());
+    let mut add = |more: Patch, key, reason| {
+        if !more.0.is_empty() {
+            audit.push((key, reason));
+            patch.0.extend(more.0);
+        }
+    };
+    if let Some(reason) = gate {
+        add(gate::patch(&request.object), provenance::GATE, reason);
+    }
+    if let Some(reason) = claim {
+        match gate::claim_patch(&request.object) {
+            Ok(more) => add(more, provenance::CLAIM, reason),
+            Err(error) => {
+                let denied = Decision::deny_fields(CONTRADICTION, &[error]).decided_by(|| reason);
+                return Ok(denied.into());
+            }
+        }
+    }
     Ok(Decision::Allow { patch, warnings: Vec::new(), audit }.into())
+}
+
+/// Refuses a Pod of a namespace that requires what this cluster lacks.
+fn cannot_wait(why: &str) -> Decision {
+    let (label, value) = (keys::COMPANIONS_FIRST_NAMESPACE, keys::REQUIRED);
+    Decision::deny(
+        403,
+        format!(
+            "metadata.namespace: its label {label} is {value:?}, so this Pod has to wait for its companions before it starts, and \
+             {why}; enable the agent's setting companionsFirst, or remove the label"
+        ),
+    )
+}
+
+/// Why a Pod gets the gate and the claim, for audit; `None` if it doesn't.
+#[derive(Debug)]
+struct Reasons {
+    gate: Option<String>,
+    claim: Option<String>,
+}
+
+impl Reasons {
+    fn of(gates: &GateRules, request: &Request, asks: Asks) -> Self {
+        let namespace = || Origin::object("Namespace", &request.namespace).to_string();
+        let workload = if gates.rules.is_empty() { None } else { workload(request) };
+        let rule = |is: fn(Ordering) -> bool| {
+            let workload = workload.as_ref()?;
+            let unknown = gate::unknown(workload);
+            let mut rules = gates.rules.iter().filter(|rule| is(rule.ordering()));
+            let rule = rules.find(|rule| rule.could_match(workload, &unknown))?;
+            let origin = Origin::object("WorkloadRule", rule.name().as_str());
+            Some(origin.of_generation(rule.generation()).to_string())
+        };
+        Self {
+            gate: if asks.all { Some(namespace()) } else { rule(Ordering::gates) },
+            claim: if asks.all && asks.required { Some(namespace()) } else { rule(Ordering::holds) },
+        }
+    }
 }
 
 /// The mirror of a static Pod: its kubelet reads the gates of the static Pod only.
@@ -95,120 +188,4 @@ fn workload(request: &Request) -> Option<Workload> {
 }
 
 #[cfg(test)]
-mod tests {
-    use outrigger_core::ids::RuleName;
-    use outrigger_core::rule::{ExpressionSpec, Operator, Ordering, RuleSpec};
-    use serde_json::json;
-
-    use super::*;
-    use crate::caches::Caches;
-    use crate::tests::{decide, patched, request_for};
-
-    fn rule(expressions: &[(&str, &str)]) -> Rule {
-        let expression = |(key, value): &(&str, &str)| ExpressionSpec::new(key, Operator::In, &[value]);
-        let spec = RuleSpec {
-            terms: vec![expressions.iter().map(expression).collect()],
-            ordering: Ordering::BeforeReady,
-            ..RuleSpec::new(RuleName::new("r").unwrap())
-        };
-        Rule::compile(spec).unwrap()
-    }
-
-    fn caches(rules: Vec<Rule>, namespaces: Option<&[&str]>) -> Caches {
-        let namespaces = namespaces.map(|names| names.iter().map(ToString::to_string).collect());
-        let rules = rules.into_iter().map(Arc::new).collect();
-        let caches = Caches::default();
-        caches.set_gates(Arc::new(GateRules { rules, namespaces }));
-        caches
-    }
-
-    fn pod(change: Value) -> Value {
-        let mut pod = json!({"metadata": {"generateName": "web-", "labels": {"app": "web"}},
-            "spec": {"containers": [{"name": "c"}]}});
-        json_patch::merge(&mut pod, &change);
-        pod
-    }
-
-    /// The gates of the Pod as it is admitted.
-    fn gates_of(path: &str, caches: &Caches, pod: &Value) -> Value {
-        let mut request = request_for("Pod", "shop", pod, &Value::Null);
-        patched(decide(path, caches, &mut request).unwrap(), pod).unwrap()["spec"]["readinessGates"].clone()
-    }
-
-    const APP: &str = ".state.extra.labels.app";
-
-    #[test]
-    fn pods_that_could_match_get_the_gate() {
-        let gate = json!([{"conditionType": keys::COMPANIONS_GATE}]);
-        let on_host = json!({"spec": {"nodeName": "host-a"}});
-        for (rule, change, expected) in [
-            (rule(&[(APP, "web")]), json!({}), true),
-            (rule(&[(APP, "db")]), json!({}), false),
-            (rule(&[(".metadata.resourceNamespace", "shop")]), json!({}), true),
-            (rule(&[(".metadata.resourceNamespace", "other")]), json!({}), false),
-            // What nobody knows yet.
-            (rule(&[(APP, "web"), (".state.nodeName", "host-b")]), json!({}), true),
-            (rule(&[(APP, "web"), (".state.nodeName", "host-b")]), on_host, false),
-            (rule(&[(".metadata.id", "1234")]), json!({}), true),
-            (rule(&[(".metadata.resourceName", "web-0")]), json!({}), true),
-            (rule(&[(".metadata.resourceName", "web-0")]), json!({"metadata": {"name": "web-1"}}), false),
-        ] {
-            let found = gates_of("/gate/pods", &caches(vec![rule], None), &pod(change.clone()));
-            assert_eq!(found, if expected { gate.clone() } else { Value::Null }, "{change}");
-        }
-    }
-
-    #[test]
-    fn audit_names_the_rule_or_the_namespace_once() {
-        let caches = caches(vec![rule(&[(APP, "db")]), rule(&[(APP, "web")])], None);
-        let audit = |path: &str, pod: &Value| {
-            let mut request = request_for("Pod", "shop", pod, &Value::Null);
-            match decide(path, &caches, &mut request) {
-                Ok(Decision::Allow { audit, .. }) => audit,
-                other => panic!("{other:?}"),
-            }
-        };
-        let told = |value: &str| vec![("gate", value.to_owned())];
-        assert_eq!(audit("/gate/pods", &pod(json!({}))), told("kind=WorkloadRule name=r generation=1"));
-        assert_eq!(audit("/gate/all-pods", &pod(json!({}))), told("kind=Namespace name=shop"));
-        // Nothing is changed: it has the gate already, or no rule matches.
-        let gated = pod(json!({"spec": {"readinessGates": [{"conditionType": keys::COMPANIONS_GATE}]}}));
-        assert_eq!(audit("/gate/pods", &gated), []);
-        assert_eq!(audit("/gate/pods", &pod(json!({"metadata": {"labels": {"app": "x"}}}))), []);
-    }
-
-    #[test]
-    fn without_rules_only_labelled_namespaces_have_gates() {
-        let caches = caches(Vec::new(), None);
-        assert_eq!(gates_of("/gate/pods", &caches, &pod(json!({}))), Value::Null);
-        let all = gates_of("/gate/all-pods", &caches, &pod(json!({})));
-        assert_eq!(all, json!([{"conditionType": keys::COMPANIONS_GATE}]));
-    }
-
-    #[test]
-    fn a_pod_that_is_no_workload_gets_no_gate() {
-        let elsewhere = caches(vec![rule(&[(APP, "web")])], Some(&["other"]));
-        let here = caches(vec![rule(&[(APP, "web")])], Some(&["other", "shop"]));
-        let mirror = pod(json!({"metadata": {"annotations": {keys::MIRROR_POD: "x"}}}));
-        for path in ["/gate/pods", "/gate/all-pods"] {
-            assert_eq!(gates_of(path, &elsewhere, &pod(json!({}))), Value::Null, "{path}");
-            assert_eq!(gates_of(path, &here, &mirror), Value::Null, "{path}");
-            assert!(gates_of(path, &here, &pod(json!({}))).is_array(), "{path}");
-        }
-    }
-
-    #[test]
-    fn before_the_rules_are_listed_the_request_waits() {
-        let mut request = request_for("Pod", "shop", &pod(json!({})), &Value::Null);
-        let stale = decide("/gate/pods", &Caches::default(), &mut request).unwrap_err();
-        assert!(stale.to_string().contains("have not been listed yet"), "{stale}");
-    }
-
-    #[test]
-    fn an_update_changes_nothing() {
-        let caches = caches(vec![rule(&[(APP, "web")])], None);
-        let pod = pod(json!({}));
-        let mut request = request_for("Pod", "shop", &pod, &pod);
-        assert_eq!(patched(decide("/gate/pods", &caches, &mut request).unwrap(), &pod).unwrap(), pod);
-    }
-}
+mod tests;

@@ -26,7 +26,7 @@ mod rules;
 mod tenants;
 pub mod webhooks;
 
-pub use decision::{Admission, CacheStale, Context, Decision, Settings, StepObserver};
+pub use decision::{Admission, CONTRADICTION, CacheStale, Context, Decision, Settings, StepObserver};
 pub use machines::{GuestOutcome, Reservation};
 
 #[cfg(test)]

@@ -22,6 +22,9 @@ pub const VALIDATION: &str = "validation";
 /// The key of the readiness gate of a Pod in a tenant's cluster.
 pub const GATE: &str = "gate";
 
+/// The key of the claim by which a Pod in a tenant's cluster waits before it starts.
+pub const CLAIM: &str = "companions-first";
+
 /// The key of a refusal.
 pub const DENIED: &str = "denied";
 
@@ -33,6 +36,10 @@ pub const KEYS: &[(&str, &str)] = &[
     ("isolation", "the Tenant to whose DPUs the Pod is restricted"),
     ("claims", "the rule whose device claims the companion got"),
     (GATE, "the rule for whose companion the Pod waits, or the Namespace whose label asks for the gate"),
+    (
+        CLAIM,
+        "the rule for whose companion the Pod waits before it starts, or the Namespace whose labels ask for the claim",
+    ),
     ("companion-again", "the same in a second call, after another webhook had changed the Pod"),
     ("claims-again", "the same in a second call, after another webhook had changed the Pod"),
     (DENIED, "the request was refused: code, step, what decided, and paths of fields"),

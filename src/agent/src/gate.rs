@@ -13,16 +13,17 @@ use clap::Args;
 use kube::{Resource, ResourceExt};
 use outrigger_admission::Settings;
 use outrigger_admission::caches::Caches;
-use outrigger_admission::gates::GateRules;
+use outrigger_admission::gates::{Claims, GateRules};
 use outrigger_admission::webhooks::gate_endpoints;
 use outrigger_api::WorkloadRule;
 use outrigger_core::keys;
 use outrigger_core::rule::{Ordering, Rule};
 use outrigger_runtime::Process;
 use outrigger_runtime::bind::Bind;
+use outrigger_runtime::expiry::Expiry;
 use outrigger_runtime::self_signed::{self, BundleTarget, Component};
 use outrigger_runtime::serve::Server;
-use outrigger_runtime::tls::ServerTlsArgs;
+use outrigger_runtime::tls::{ServerTls, ServerTlsArgs};
 use outrigger_webhook::budget::Budget;
 use outrigger_webhook::ledger::Ledgers;
 use outrigger_webhook::metrics::Metrics;
@@ -32,6 +33,7 @@ use tracing::warn;
 
 use crate::companions::Board;
 use crate::context::Context;
+use crate::first::Publishing;
 use crate::namespaces::Scope;
 use crate::pod_watches::changed;
 use crate::rules::RuleStore;
@@ -47,8 +49,8 @@ const SCOPE_PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GateArgs {
     /// Address of the HTTPS port that this cluster's API server calls for new Pods, :PORT or IP:PORT, to add the readiness gate
-    /// to those that wait for their companions. Without it rules with the ordering BeforeReady are not enforced, and the log,
-    /// an Event and the metric outrigger_agent_ordered_rules say so.
+    /// to those that wait for their companions. Without it rules with the ordering BeforeReady or BeforeStart are not enforced,
+    /// and the log, an Event and the metric outrigger_agent_ordered_rules say so.
     #[arg(long, env = "OUTRIGGER_GATE_ADDRESS", value_name = "ADDRESS")]
     pub(crate) gate_address: Option<Bind>,
 
@@ -56,19 +58,25 @@ pub(crate) struct GateArgs {
     pub(crate) tls: ServerTlsArgs,
 }
 
+/// The configuration by which the API server calls the gate.
+const CONFIGURATION: BundleTarget = BundleTarget::Webhooks {
+    kind: "MutatingWebhookConfiguration",
+    name: keys::GATE_CONFIGURATION,
+    entries: ".outrigger.dev",
+};
+
 /// Where the agent publishes a certificate that it signs itself.
-const SELF_SIGNED: Component = Component {
-    service: keys::AGENT,
-    secret: keys::AGENT_SELF_SIGNED,
-    bundle_targets: &[BundleTarget::Webhooks {
-        kind: "MutatingWebhookConfiguration",
-        name: keys::GATE_CONFIGURATION,
-        entries: ".outrigger.dev",
-    }],
+const SELF_SIGNED: Component =
+    Component { service: keys::AGENT, secret: keys::AGENT_SELF_SIGNED, bundle_targets: &[CONFIGURATION] };
+
+/// The same where hosts call it.
+const SELF_SIGNED_FOR_HOSTS: Component = Component {
+    bundle_targets: &[CONFIGURATION, BundleTarget::ConfigMap { name: keys::AGENT_CA_CONFIG_MAP }],
+    ..SELF_SIGNED
 };
 
 /// The webhook without its port.
-pub struct Gate {
+pub(crate) struct Gate {
     service: AdmissionService,
 }
 
@@ -93,27 +101,36 @@ impl Gate {
         (Self { service }, caches)
     }
 
-    /// Serves the webhook if the settings say so.
-    pub(crate) fn serve(
-        self,
-        process: &mut Process,
-        client: &kube::Client,
-        args: &GateArgs,
-    ) -> anyhow::Result<()> {
-        let Some(address) = &args.gate_address else { return Ok(()) };
-        let Some(tls) = args.tls.load()? else {
-            bail!(
-                "--gate-address needs --tls-cert-file and --tls-key-file, or --tls self-signed: the API server calls webhooks \
-                 by HTTPS only"
-            );
-        };
-        tls.register(&mut process.registry, &process.readiness);
-        process.spawn("certificate files", tls.clone().follow());
-        self_signed::start(process, client, &args.tls.self_signed, SELF_SIGNED, tls.clone());
+    /// Serves the webhook.
+    pub(crate) fn serve(self, process: &Process, address: &Bind, tls: Arc<ServerTls>) -> anyhow::Result<()> {
         let listener = address.listen().context("--gate-address")?;
         let server = Server::new("gate", listener).tls(tls).limits(outrigger_webhook::limits(CONNECTIONS));
         process.serve(server, self.service.router_of(gate_endpoints()));
         Ok(())
+    }
+}
+
+impl GateArgs {
+    /// The certificate of the agent's ports. `own`: the one that it has as a client of the manager. `hosts`: the plugin on hosts has to
+    /// trust it too.
+    pub(crate) fn certificate(
+        &self,
+        process: &mut Process,
+        client: &kube::Client,
+        own: Option<&Expiry>,
+        hosts: bool,
+    ) -> anyhow::Result<Arc<ServerTls>> {
+        let Some(tls) = self.tls.load()? else {
+            bail!(
+                "--gate-address and --host-address need --tls-cert-file and --tls-key-file, or --tls self-signed: their callers \
+                 use HTTPS only"
+            );
+        };
+        tls.register_with(own, &mut process.registry, &process.readiness);
+        process.spawn("certificate files", tls.clone().follow());
+        let component = if hosts { SELF_SIGNED_FOR_HOSTS } else { SELF_SIGNED };
+        self_signed::start(process, client, &self.tls.self_signed, component, tls.clone());
+        Ok(tls)
     }
 }
 
@@ -128,6 +145,53 @@ pub(crate) struct Follower {
     pub(crate) board: Arc<Board>,
     /// Whether the gate is served.
     pub(crate) served: bool,
+    /// Whether Pods can claim devices.
+    pub(crate) devices: watch::Receiver<Publishing>,
+}
+
+/// What of an ordering the agent enforces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Enforces {
+    /// It adds readiness gates.
+    pub(crate) gates: bool,
+    /// Whether Pods can claim devices by which they wait before they start.
+    pub(crate) devices: Publishing,
+}
+
+impl Enforces {
+    /// Whether claims are added. A Pod that claims a device that can't be published isn't scheduled, and so doesn't start too early.
+    fn claims(self) -> Claims {
+        match self.devices {
+            Publishing::Off => Claims::Missing("this cluster's agent adds no claims"),
+            Publishing::Unsupported => Claims::Missing("this cluster doesn't have resource.k8s.io/v1"),
+            Publishing::Forbidden | Publishing::Working => Claims::Added,
+        }
+    }
+
+    /// Returns why Pods don't wait for their companions as an ordering says, with the remedy; `None` if they do.
+    fn lacks(self, ordering: Ordering) -> Option<&'static str> {
+        if ordering.gates() && !self.gates {
+            return Some(
+                "this cluster's agent adds no readiness gates, so Pods don't wait for their companions; enable the agent's gate",
+            );
+        }
+        match self.devices {
+            _ if !ordering.holds() => None,
+            Publishing::Off => Some(
+                "this cluster's agent adds no claims, so Pods start before their companions and are only not Ready before; enable \
+                 the agent's setting companionsFirst",
+            ),
+            Publishing::Unsupported => Some(
+                "this cluster doesn't have resource.k8s.io/v1, so Pods start before their companions and are only not Ready before; \
+                 upgrade it to Kubernetes 1.34 or later",
+            ),
+            Publishing::Forbidden => Some(
+                "this cluster's agent may not publish devices, so Pods that claim them aren't scheduled; grant it the role \
+                 outrigger-agent-companions-first",
+            ),
+            Publishing::Working => None,
+        }
+    }
 }
 
 impl Follower {
@@ -135,33 +199,45 @@ impl Follower {
     pub(crate) async fn run(self, store: Option<Arc<RuleStore>>, mut scope: watch::Receiver<Option<Scope>>) {
         let mut changes = store.as_ref().map_or_else(|| watch::channel(()).1, |store| store.changes());
         let _ = tokio::time::timeout(SCOPE_PATIENCE, scope.wait_for(Option::is_some)).await;
+        let mut devices = self.devices.clone();
         let mut ordered = Ordered::new();
+        let mut enforced_before = None;
         loop {
-            let namespaces = namespaces(scope.borrow_and_update().as_ref());
-            let rules = store.as_ref().map(|store| store.all()).unwrap_or_default();
-            let added = update(&mut ordered, &rules);
+            let enforces = Enforces { gates: self.served, devices: *devices.borrow_and_update() };
+            let namespaces_unknown = scope.borrow_and_update().is_none();
+            let namespaces = namespaces(scope.borrow().as_ref());
+            let all = store.as_ref().map(|store| store.all()).unwrap_or_default();
+            let added = update(&mut ordered, &all);
             let rules: Vec<Arc<Rule>> = ordered.values().map(|(_, _, rule)| rule.clone()).collect();
             self.board.expect(rules.clone());
-            self.caches.set_gates(Arc::new(GateRules { rules, namespaces }));
+            let held = rules.iter().filter(|rule| rule.ordering().holds()).count();
+            let claims = enforces.claims();
+            self.caches.set_gates(Arc::new(GateRules { rules, namespaces, namespaces_unknown, claims }));
             self.context.metrics.ordered_rules(self.served, ordered.len());
-            if !self.served {
-                self.report(&added).await;
+            self.context.metrics.held_rules(enforces.devices == Publishing::Working, held);
+            if enforced_before.replace(enforces) == Some(enforces) {
+                self.report(enforces, &added).await;
+            } else {
+                let valid = all.into_iter().filter(|rule| ordered.contains_key(&rule.name_any()));
+                self.report(enforces, &valid.collect::<Vec<_>>()).await;
             }
             tokio::select! {
                 () = changed(&mut changes) => {}
                 () = changed(&mut scope) => {}
+                () = changed(&mut devices) => {}
             }
         }
     }
 
     /// Says of rules whose workloads don't wait for their companions why that is so.
-    async fn report(&self, rules: &[Arc<WorkloadRule>]) {
+    async fn report(&self, enforces: Enforces, rules: &[Arc<WorkloadRule>]) {
         for rule in rules {
-            warn!(rule = %rule.name_any(), "Pods don't wait for their companions; set --gate-address");
-            let text = "spec.ordering: is BeforeReady, but this cluster's agent adds no readiness gates, so Pods don't wait for \
-                        their companions; enable the agent's gate";
+            let ordering = rule.spec.ordering.parse().unwrap_or_default();
+            let Some(why) = enforces.lacks(ordering) else { continue };
+            warn!(rule = %rule.name_any(), ordering = ordering.as_str(), why, "an ordering is not enforced");
+            let text = format!("spec.ordering: is {}, but {why}", ordering.as_str());
             let about = rule.object_ref(&());
-            self.context.events.publish(true, "OrderingNotEnforced", "ReadOrdering", text, &about).await;
+            self.context.events.publish(true, "OrderingNotEnforced", "ReadOrdering", &text, &about).await;
         }
     }
 }
@@ -174,13 +250,13 @@ fn namespaces(scope: Option<&Scope>) -> Option<BTreeSet<String>> {
     }
 }
 
-/// Takes in the rules with an ordering, and returns those that are new. A rule that is unchanged isn't compiled again. A rule that
+/// Takes in the rules with an ordering, and returns those that are new or have another ordering than before. A rule that is unchanged isn't compiled again. A rule that
 /// is invalid has no companions, nor has a rule that is being deleted.
 fn update(ordered: &mut Ordered, rules: &[Arc<WorkloadRule>]) -> Vec<Arc<WorkloadRule>> {
     let before = std::mem::take(ordered);
     let mut added = Vec::new();
     for rule in rules {
-        let waits = rule.spec.ordering == Ordering::BeforeReady.as_str();
+        let waits = rule.spec.ordering.parse().is_ok_and(Ordering::gates);
         if !waits || rule.metadata.deletion_timestamp.is_some() {
             continue;
         }
@@ -193,7 +269,7 @@ fn update(ordered: &mut Ordered, rules: &[Arc<WorkloadRule>]) -> Vec<Arc<Workloa
                 Err(_) => continue,
             },
         };
-        if known.is_none() {
+        if known.is_none_or(|(_, _, before)| before.ordering() != compiled.ordering()) {
             added.push(rule.clone());
         }
         ordered.insert(name, (uid, generation, compiled));
@@ -230,9 +306,37 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &ordered["a"].2), "it isn't compiled again");
         let rules = [rule("a", 2, "BeforeReady"), rule("b", 2, "BeforeReady")];
         assert_eq!(names(&update(&mut ordered, &rules)), ["b"]);
+        let rules = [rule("a", 3, "BeforeStart"), rule("b", 2, "BeforeReady")];
+        assert_eq!(names(&update(&mut ordered, &rules)), ["a"], "another ordering may not be enforced");
         assert_eq!(ordered.len(), 2);
         assert_eq!(names(&update(&mut ordered, &[])), [""; 0]);
         assert!(ordered.is_empty());
+    }
+
+    #[test]
+    fn an_ordering_that_is_not_enforced_says_what_to_enable() {
+        use Publishing::{Forbidden, Off, Unsupported, Working};
+        for (gates, devices, ordering, remedy) in [
+            (false, Off, Ordering::Parallel, None),
+            (false, Off, Ordering::BeforeReady, Some("enable the agent's gate")),
+            (false, Working, Ordering::BeforeStart, Some("enable the agent's gate")),
+            (true, Off, Ordering::BeforeReady, None),
+            (true, Off, Ordering::BeforeStart, Some("enable the agent's setting companionsFirst")),
+            (true, Unsupported, Ordering::BeforeStart, Some("upgrade it to Kubernetes 1.34 or later")),
+            (true, Forbidden, Ordering::BeforeStart, Some("the role outrigger-agent-companions-first")),
+            (true, Working, Ordering::BeforeStart, None),
+        ] {
+            let enforces = Enforces { gates, devices };
+            let starts = matches!(devices, Off | Unsupported);
+            assert_eq!(
+                enforces.claims() != Claims::Added,
+                starts,
+                "a Pod that isn't scheduled doesn't start"
+            );
+            let found = enforces.lacks(ordering);
+            assert_eq!(found.is_some(), remedy.is_some(), "{found:?}");
+            assert!(found.unwrap_or_default().ends_with(remedy.unwrap_or_default()), "{found:?}");
+        }
     }
 
     #[test]

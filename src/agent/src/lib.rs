@@ -3,7 +3,8 @@
 //! **In**: watches of the Pods of the configured namespaces and of the tenant's rules; a stream from the manager, of how
 //! companions are. **Out**: a workload stream to the manager, with all workloads first and then each change; the rules in the
 //! infrastructure cluster, and their status in the tenant's cluster ([`rules`]); conditions and Events of Pods, of their
-//! companions (`companions`); and, where the tenant wants it, a condition and a taint of its Nodes (`nodes`). **Callers**: `outrigger agent`, and the tests.
+//! companions (`companions`); and, where the tenant wants it, a condition and a taint of its Nodes (`nodes`), and devices for Pods
+//! that don't start before their companions (`first`). **Callers**: `outrigger agent`, and the tests.
 //!
 //! The stream is level-based and not acknowledged. After an interruption the agent reconnects with exponential backoff
 //! and sends all workloads again.
@@ -15,7 +16,9 @@ mod bucket;
 mod companions;
 pub mod connect;
 mod context;
+mod first;
 mod gate;
+pub mod host;
 mod metrics;
 mod namespaces;
 mod nodes;
@@ -49,10 +52,11 @@ use crate::annotations::{Pattern, Selection};
 use crate::companions::{Board, Follower, Link, Writer};
 use crate::connect::Connector;
 use crate::context::Context;
-pub use crate::gate::Gate;
+use crate::first::{Devices, Publishing};
+use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::namespaces::{CONFIG_MAP, Scope};
-use crate::nodes::Hosts;
+use crate::nodes::{HostListener, Hosts};
 use crate::rules::{RuleStore, Syncer};
 use crate::sender::Sender;
 pub use crate::settings::AgentArgs;
@@ -66,22 +70,56 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     args.check()?;
     let mut process = Process::new(keys::AGENT, args.process.clone())?;
     let client = args.cluster.client().await?;
-    if let Some(file) = args.client_cert_file.clone() {
+    let own = args.client_cert_file.clone().map(|file| {
         let expiry = Arc::new(Expiry::new("client"));
-        expiry::register(&[&expiry], &mut process.registry, &process.readiness);
-        process.spawn("client certificate", expiry::follow(file, expiry));
-    }
+        process.spawn("client certificate", expiry::follow(file, expiry.clone()));
+        expiry
+    });
     let identity = args.client_cert_file.clone().zip(args.client_key_file.clone());
     let tls = ClientTls { ca: args.ca_file.clone().unwrap_or_default(), identity };
     let connector = Connector::to(args.manager_address.clone(), tls, args.server_name.clone());
-    let gate = args.gate.clone();
-    let assembled = assemble(&mut process, args, client.clone(), connector)?;
-    assembled.serve(&mut process, &client, &gate)?;
+    let (gate, host) = (args.gate.clone(), args.host.clone());
+    let ports = assemble(&mut process, args, client.clone(), connector)?;
+    ports.serve(&mut process, &client, own.as_deref(), &gate, &host)?;
     process.run().await
 }
 
+/// What the agent serves, without its ports.
+pub struct Ports {
+    gate: Gate,
+    hosts: host::Hosts,
+}
+
+impl Ports {
+    /// Serves what the settings ask for. Both ports have the same certificate. `own`: that of the agent as a client.
+    fn serve(
+        self,
+        process: &mut Process,
+        client: &Client,
+        own: Option<&Expiry>,
+        gate: &gate::GateArgs,
+        host: &host::HostArgs,
+    ) -> anyhow::Result<()> {
+        if gate.gate_address.is_none() && host.host_address.is_none() {
+            let own: Vec<&Expiry> = own.into_iter().collect();
+            if !own.is_empty() {
+                expiry::register(&own, &mut process.registry, &process.readiness);
+            }
+            return Ok(());
+        }
+        let tls = gate.certificate(process, client, own, host.host_address.is_some())?;
+        if let Some(address) = &gate.gate_address {
+            self.gate.serve(process, address, tls.clone())?;
+        }
+        if let Some(address) = &host.host_address {
+            self.hosts.serve(process, address, tls)?;
+        }
+        Ok(())
+    }
+}
+
 /// Starts an agent except for its files: watches, the synchronization of rules, and the stream, over connections that the
-/// connector opens. Returns its webhook, which the caller may serve.
+/// connector opens. Returns what it serves, which the caller may do.
 ///
 /// # Errors
 /// If options are invalid.
@@ -90,7 +128,7 @@ pub fn assemble(
     args: AgentArgs,
     client: Client,
     connector: Connector,
-) -> anyhow::Result<Gate> {
+) -> anyhow::Result<Ports> {
     let scope = settings::scope(&args.namespaces, &args.rules_namespace)?;
     let allowed = settings::allowed_annotations(&args.send_annotations)?;
     let context = Arc::new(Context {
@@ -110,19 +148,19 @@ pub fn assemble(
     ));
     let store = Arc::new(WorkloadStore::new(board.clone()));
     report(process, &store, &board, &context.metrics);
-    let hosts = hosts(process, &context, &args);
-    tell_companions(process, &context, &store, &board, hosts);
-
     let rules = watch_rules(process, &context, &args.rules_namespace);
     let selection = selection(process, &context, rules.as_ref(), allowed);
     let scope = match scope {
         Some(scope) => watch::channel(Some(scope)).1,
         None => configured(process, &context, &args.rules_namespace),
     };
+    let (hosts, devices) = hosts(process, &context, &args, &scope);
+    tell_companions(process, &context, &store, &board, hosts);
     let listed = process.readiness.wait_for("pods");
     let (gate, caches) = Gate::new(process, &context);
+    let hosts = host::Hosts::new(process, &context, board.clone(), &args.host.host_namespace);
     let served = args.gate.gate_address.is_some();
-    let follower = gate::Follower { context: context.clone(), caches, board, served };
+    let follower = gate::Follower { context: context.clone(), caches, board, served, devices };
     follow_gates(process, follower, rules.as_ref(), scope.clone());
     process.spawn("pods", pod_watches::pods(context.clone(), store.clone(), scope, selection, listed));
     if let Some(WatchedRules { store: rules, listed }) = rules {
@@ -144,7 +182,7 @@ pub fn assemble(
     }
     let connected = process.readiness.wait_for("manager");
     process.drained(Sender { context, store }.run(process.readiness.clone(), connected));
-    Ok(gate)
+    Ok(Ports { gate, hosts })
 }
 
 /// Keeps what decides about readiness gates up to date.
@@ -201,14 +239,33 @@ fn selection(
     receiver
 }
 
-/// Starts to write to Nodes what the manager tells of their DPUs, if the tenant wants that.
-fn hosts(process: &Process, context: &Arc<Context>, args: &AgentArgs) -> Option<Arc<Hosts>> {
-    if !args.node_conditions {
-        return None;
+/// Starts to write to Nodes what the manager tells of their DPUs, and to publish devices for them, if the tenant wants that. Returns
+/// who has to learn of hosts, and whether devices are published.
+fn hosts(
+    process: &Process,
+    context: &Arc<Context>,
+    args: &AgentArgs,
+    scope: &watch::Receiver<Option<Scope>>,
+) -> (Vec<Arc<dyn HostListener>>, watch::Receiver<Publishing>) {
+    let clock = context.environment.clock;
+    let hosts = args.node_conditions.then(|| Arc::new(Hosts::new(clock, args.node_taints)));
+    let foreign = || process.readiness.warning("claim templates");
+    let devices = args.companions_first.then(|| Arc::new(Devices::new(clock, foreign())));
+    let mut listeners: Vec<Arc<dyn HostListener>> = Vec::new();
+    listeners.extend(hosts.clone().map(|hosts| hosts as Arc<dyn HostListener>));
+    listeners.extend(devices.clone().map(|devices| devices as Arc<dyn HostListener>));
+    let mut publishing = watch::channel(Publishing::Off).1;
+    if !listeners.is_empty() {
+        let (feed, listed) = nodes::watch(process, context, listeners.clone());
+        if let Some(hosts) = &hosts {
+            nodes::start(process, context, hosts, feed);
+        }
+        if let Some(devices) = &devices {
+            publishing = devices.publishing();
+            first::start(process, context, devices, listed, scope.clone());
+        }
     }
-    let hosts = Arc::new(Hosts::new(context.environment.clock, args.node_taints));
-    nodes::start(process, context, &hosts);
-    Some(hosts)
+    (listeners, publishing)
 }
 
 /// Starts to follow what the manager tells of companions, and to write it to Pods.
@@ -217,7 +274,7 @@ fn tell_companions(
     context: &Arc<Context>,
     store: &Arc<WorkloadStore>,
     board: &Arc<Board>,
-    hosts: Option<Arc<Hosts>>,
+    hosts: Vec<Arc<dyn HostListener>>,
 ) {
     let unsupported = process.readiness.warning("companions");
     let follower = Follower { context: context.clone(), board: board.clone(), hosts, unsupported };

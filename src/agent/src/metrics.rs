@@ -12,6 +12,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::companions::Start;
+
 /// Metrics of an agent. Cheap to clone; all clones share the same values.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Metrics {
@@ -26,6 +28,10 @@ pub(crate) struct Metrics {
     reasons: Family<[(&'static str, &'static str); 1], Gauge<i64, AtomicI64>>,
     condition_writes: Family<[(&'static str, WriteOutcome); 1], Counter>,
     node_writes: Family<NodeWrite, Counter>,
+    device_writes: Family<DeviceWrite, Counter>,
+    held: Family<[(&'static str, DeviceState); 1], Gauge<i64, AtomicI64>>,
+    prepares: Family<[(&'static str, PrepareOutcome); 1], Counter>,
+    prepares_held: Gauge<i64, AtomicI64>,
 }
 
 /// How a call for the state of companions has ended.
@@ -53,12 +59,73 @@ enum NodePart {
     Taint,
 }
 
-/// What came of a write of a Pod's conditions, or of a Node.
+/// Which objects for the devices of Pods were written, and the outcome.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DeviceWrite {
+    object: DeviceObject,
+    outcome: WriteOutcome,
+}
+
+/// An object for the devices of Pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum DeviceObject {
+    Slice,
+    Template,
+}
+
+/// Whether devices are published for rules that need them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum DeviceState {
+    Published,
+    Missing,
+}
+
+/// What came of a write of a Pod's conditions, of a Node, or of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum WriteOutcome {
     Ok,
     Failed,
     Forbidden,
+}
+
+/// What came of a claim that a host asked about, or of a question without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum PrepareOutcome {
+    Ready,
+    NotReady,
+    /// The Pod isn't on that host.
+    Elsewhere,
+    /// The question, or its token, is invalid.
+    Refused,
+    /// A limit is reached.
+    Busy,
+    /// The API server could not review the token.
+    Failed,
+}
+
+impl PrepareOutcome {
+    const ALL: [Self; 6] =
+        [Self::Ready, Self::NotReady, Self::Elsewhere, Self::Refused, Self::Busy, Self::Failed];
+}
+
+impl From<&Start> for PrepareOutcome {
+    fn from(start: &Start) -> Self {
+        match start {
+            Start::Ready => Self::Ready,
+            Start::Waits { .. } => Self::NotReady,
+            Start::Elsewhere => Self::Elsewhere,
+        }
+    }
+}
+
+/// Counts a held question until it is dropped.
+#[derive(Debug)]
+pub(crate) struct HeldQuestion(Gauge<i64, AtomicI64>);
+
+impl Drop for HeldQuestion {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 /// Whether the agent serves the gate that rules with an ordering need.
@@ -99,7 +166,12 @@ impl Metrics {
         metrics::AGENT_WORKLOADS_BY_REASON.register(registry, this.reasons.clone());
         metrics::AGENT_CONDITION_WRITES.register(registry, this.condition_writes.clone());
         metrics::AGENT_NODE_WRITES.register(registry, this.node_writes.clone());
+        metrics::AGENT_PREPARES.register(registry, this.prepares.clone());
+        metrics::AGENT_PREPARES_HELD.register(registry, this.prepares_held.clone());
         // They are shown before anything has happened.
+        for outcome in PrepareOutcome::ALL {
+            let _ = this.prepares.get_or_create(&[("outcome", outcome)]);
+        }
         for cause in Cause::ALL.iter().filter(|cause| cause.is_told()) {
             let _ = this.reason(*cause);
         }
@@ -111,9 +183,15 @@ impl Metrics {
             for part in [NodePart::Condition, NodePart::Taint] {
                 let _ = this.node_writes.get_or_create(&NodeWrite { part, outcome });
             }
+            for object in [DeviceObject::Slice, DeviceObject::Template] {
+                let _ = this.device_writes.get_or_create(&DeviceWrite { object, outcome });
+            }
         }
         metrics::AGENT_ORDERED_RULES.register(registry, this.ordered.clone());
         this.ordered_rules(false, 0);
+        metrics::AGENT_DEVICE_WRITES.register(registry, this.device_writes.clone());
+        metrics::AGENT_HELD_RULES.register(registry, this.held.clone());
+        this.held_rules(false, 0);
         this
     }
 
@@ -123,6 +201,19 @@ impl Metrics {
         for (state, of) in [(GateState::Served, served), (GateState::Missing, !served)] {
             self.ordered.get_or_create(&[("gate", state)]).set(if of { count } else { 0 });
         }
+    }
+
+    /// Sets the number of rules whose Pods don't start before their companions, by whether devices are published.
+    pub(crate) fn held_rules(&self, published: bool, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        for (state, of) in [(DeviceState::Published, published), (DeviceState::Missing, !published)] {
+            self.held.get_or_create(&[("devices", state)]).set(if of { count } else { 0 });
+        }
+    }
+
+    pub(crate) fn device_write(&self, template: bool, outcome: WriteOutcome) {
+        let object = if template { DeviceObject::Template } else { DeviceObject::Slice };
+        self.device_writes.get_or_create(&DeviceWrite { object, outcome }).inc();
     }
 
     pub(crate) fn sent(&self, message: &Message) {
@@ -170,6 +261,16 @@ impl Metrics {
     pub(crate) fn node_write(&self, taint: bool, outcome: WriteOutcome) {
         let part = if taint { NodePart::Taint } else { NodePart::Condition };
         self.node_writes.get_or_create(&NodeWrite { part, outcome }).inc();
+    }
+
+    pub(crate) fn prepared(&self, outcome: PrepareOutcome) {
+        self.prepares.get_or_create(&[("outcome", outcome)]).inc();
+    }
+
+    /// A host's question is being held, until the result is dropped.
+    pub(crate) fn prepare_held(&self) -> HeldQuestion {
+        self.prepares_held.inc();
+        HeldQuestion(self.prepares_held.clone())
     }
 
     pub(crate) fn round(&self, outcome: RoundOutcome) {

@@ -14,6 +14,7 @@ use outrigger_runtime::process::ProcessArgs;
 use crate::annotations::Pattern;
 use crate::connect::Address;
 use crate::gate::GateArgs;
+use crate::host::HostArgs;
 use crate::namespaces::Scope;
 
 /// Command-line options of the agent.
@@ -73,6 +74,12 @@ pub struct AgentArgs {
     #[arg(long, env = "OUTRIGGER_NODE_TAINTS", requires = "node_conditions")]
     pub node_taints: bool,
 
+    /// Enforce the ordering BeforeStart: publish a device for each Pod that a host with a DPU can run, and have Pods claim one that
+    /// don't start before their companions. Needs resource.k8s.io/v1 (Kubernetes 1.34 or later), and `outrigger host` on every
+    /// host: without it these Pods don't start. The role and policy outrigger-agent-companions-first permit it.
+    #[arg(long, env = "OUTRIGGER_COMPANIONS_FIRST", requires = "gate_address")]
+    pub companions_first: bool,
+
     /// PEM file with the CA certificates that verify the manager's certificate.
     #[arg(long, env = "OUTRIGGER_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
@@ -95,6 +102,9 @@ pub struct AgentArgs {
 
     #[command(flatten)]
     pub(crate) gate: GateArgs,
+
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
 
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,

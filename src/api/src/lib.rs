@@ -17,6 +17,7 @@ pub mod namespace_offloading;
 pub mod node;
 mod null;
 pub mod pod;
+pub mod prepare;
 pub mod rule_wire;
 pub mod tenant;
 pub mod wire_bounds;

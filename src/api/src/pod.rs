@@ -7,6 +7,7 @@
 use k8s_openapi::api::core::v1 as full;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
+use outrigger_core::keys;
 use serde::{Deserialize, Deserializer};
 
 /// The annotation in which `kubectl apply` notes the whole object as it was applied, with every literal value of its environment.
@@ -41,6 +42,19 @@ pub struct Spec {
     /// The conditions that have to be true before it is ready.
     #[serde(default)]
     pub readiness_gates: Option<Vec<full::PodReadinessGate>>,
+    /// Whether it claims a device of its Node by which it waits for its companions before it starts.
+    #[serde(default, rename = "resourceClaims", deserialize_with = "holds")]
+    pub held: bool,
+}
+
+/// Reads whether the claims of a Pod include that of [`keys::COMPANIONS_CLAIM`], and keeps nothing else of them.
+fn holds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    let claims = Option::<Vec<full::PodResourceClaim>>::deserialize(deserializer)?;
+    let ours = |claim: &full::PodResourceClaim| {
+        claim.name == keys::COMPANIONS_CLAIM
+            && claim.resource_claim_template_name.as_deref() == Some(keys::COMPANIONS_CLAIM)
+    };
+    Ok(claims.iter().flatten().any(ours))
 }
 
 /// A Pod's status.
@@ -59,6 +73,16 @@ pub struct Status {
     /// Of its containers, those of the status.
     #[serde(default)]
     pub container_statuses: Option<Vec<Container>>,
+    /// Name of the ResourceClaim that was generated for [`Spec::held`].
+    #[serde(default, rename = "resourceClaimStatuses", deserialize_with = "companions_claim")]
+    pub companions_claim: Option<String>,
+}
+
+/// Reads which ResourceClaim was generated for the claim of [`keys::COMPANIONS_CLAIM`], and keeps nothing of others.
+fn companions_claim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let statuses = Option::<Vec<full::PodResourceClaimStatus>>::deserialize(deserializer)?;
+    let ours = statuses.into_iter().flatten().find(|status| status.name == keys::COMPANIONS_CLAIM);
+    Ok(ours.and_then(|status| status.resource_claim_name))
 }
 
 /// A condition of a Pod.
@@ -150,9 +174,13 @@ mod tests {
                 "annotations": {LAST_APPLIED: "{\"env\": \"secret\"}", "kept": "x"},
                 "managedFields": [{"manager": "m", "fieldsV1": {"f:spec": {}}}]},
             "spec": {"nodeName": "h", "containers": [{"name": "c", "env": [{"name": "KEY", "value": "secret"}]}],
-                "schedulingGates": [{"name": "g"}]},
+                "schedulingGates": [{"name": "g"}],
+                "resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"},
+                    {"name": keys::COMPANIONS_CLAIM, "resourceClaimTemplateName": keys::COMPANIONS_CLAIM}]},
             "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "lastProbeTime": null}],
-                "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "Pulling"}}}]}});
+                "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "Pulling"}}}],
+                "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "mine"},
+                    {"name": keys::COMPANIONS_CLAIM, "resourceClaimName": "p-x7"}]}});
         // The full type says that this is a Pod at all.
         let _: full::Pod = serde_json::from_value(pod.clone()).unwrap();
         let pod: Pod = serde_json::from_value(pod).unwrap();
@@ -162,11 +190,33 @@ mod tests {
             pod.metadata.annotations.unwrap().into_iter().collect::<Vec<_>>(),
             [("kept".into(), "x".into())]
         );
-        assert_eq!(pod.spec.unwrap().node_name.as_deref(), Some("h"));
+        let spec = pod.spec.unwrap();
+        assert_eq!((spec.node_name.as_deref(), spec.held), (Some("h"), true));
         let status = pod.status.unwrap();
         assert_eq!(status.conditions.unwrap()[0].type_, "Ready");
+        assert_eq!(status.companions_claim.as_deref(), Some("p-x7"));
         let state = status.container_statuses.unwrap().remove(0).state.unwrap();
         assert_eq!(state.waiting.unwrap().reason.as_deref(), Some("Pulling"));
+    }
+
+    #[test]
+    fn only_a_claim_of_our_template_holds_a_pod() {
+        let held = |claims: serde_json::Value| {
+            serde_json::from_value::<Spec>(json!({"resourceClaims": claims})).unwrap().held
+        };
+        let claim = |name: &str, source: &str, of: &str| json!([{"name": name, source: of}]);
+        let ours = keys::COMPANIONS_CLAIM;
+        assert!(held(claim(ours, "resourceClaimTemplateName", ours)));
+        for other in [
+            json!(null),
+            json!([]),
+            claim("other", "resourceClaimTemplateName", ours),
+            claim(ours, "resourceClaimTemplateName", "other"),
+            claim(ours, "resourceClaimName", ours),
+        ] {
+            assert!(!held(other.clone()), "{other}");
+        }
+        assert!(!serde_json::from_value::<Spec>(json!({})).unwrap().held);
     }
 
     #[test]

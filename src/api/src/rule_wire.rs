@@ -344,6 +344,7 @@ mod tests {
         let sent = |ordering: &str| message(&with(ordering)).data.unwrap().ordering;
         let fingerprint = |ordering: &str| message(&with(ordering)).revision;
         assert_eq!([sent(""), sent("Parallel"), sent("BeforeReady")], ["", "", "BeforeReady"]);
+        assert_eq!(sent("BeforeStart"), "BeforeStart");
         assert_eq!(with("").spec.ordering, "Parallel");
         assert_eq!(fingerprint("Parallel"), revision(rule().data.as_ref().unwrap()));
         assert_ne!(fingerprint("BeforeReady"), fingerprint(""));

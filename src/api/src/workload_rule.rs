@@ -111,10 +111,12 @@ pub struct WorkloadRuleSpec {
     pub device_host_attribute: String,
 
     /// ordering defines whether a workload waits for its companion. Parallel: it doesn't. BeforeReady: it is Ready only
-    /// once its companion is, by a readiness gate that Pods get when they are created; it has no effect on existing
-    /// Pods. The tenant's cluster needs the agent's gate for it. Defaults to Parallel.
+    /// once its companion is, by a readiness gate. BeforeStart: moreover, none of its containers starts before its
+    /// companion is Ready, by a claim for a device of its node. Pods get gate and claim when they are created; it has no
+    /// effect on existing Pods. The tenant's cluster needs the agent's gate for both, and for BeforeStart also its
+    /// setting companionsFirst. Defaults to Parallel.
     #[serde(default = "parallel")]
-    #[schemars(extend("enum" = ["Parallel", "BeforeReady"]))]
+    #[schemars(extend("enum" = ["Parallel", "BeforeReady", "BeforeStart"]))]
     pub ordering: String,
 
     /// lingerSeconds is the time in seconds for which a companion outlives its workload, from 0 to 3600. It counts from

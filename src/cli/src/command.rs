@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use outrigger_agent::AgentArgs;
+use outrigger_host::HostArgs;
 use outrigger_manager::ManagerArgs;
 use outrigger_webhook::WebhookArgs;
 
@@ -54,6 +55,12 @@ enum Command {
     ///
     /// It sends all Pods first, then each change. It reconnects by itself, with pauses between 10 ms and 15 s.
     Agent(AgentArgs),
+
+    /// Run the kubelet plugin, which lets Pods start after their companions. On each host of a tenant cluster.
+    ///
+    /// Pods of a rule with the ordering BeforeStart have a claim; the kubelet asks the plugin before it starts their containers, and
+    /// the plugin asks the agent. It has no access to the API server.
+    Host(HostArgs),
 
     /// Print Pods as admission would change them.
     ///
@@ -153,6 +160,7 @@ impl Cli {
             Command::Webhook(args) => serve(outrigger_webhook::run(args)).map(done),
             Command::Manager(args) => serve(outrigger_manager::run(args)).map(done),
             Command::Agent(args) => serve(outrigger_agent::run(args)).map(done),
+            Command::Host(args) => serve(outrigger_host::run(args)).map(done),
             Command::Render(args) => args.run(),
             Command::Review(args) => args.run(),
             Command::Test(args) => args.run(),

@@ -1,13 +1,19 @@
-//! The readiness gate of workloads that wait for their companions ([`Ordering::BeforeReady`](crate::rule::Ordering)).
+//! What a Pod gets by which it waits for its companions: the readiness gate, and the claim by which it doesn't start before
+//! ([`Ordering`](crate::rule::Ordering)).
 //!
 //! A Pod gets the gate when it is created, because its list of gates can't change afterwards. An unneeded gate does no harm: the
 //! agent sets its condition to `True` where no companion is waited for. A missing one does: the Pod is Ready without its companion.
-//! So whatever isn't known at that time counts in favour of the gate.
+//! So whatever isn't known at that time counts in favour of the gate. The same holds for claims, which can't change either.
+//!
+//! The claim is for a device of the Pod's Node. The kubelet starts no container of a Pod before the driver has prepared all of its
+//! claims, whether a container uses them or not, and the driver prepares this one when the companions are Ready. The scheduler
+//! allocates the device: a Pod that bypasses it never starts with such a claim.
 
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation};
 use serde_json::{Value, json};
 
+use crate::field::FieldError;
 use crate::keys;
 use crate::path::Path;
 use crate::workload::Workload;
@@ -33,6 +39,59 @@ pub fn patch(pod: &Value) -> Patch {
 
 fn is_ours(gate: &Value) -> bool {
     gate.get("conditionType").is_some_and(|kind| kind == keys::COMPANIONS_GATE)
+}
+
+/// The patch that adds the claim to a Pod; empty if it has the claim already. All other claims stay. A Pod that the API server
+/// refuses anyway, because its fields have wrong types, gets no patch.
+///
+/// # Errors
+/// If the Pod has an entry of this name that is another claim, or a Node already.
+pub fn claim_patch(pod: &Value) -> Result<Patch, FieldError> {
+    let none = Patch(Vec::new());
+    let name = keys::COMPANIONS_CLAIM;
+    let Some(spec) = pod.get("spec").filter(|spec| spec.is_object()) else { return Ok(none) };
+    if let Some(node) = spec.get("nodeName").and_then(Value::as_str).filter(|node| !node.is_empty()) {
+        let why = "the scheduler doesn't see a Pod that has a Node already, so it can't wait for its companions; select the Node by \
+                   spec.affinity.nodeAffinity instead";
+        return Err(FieldError::of_value("spec.nodeName", node, why));
+    }
+    let claim = json!({"name": name, "resourceClaimTemplateName": name});
+    let (path, value) = match spec.get("resourceClaims") {
+        None | Some(Value::Null) => (PointerBuf::from_tokens(["spec", "resourceClaims"]), json!([claim])),
+        Some(Value::Array(claims)) => {
+            let named = claims.iter().enumerate().find(|(_, claim)| text(claim, "name") == Some(name));
+            if let Some((i, named)) = named {
+                return check_claim(i, named).map(|()| none);
+            }
+            (PointerBuf::from_tokens(["spec", "resourceClaims", "-"]), claim)
+        }
+        Some(_) => return Ok(none),
+    };
+    Ok(Patch(vec![PatchOperation::Add(AddOperation { path, value })]))
+}
+
+/// Refuses an entry that has the name of Outrigger's claim and is another one.
+fn check_claim(i: usize, claim: &Value) -> Result<(), FieldError> {
+    let name = keys::COMPANIONS_CLAIM;
+    let path = format!("spec.resourceClaims[{i}]");
+    if let Some(other) = text(claim, "resourceClaimName") {
+        let why = format!("{name} is the name of Outrigger's claim; give your own claim another name");
+        return Err(FieldError::of_value(format!("{path}.resourceClaimName"), other, why));
+    }
+    match text(claim, "resourceClaimTemplateName") {
+        Some(template) if template == name => Ok(()),
+        other => Err(FieldError::of_value(
+            format!("{path}.resourceClaimTemplateName"),
+            other.unwrap_or_default(),
+            format!(
+                "{name} is the name of Outrigger's claim; give your own claim another name, or remove it"
+            ),
+        )),
+    }
+}
+
+fn text<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+    object.get(key).and_then(Value::as_str)
 }
 
 /// The fields of a workload that may still change before its companion is created: [`UNKNOWN_AT_CREATION`], its node as long as
@@ -82,6 +141,59 @@ mod tests {
         {
             assert!(patch(&pod).0.is_empty(), "{pod}");
         }
+    }
+
+    fn claimed(pod: &Value) -> Result<Value, String> {
+        let mut after = pod.clone();
+        json_patch::patch(&mut after, &claim_patch(pod).map_err(|error| error.to_string())?).unwrap();
+        Ok(after)
+    }
+
+    #[test]
+    fn the_claim_is_added_behind_others_and_once() {
+        let ours =
+            json!({"name": keys::COMPANIONS_CLAIM, "resourceClaimTemplateName": keys::COMPANIONS_CLAIM});
+        let other = json!({"name": "gpu", "resourceClaimName": "mine"});
+        for (before, after) in [
+            (json!({"spec": {}}), json!([ours])),
+            (json!({"spec": {"resourceClaims": null, "nodeName": ""}}), json!([ours])),
+            (json!({"spec": {"resourceClaims": []}}), json!([ours])),
+            (json!({"spec": {"resourceClaims": [other]}}), json!([other, ours])),
+            (json!({"spec": {"resourceClaims": [ours, other]}}), json!([ours, other])),
+        ] {
+            let once = claimed(&before).unwrap();
+            assert_eq!(once["spec"]["resourceClaims"], after, "{before}");
+            assert_eq!(claimed(&once).unwrap(), once);
+        }
+        for pod in [json!(null), json!({}), json!({"spec": []}), json!({"spec": {"resourceClaims": {}}})] {
+            assert_eq!(claimed(&pod).unwrap(), pod);
+        }
+    }
+
+    #[test]
+    fn a_claim_of_that_name_that_is_another_one_is_refused() {
+        for (field, value) in [
+            ("resourceClaimName", "mine"),
+            ("resourceClaimTemplateName", "other"),
+            ("resourceClaimName", keys::COMPANIONS_CLAIM),
+        ] {
+            let claims = json!([{"name": "a"}, {"name": keys::COMPANIONS_CLAIM, field: value}]);
+            let error = claimed(&json!({"spec": {"resourceClaims": claims}})).unwrap_err();
+            let start =
+                format!("spec.resourceClaims[1].{field}: {value:?}: outrigger-companions is the name of");
+            assert!(error.starts_with(&start) && error.contains("another name"), "{error}");
+        }
+        let empty = json!([{"name": keys::COMPANIONS_CLAIM}]);
+        assert!(claimed(&json!({"spec": {"resourceClaims": empty}})).is_err());
+    }
+
+    #[test]
+    fn a_pod_that_bypasses_the_scheduler_is_refused() {
+        let error = claimed(&json!({"spec": {"nodeName": "host-a"}})).unwrap_err();
+        assert!(
+            error.starts_with("spec.nodeName: \"host-a\": ") && error.contains("nodeAffinity"),
+            "{error}"
+        );
     }
 
     fn json_value() -> impl Strategy<Value = Value> {

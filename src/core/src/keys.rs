@@ -83,6 +83,24 @@ pub const AGENT: &str = "outrigger-agent";
 /// Name of the configuration by which the tenant's API server asks the agent for readiness gates.
 pub const GATE_CONFIGURATION: &str = "outrigger-gate";
 
+/// Driver of the devices that Pods claim which don't start before their companions (`companionsFirst`), and name of their DeviceClass.
+pub const COMPANIONS_DRIVER: &str = "companions.outrigger.dev";
+
+/// Name of the plugin on hosts, which serves [`COMPANIONS_DRIVER`], and of its service account.
+pub const HOST_PLUGIN: &str = "outrigger-host";
+
+/// Audience of the tokens by which the agent's callers on hosts prove who they are.
+pub const AGENT_AUDIENCE: &str = "outrigger-agent";
+
+/// Name of the claim in `spec.resourceClaims` of such a Pod, and of the ResourceClaimTemplate that it names.
+pub const COMPANIONS_CLAIM: &str = "outrigger-companions";
+
+/// Value of [`COMPANIONS_FIRST_NAMESPACE`] that counts.
+pub const REQUIRED: &str = "required";
+
+/// ConfigMap that says what hosts of a tenant's cluster have to trust where the agent signs its certificate itself.
+pub const AGENT_CA_CONFIG_MAP: &str = "outrigger-agent-ca";
+
 /// Secret in which the agent keeps the certificates of its webhook that it signs itself.
 pub const AGENT_SELF_SIGNED: &str = "outrigger-agent-self-signed";
 

@@ -57,6 +57,9 @@ pub enum Ordering {
     Parallel,
     /// The workload isn't Ready before its companion is, by a readiness gate ([`crate::gate`]).
     BeforeReady,
+    /// No container of the workload starts before its companion is Ready, by a claim for a device of its Node. The workload also
+    /// has the readiness gate, for companions that are replaced later.
+    BeforeStart,
 }
 
 impl Ordering {
@@ -65,7 +68,18 @@ impl Ordering {
         match self {
             Self::Parallel => "Parallel",
             Self::BeforeReady => "BeforeReady",
+            Self::BeforeStart => "BeforeStart",
         }
+    }
+
+    /// Whether the workload isn't Ready before its companion is.
+    pub fn gates(self) -> bool {
+        matches!(self, Self::BeforeReady | Self::BeforeStart)
+    }
+
+    /// Whether no container of the workload starts before its companion is Ready.
+    pub fn holds(self) -> bool {
+        self == Self::BeforeStart
     }
 }
 
@@ -77,8 +91,10 @@ impl FromStr for Ordering {
         match text {
             "" | "Parallel" => Ok(Self::Parallel),
             "BeforeReady" => Ok(Self::BeforeReady),
+            "BeforeStart" => Ok(Self::BeforeStart),
             _ => Err(
-                "use Parallel (the workload doesn't wait for its companion) or BeforeReady (it isn't Ready before)",
+                "use Parallel (the workload doesn't wait for its companion), BeforeReady (it isn't Ready before), or \
+                      BeforeStart (none of its containers starts before)",
             ),
         }
     }

@@ -154,6 +154,10 @@ impl Collector for Watches {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (synced, received) = <(Family<WatchLabel, Gauge>, Family<WatchLabel, Gauge>)>::default();
         let names: Vec<_> = METRICS.watches.lock().keys().copied().collect();
+        // A process without a client has no watches.
+        if names.is_empty() {
+            return Ok(());
+        }
         for watch in names {
             let (_, all_synced, last_received) = METRICS.watches_called(watch);
             synced.get_or_create(&[("watch", watch)]).set(i64::from(all_synced));

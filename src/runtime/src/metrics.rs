@@ -52,6 +52,8 @@ pub enum Server {
     Manager,
     /// `outrigger agent`
     Agent,
+    /// `outrigger host`
+    Host,
 }
 
 /// The values that a label can have.
@@ -94,7 +96,7 @@ impl Kind {
 
 impl Server {
     /// All servers.
-    pub const ALL: &'static [Self] = &[Self::Webhook, Self::Manager, Self::Agent];
+    pub const ALL: &'static [Self] = &[Self::Webhook, Self::Manager, Self::Agent, Self::Host];
 
     /// The name of its subcommand.
     pub fn as_str(self) -> &'static str {
@@ -102,6 +104,7 @@ impl Server {
             Self::Webhook => "webhook",
             Self::Manager => "manager",
             Self::Agent => "agent",
+            Self::Host => "host",
         }
     }
 }

@@ -225,7 +225,13 @@ impl ServerTls {
 
     /// Registers the metrics of certificates: when they expire, and how often reloading them failed.
     pub fn register(&self, registry: &mut Registry, readiness: &Readiness) {
+        self.register_with(None, registry, readiness);
+    }
+
+    /// As [`Self::register`], together with the certificate that the process has as a client: they are one metric.
+    pub fn register_with(&self, client: Option<&Expiry>, registry: &mut Registry, readiness: &Readiness) {
         let mut all = vec![&self.serving];
+        all.extend(client);
         all.extend(self.paths.client_ca.is_some().then_some(&self.client_ca));
         expiry::register(&all, registry, readiness);
         metrics::CERTIFICATE_FAILURES.register(registry, self.failures.clone());

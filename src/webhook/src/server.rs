@@ -12,7 +12,7 @@ use axum::routing::{MethodRouter, post};
 use outrigger_admission::caches::Caches;
 use outrigger_admission::review::{self, Request, ReviewError};
 use outrigger_admission::webhooks::{self, Endpoint};
-use outrigger_admission::{Admission, CacheStale, Context, Decision, Settings};
+use outrigger_admission::{Admission, CONTRADICTION, CacheStale, Context, Decision, Settings};
 use outrigger_core::bounds::Excess;
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::ready::Readiness;
@@ -112,7 +112,7 @@ impl Rejection {
     }
 
     /// The answer to a review, so that the API server tells the user. A plain answer where the review's uid is unknown, or the
-    /// endpoint refuses nothing.
+    /// endpoint advises.
     fn response(self, endpoint: &Endpoint) -> Response {
         match self.uid.filter(|_| !endpoint.advises) {
             Some(uid) => written(review::write(&uid, &Decision::deny(self.status.as_u16(), self.message))),
@@ -177,7 +177,7 @@ impl AdmissionService {
         let Received { request, tree, began, until } = received;
         let large = tree.large.is_some();
         let answered = match self.judge(endpoint, request, large, (began, until)).await {
-            Ok((_, Decision::Deny { code, message, .. })) if endpoint.advises => {
+            Ok((_, Decision::Deny { code, message, .. })) if endpoint.advises && code != CONTRADICTION => {
                 let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
                 return failed(status, message);
             }

@@ -29,7 +29,8 @@ pub struct Endpoint {
     pub mutates: bool,
     /// Allowed requests are written to the cluster as reservations.
     pub writes: bool,
-    /// It refuses nothing. What would be a refusal has to be answered as a failure of the call, which the configuration ignores.
+    /// It refuses only with [`CONTRADICTION`](crate::decision::CONTRADICTION). Any other refusal has to be answered as a failure of
+    /// the call, which the configuration ignores.
     pub advises: bool,
     /// What has to be listed before some requests are decided.
     pub(super) needs: Option<Needs>,
@@ -59,7 +60,7 @@ pub fn endpoints() -> Vec<&'static Endpoint> {
 
 /// Every path of the agent's server in a tenant's cluster.
 pub fn gate_endpoints() -> Vec<&'static Endpoint> {
-    vec![&gates::MATCHING, &gates::ALL]
+    vec![&gates::MATCHING, &gates::ALL, &gates::MATCHING_REQUIRED, &gates::ALL_REQUIRED]
 }
 
 /// The rows of both tables: of the webhook's server, and of the agent's.

@@ -1,5 +1,6 @@
 //! The table of the webhooks that the agent serves in a tenant's cluster: they add the readiness gate to Pods that wait for their
-//! companions. No Pod of a tenant may be held up by them, so they refuse nothing, and failures are ignored.
+//! companions, and the claim to those that don't start before. Only namespaces that ask for it are held up while the agent can't be
+//! asked: elsewhere failures are ignored, and only what contradicts a rule is refused.
 
 use outrigger_core::keys;
 
@@ -26,16 +27,39 @@ pub(super) static ALL: Endpoint = Endpoint {
     ..PLAIN
 };
 
+/// For Pods of namespaces in which no Pod may start too early, if a rule with an ordering matches them.
+pub(super) static MATCHING_REQUIRED: Endpoint = Endpoint {
+    path: "/companions-first/pods",
+    label: "HoldPods",
+    mutates: true,
+    handler: gates::hold_matching,
+    ..PLAIN
+};
+
+/// For all Pods of such namespaces whose labels ask for it.
+pub(super) static ALL_REQUIRED: Endpoint = Endpoint {
+    path: "/companions-first/all-pods",
+    label: "HoldAllPods",
+    mutates: true,
+    handler: gates::hold_all,
+    ..PLAIN
+};
+
+const ALL_PODS: Requirement = Requirement::Is(keys::COMPANIONS_GATE_NAMESPACE, "true");
+const MATCHING_PODS: Requirement = Requirement::IsNot(keys::COMPANIONS_GATE_NAMESPACE, "true");
+const REQUIRED: Requirement = Requirement::Is(keys::COMPANIONS_FIRST_NAMESPACE, keys::REQUIRED);
+const NOT_REQUIRED: Requirement = Requirement::IsNot(keys::COMPANIONS_FIRST_NAMESPACE, keys::REQUIRED);
+
 /// The rows of the configuration. They don't overlap: each Pod is sent once.
 pub(super) static GATES: &[Webhook] = &[
     Webhook {
         name: "gates",
         why: "New Pods, apart from those of the cluster's own components and of Outrigger: the agent finds the rules with the\n\
-              ordering BeforeReady that match, or could match on some node. Failures are ignored: a Pod without the gate doesn't\n\
-              wait for its companion, and a Pod that isn't created would be worse.",
+              ordering BeforeReady or BeforeStart that match, or could match on some node. Failures are ignored: a Pod without gate\n\
+              and claim doesn't wait for its companion, and a Pod that isn't created would be worse.",
         endpoint: &MATCHING,
         service: keys::AGENT,
-        namespaces: &[Requirement::IsNot(keys::COMPANIONS_GATE_NAMESPACE, "true"), NOT_SYSTEMS],
+        namespaces: &[MATCHING_PODS, NOT_REQUIRED, NOT_SYSTEMS],
         ignores_failure: true,
         ..DEFAULTS
     },
@@ -45,8 +69,26 @@ pub(super) static GATES: &[Webhook] = &[
               rules that come later.",
         endpoint: &ALL,
         service: keys::AGENT,
-        namespaces: &[Requirement::Is(keys::COMPANIONS_GATE_NAMESPACE, "true"), NOT_SYSTEMS],
+        namespaces: &[ALL_PODS, NOT_REQUIRED, NOT_SYSTEMS],
         ignores_failure: true,
+        ..DEFAULTS
+    },
+    Webhook {
+        name: "companions-first",
+        why: "New Pods of namespaces with this label: one that starts before its companion would be worse than one that isn't created\n\
+              while the agent can't be asked.",
+        endpoint: &MATCHING_REQUIRED,
+        service: keys::AGENT,
+        namespaces: &[MATCHING_PODS, REQUIRED, NOT_SYSTEMS],
+        ..DEFAULTS
+    },
+    Webhook {
+        name: "companions-first-of-namespaces",
+        why: "All new Pods of namespaces with both labels: they get gate and claim, for rules of the platform and for rules that come\n\
+              later.",
+        endpoint: &ALL_REQUIRED,
+        service: keys::AGENT,
+        namespaces: &[ALL_PODS, REQUIRED, NOT_SYSTEMS],
         ..DEFAULTS
     },
 ];

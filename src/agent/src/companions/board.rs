@@ -6,24 +6,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_core::ids::{RuleName, WorkloadId};
-use outrigger_core::keys;
+use outrigger_core::ids::WorkloadId;
 use outrigger_core::map::HashMap;
-use outrigger_core::reason::Cause;
 use outrigger_core::rule::Rule;
-use outrigger_core::workload::Workload;
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::pod::Pod;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::decide::{Condition, Conditions, Knowledge, decide};
+use self::known::Known;
+use self::start::Starts;
+pub(crate) use self::start::{ClaimName, Start};
+use super::decide::{Condition, decide};
 use super::told::Companions;
 use crate::bucket::{Bucket, Rate};
 use crate::metrics::Metrics;
-use crate::pod::{is_gated, workload};
 use crate::queue::{self, Queue};
+
+mod known;
+mod start;
 
 /// Writes of all Pods, but for those that open gates.
 const WRITES: Rate = Rate { burst: 50.0, minute: 1500.0 };
@@ -101,8 +103,9 @@ pub(crate) struct Board {
 #[derive(Debug)]
 struct State {
     pods: HashMap<WorkloadId, Known>,
-    /// The rules of this cluster with the ordering `BeforeReady`; `None` until they are known.
+    /// The rules of this cluster by which workloads wait; `None` until they are known.
     ordered: Option<Vec<Arc<Rule>>>,
+    starts: Starts,
     queue: Queue<WorkloadId>,
     link: Link,
     /// Number of the current stream.
@@ -112,31 +115,6 @@ struct State {
     events: Bucket,
     /// Namespaces in which the agent may not write, each with the time of the next attempt.
     forbidden: HashMap<String, Instant>,
-}
-
-/// A Pod.
-#[derive(Debug)]
-struct Known {
-    namespace: String,
-    name: String,
-    has: Conditions,
-    /// What rules read of a Pod that has the readiness gate; `None` without the gate.
-    workload: Option<Box<Workload>>,
-    deleted: bool,
-    /// Since when the agent has known it.
-    seen: Instant,
-    /// What the manager told on the stream with this number.
-    told: Option<(u64, Companions)>,
-    /// Since when one of its companions isn't ready.
-    wrong: Option<Instant>,
-    /// It is being written.
-    busy: bool,
-    /// Failed writes in a row.
-    failures: u32,
-    /// No write before that.
-    pause: Option<Instant>,
-    writes: Option<Bucket>,
-    events: Option<Bucket>,
 }
 
 /// What has to be done for a Pod.
@@ -154,6 +132,7 @@ impl Board {
         let state = State {
             pods: HashMap::default(),
             ordered: None,
+            starts: Starts::default(),
             queue: Queue::default(),
             link: Link::Down(now),
             stream: 0,
@@ -172,25 +151,30 @@ impl Board {
 
     /// Records a state of a Pod. Most changes of a Pod don't concern its companions.
     pub(crate) fn apply(&self, id: &WorkloadId, pod: &Pod) {
-        let has = Conditions::of(pod);
-        let deleted = pod.metadata.deletion_timestamp.is_some();
-        let facts = if is_gated(pod) { workload(pod.clone()).map(Box::new) } else { None };
+        let seen = Known::new(pod, self.clock.now());
+        let claim = seen.claim.clone();
         let mut state = self.state.lock();
-        if let Some(known) = state.pods.get_mut(id) {
-            if known.has == has && known.deleted == deleted && known.workload == facts {
-                return;
+        let before = match state.pods.get_mut(id) {
+            Some(known) => {
+                let before = known.claim.clone();
+                if !known.update(seen) {
+                    return;
+                }
+                before
             }
-            (known.has, known.deleted, known.workload) = (has, deleted, facts);
-        } else {
-            let known = Known::new(pod, has, facts, deleted, self.clock.now());
-            state.pods.insert(id.clone(), known);
-        }
+            None => {
+                state.pods.insert(id.clone(), seen);
+                None
+            }
+        };
+        state.starts.moved(id, before, claim);
         state.push(id);
+        state.wake(id);
         drop(state);
         self.changed.notify_one();
     }
 
-    /// Records the rules with the ordering `BeforeReady`.
+    /// Records the rules by which workloads wait.
     pub(crate) fn expect(&self, ordered: Vec<Arc<Rule>>) {
         let mut state = self.state.lock();
         state.ordered = Some(ordered);
@@ -198,6 +182,7 @@ impl Board {
         for (id, _) in pods.iter().filter(|(_, known)| known.gated()) {
             queue.push(id.clone(), true);
         }
+        state.starts.wake_all();
         drop(state);
         self.changed.notify_one();
     }
@@ -207,6 +192,7 @@ impl Board {
         let mut state = self.state.lock();
         if let Some(known) = state.pods.remove(id) {
             self.metrics.reason_changed(known.reason(), None);
+            state.starts.moved(id, known.claim, None);
         }
         state.queue.remove(id);
     }
@@ -233,6 +219,7 @@ impl Board {
         known.told = Some((stream, companions));
         self.metrics.reason_changed(before, known.reason());
         state.push(id);
+        state.wake(id);
         drop(state);
         self.changed.notify_one();
         true
@@ -340,6 +327,14 @@ impl State {
         for (id, known) in &self.pods {
             self.queue.push(id.clone(), known.gated());
         }
+        self.starts.wake_all();
+    }
+
+    /// Wakes those who wait for a Pod.
+    fn wake(&self, id: &WorkloadId) {
+        if let Some(claim) = self.pods.get(id).and_then(|known| known.claim.as_ref()) {
+            self.starts.wake(claim);
+        }
     }
 
     /// Compares a Pod with the conditions that it should have.
@@ -389,110 +384,6 @@ impl State {
             there
         });
         Step::Write(known.write(id, new, event))
-    }
-}
-
-impl Known {
-    fn new(
-        pod: &Pod,
-        has: Conditions,
-        workload: Option<Box<Workload>>,
-        deleted: bool,
-        seen: Instant,
-    ) -> Self {
-        Self {
-            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
-            name: pod.metadata.name.clone().unwrap_or_default(),
-            has,
-            workload,
-            deleted,
-            seen,
-            told: None,
-            wrong: None,
-            busy: false,
-            failures: 0,
-            pause: None,
-            writes: None,
-            events: None,
-        }
-    }
-
-    /// Reports whether it has the readiness gate.
-    fn gated(&self) -> bool {
-        self.workload.is_some()
-    }
-
-    /// Returns what is wrong with the worst of its companions, as far as the manager has told it.
-    fn reason(&self) -> Option<Cause> {
-        self.told.as_ref()?.1.all.worst.as_ref().map(|worst| worst.reason)
-    }
-
-    /// Reports whether the manager told of it, and on an earlier stream.
-    fn told_before(&self, stream: u64) -> bool {
-        self.told.as_ref().is_some_and(|(told, _)| *told != stream)
-    }
-
-    /// Returns a rule that matches it, of whose companion the manager has said nothing.
-    fn awaited<'a>(&self, ordered: &'a [Arc<Rule>]) -> Option<&'a RuleName> {
-        let workload = self.workload.as_deref()?;
-        let told = |name: &RuleName| {
-            self.told.as_ref().is_some_and(|(_, companions)| companions.rules.contains(name))
-        };
-        ordered.iter().find(|rule| rule.matches(workload) && !told(rule.name())).map(|rule| rule.name())
-    }
-
-    /// Returns what is known of its companions, and when that will have lasted long enough.
-    fn knowledge(
-        &self,
-        link: Link,
-        stream: u64,
-        after: Duration,
-        now: Instant,
-    ) -> (Knowledge<'_>, Option<Instant>) {
-        let (since, complete) = match link {
-            Link::Unsupported => return (Knowledge::Unsupported, None),
-            Link::Down(since) => (since, None),
-            Link::Open { since, complete } => (since, complete),
-        };
-        let open = matches!(link, Link::Open { .. });
-        let silent = complete.map(|at| at.max(self.seen) + SILENCE);
-        match &self.told {
-            Some((told, companions)) if *told == stream && open => {
-                (Knowledge::Told(companions), self.wrong.map(|since| since + after))
-            }
-            _ if silent.is_some_and(|at| at <= now) => (Knowledge::Absent, None),
-            _ if silent.is_some() => (Knowledge::Unheard, silent),
-            // Only a Pod with the gate has to say so.
-            _ => (Knowledge::Unreachable, self.gated().then_some(since.max(self.seen) + after)),
-        }
-    }
-
-    /// Returns the condition of which an Event tells: one with another status or reason.
-    fn news(&self, new: &Conditions) -> Option<Condition> {
-        let pairs = [(&new.information, &self.has.information), (&new.gate, &self.has.gate)];
-        let differs = |new: &Condition, has: &Option<Condition>| {
-            has.as_ref().is_none_or(|has| (has.status, &has.reason) != (new.status, &new.reason))
-        };
-        pairs.into_iter().find_map(|(new, has)| new.as_ref().filter(|new| differs(new, has))).cloned()
-    }
-
-    fn write(&self, id: &WorkloadId, new: Conditions, event: Option<Condition>) -> Write {
-        let kinds = [
-            (keys::COMPANIONS_CONDITION, new.information, &self.has.information),
-            (keys::COMPANIONS_GATE, new.gate, &self.has.gate),
-        ];
-        let conditions = kinds.into_iter().filter_map(|(kind, new, has)| {
-            let condition = new?;
-            let transition = has.as_ref().is_none_or(|has| has.status != condition.status);
-            Some(NewCondition { kind, condition, transition })
-        });
-        Write {
-            id: id.clone(),
-            namespace: self.namespace.clone(),
-            name: self.name.clone(),
-            conditions: conditions.collect(),
-            event,
-        }
     }
 }
 

@@ -160,6 +160,26 @@ fn gate(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) -> Opti
     }
 }
 
+/// Returns why the Pod doesn't start yet, as a word and for people; `None` if it may start. `awaited`: a rule of this cluster by which
+/// the Pod doesn't start before a companion of which the manager says nothing. Only what the manager says on an open stream lets a
+/// Pod start.
+pub(super) fn start(knowledge: Knowledge<'_>, awaited: Option<&RuleName>) -> Option<(String, String)> {
+    let found = match knowledge {
+        Knowledge::Told(companions) => condition(&companions.start),
+        Knowledge::Absent => condition(&Group::default()),
+        Knowledge::Unsupported => Condition::of(Status::False, Cause::ManagerTooOld),
+        Knowledge::Unheard if awaited.is_some() => condition(&Group::default()),
+        Knowledge::Unheard | Knowledge::Unreachable => {
+            Condition::of(Status::False, Cause::ManagerUnreachable)
+        }
+    };
+    let found = match awaited {
+        Some(rule) if found.is_true() => unserved(rule),
+        _ => found,
+    };
+    (!found.is_true()).then_some((found.reason, found.message))
+}
+
 /// The rule exists here, and the manager may not have it yet: an open gate would let the Pod be ready without its companion.
 fn unserved(rule: &RuleName) -> Condition {
     let cause = Cause::RuleNotServed;

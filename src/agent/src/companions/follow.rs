@@ -27,7 +27,7 @@ use super::told::Companions;
 use crate::bucket::{Bucket, Rate};
 use crate::context::Context;
 use crate::metrics::WatchEnd;
-use crate::nodes::Hosts;
+use crate::nodes::HostListener;
 use crate::rules::printable;
 use crate::rules::wire::Measured;
 
@@ -50,8 +50,8 @@ const MAX_ERROR: usize = 512;
 pub(crate) struct Follower {
     pub context: Arc<Context>,
     pub board: Arc<Board>,
-    /// Learns of hosts, if the tenant wants to know of them at its Nodes.
-    pub hosts: Option<Arc<Hosts>>,
+    /// Learn of hosts.
+    pub hosts: Vec<Arc<dyn HostListener>>,
     /// Set while the manager doesn't have the call.
     pub unsupported: Warning,
 }
@@ -106,9 +106,7 @@ impl Follower {
     fn ended(&self, ended: Result<(), Status>) -> bool {
         let unsupported = matches!(&ended, Err(status) if status.code() == Code::Unimplemented);
         self.board.down(unsupported);
-        if let Some(hosts) = &self.hosts {
-            hosts.down();
-        }
+        self.hosts.iter().for_each(|hosts| hosts.down());
         let end = match &ended {
             Ok(()) => WatchEnd::Closed,
             Err(_) if unsupported => WatchEnd::Unsupported,
@@ -137,8 +135,7 @@ impl Follower {
     async fn follow(&self, channel: Channel) -> Result<(), Status> {
         let mut messages = self.open(channel).await?;
         let stream = self.board.opened();
-        let hosts = self.hosts.as_deref();
-        hosts.inspect(|hosts| hosts.opened());
+        self.hosts.iter().for_each(|hosts| hosts.opened());
         self.unsupported.set(None);
         let clock = self.context.environment.clock;
         let mut pace = Bucket::new(MESSAGES, clock.now());
@@ -157,10 +154,10 @@ impl Follower {
                 }
                 Some(Message::Synced(_)) => {
                     self.board.complete(stream);
-                    hosts.inspect(|hosts| hosts.complete());
+                    self.hosts.iter().for_each(|hosts| hosts.complete());
                     self.context.metrics.companion_watch.set(1);
                 }
-                Some(Message::Host(host)) => _ = hosts.inspect(|hosts| hosts.told(host)),
+                Some(Message::Host(host)) => self.hosts.iter().for_each(|hosts| hosts.told(&host)),
                 // A message of a later manager.
                 None => {}
             }

@@ -23,10 +23,14 @@ const MAX_RULES: usize = 256;
 pub(crate) struct Companions {
     /// All of them.
     pub all: Group,
-    /// Those that the workload waits for: their rules have the ordering `BeforeReady`.
+    /// Those that the workload waits for: their rules have the ordering `BeforeReady` or `BeforeStart`.
     pub ordered: Group,
     /// The tenant's own rules among those.
     pub rules: BTreeSet<RuleName>,
+    /// Those before which the workload doesn't start: their rules have the ordering `BeforeStart`.
+    pub start: Group,
+    /// The tenant's own rules among those.
+    pub start_rules: BTreeSet<RuleName>,
 }
 
 /// A number of companions, and the worst of them.
@@ -54,14 +58,26 @@ impl Companions {
     /// Reduces what the manager told.
     pub(crate) fn of(told: &[Companion]) -> Self {
         let ordered = |companion: &Companion| companion.before_ready;
-        let own = told.iter().filter(|companion| ordered(companion));
-        let mut rules: BTreeSet<RuleName> =
-            own.filter_map(|companion| RuleName::new(&companion.rule).ok()).collect();
-        while rules.len() > MAX_RULES {
-            rules.pop_last();
+        let start = |companion: &Companion| companion.before_start;
+        Self {
+            all: Group::of(told, |_| true),
+            ordered: Group::of(told, ordered),
+            rules: rules(told, ordered),
+            start: Group::of(told, start),
+            start_rules: rules(told, start),
         }
-        Self { all: Group::of(told, |_| true), ordered: Group::of(told, ordered), rules }
     }
+}
+
+/// The tenant's own rules of those companions.
+fn rules(told: &[Companion], belongs: impl Fn(&Companion) -> bool) -> BTreeSet<RuleName> {
+    let own = told.iter().filter(|companion| belongs(companion));
+    let mut rules: BTreeSet<RuleName> =
+        own.filter_map(|companion| RuleName::new(&companion.rule).ok()).collect();
+    while rules.len() > MAX_RULES {
+        rules.pop_last();
+    }
+    rules
 }
 
 impl Group {

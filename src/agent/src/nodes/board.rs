@@ -5,31 +5,23 @@
 use std::time::Duration;
 
 use outrigger_core::map::HashMap;
-use outrigger_core::reason::Cause;
 use outrigger_proto::companion::HostStatus;
-use outrigger_runtime::cache;
+use outrigger_runtime::cache::Change;
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::node::Node;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::decide::{Change, Knowledge, Marks, decide};
+use super::decide::{self, Marks, decide};
+use super::told::{HostListener, Told};
 use crate::bucket::{Bucket, Rate};
-use crate::companions::Link;
 use crate::queue::{self, Queue};
 
 /// Writes of all Nodes.
 const WRITES: Rate = Rate { burst: 100.0, minute: 1500.0 };
 /// Writes of one Node, as of one Pod: of a DPU that comes and goes the first changes are written at once, then one every ten seconds.
 const NODE_WRITES: Rate = Rate { burst: 5.0, minute: 6.0 };
-/// Hosts that are remembered; what a manager tells beyond is dropped. Kubernetes is made for 5,000 Nodes.
-const MAX_HOSTS: usize = 20_000;
-/// Longest name of a Node.
-const MAX_NAME: usize = 253;
-/// Time for which a stream has to be complete before silence about a Node means that it is no host of the tenant's: a manager that
-/// has just started may not have read the Tenant.
-const SILENCE: Duration = Duration::from_secs(10);
 /// Pause after the API server has forbidden a kind of write. Only an administrator can change that.
 const FORBIDDEN: Duration = Duration::from_secs(300);
 
@@ -55,7 +47,7 @@ pub(super) struct Write {
     pub uid: String,
     /// What the Node has, from which the change was computed.
     pub has: Marks,
-    pub change: Change,
+    pub change: decide::Change,
 }
 
 /// See the [module](self).
@@ -72,10 +64,8 @@ pub(crate) struct Hosts {
 #[derive(Debug)]
 struct State {
     nodes: HashMap<String, Known>,
-    /// What the current stream told, also of hosts whose Nodes don't exist yet.
-    told: HashMap<String, Option<Cause>>,
+    told: Told,
     queue: Queue<String>,
-    link: Link,
     writes: Bucket,
     /// When each part may be tried again.
     forbidden: [Option<Instant>; 2],
@@ -110,91 +100,12 @@ impl Hosts {
         let now = clock.now();
         let state = State {
             nodes: HashMap::default(),
-            told: HashMap::default(),
+            told: Told::new(now),
             queue: Queue::default(),
-            link: Link::Down(now),
             writes: Bucket::new(WRITES, now),
             forbidden: [None; 2],
         };
         Self { clock, taints, state: Mutex::new(state), changed: Notify::new() }
-    }
-
-    /// Records a change of a Node. Most, kubelets' heartbeats among them, don't concern it.
-    pub(super) fn node(&self, change: cache::Change<Node>) {
-        let mut state = self.state.lock();
-        match change {
-            cache::Change::Gone { name, .. } => {
-                state.queue.remove(&name);
-                state.nodes.remove(&name);
-            }
-            cache::Change::Applied(node) => {
-                let has = Marks::of(&node);
-                let deleted = node.metadata.deletion_timestamp.is_some();
-                let (name, uid) =
-                    (node.metadata.name.unwrap_or_default(), node.metadata.uid.unwrap_or_default());
-                match state.nodes.get_mut(&name) {
-                    Some(known) if known.uid == uid => {
-                        if known.has == has && known.deleted == deleted {
-                            return;
-                        }
-                        (known.has, known.deleted) = (has, deleted);
-                    }
-                    _ => _ = state.nodes.insert(name.clone(), Known::new(uid, has, deleted)),
-                }
-                state.queue.push(name, false);
-            }
-        }
-        drop(state);
-        self.changed.notify_one();
-    }
-
-    /// A stream is open, which tells all hosts.
-    pub(crate) fn opened(&self) {
-        let mut state = self.state.lock();
-        state.told.clear();
-        state.link = Link::Open { since: self.clock.now(), complete: None };
-    }
-
-    /// The manager told of a host.
-    pub(crate) fn told(&self, host: HostStatus) {
-        let cause = match host.reason.parse() {
-            _ if host.dpu_ready => None,
-            Ok(cause) => Some(cause),
-            Err(_) => Some(Cause::Unknown),
-        };
-        let name = host.node_name;
-        let mut state = self.state.lock();
-        if cause == Some(Cause::HostNotListed) {
-            state.told.remove(&name);
-        } else {
-            let room = state.told.len() < MAX_HOSTS || state.told.contains_key(&name);
-            if !room || name.len() > MAX_NAME {
-                return;
-            }
-            state.told.insert(name.clone(), cause);
-        }
-        if state.nodes.contains_key(&name) {
-            state.queue.push(name, false);
-        }
-        drop(state);
-        self.changed.notify_one();
-    }
-
-    /// The manager has told everything.
-    pub(crate) fn complete(&self) {
-        let now = self.clock.now();
-        let mut state = self.state.lock();
-        if let Link::Open { complete, .. } = &mut state.link {
-            *complete = Some(now);
-        }
-        state.push_all();
-        drop(state);
-        self.changed.notify_one();
-    }
-
-    /// There is no stream.
-    pub(crate) fn down(&self) {
-        self.state.lock().link = Link::Down(self.clock.now());
     }
 
     /// Waits for the next write.
@@ -246,6 +157,64 @@ impl Hosts {
     }
 }
 
+impl HostListener for Hosts {
+    fn node(&self, change: &Change<Node>) {
+        let mut state = self.state.lock();
+        match change {
+            Change::Gone { name, .. } => {
+                state.queue.remove(name);
+                state.nodes.remove(name);
+            }
+            Change::Applied(node) => {
+                let has = Marks::of(node);
+                let deleted = node.metadata.deletion_timestamp.is_some();
+                let name = node.metadata.name.as_deref().unwrap_or_default();
+                let uid = node.metadata.uid.as_deref().unwrap_or_default();
+                match state.nodes.get_mut(name) {
+                    Some(known) if known.uid == uid => {
+                        if known.has == has && known.deleted == deleted {
+                            return;
+                        }
+                        (known.has, known.deleted) = (has, deleted);
+                    }
+                    _ => _ = state.nodes.insert(name.to_owned(), Known::new(uid.to_owned(), has, deleted)),
+                }
+                state.queue.push(name.to_owned(), false);
+            }
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    fn opened(&self) {
+        self.state.lock().told.opened(self.clock.now());
+    }
+
+    fn told(&self, host: &HostStatus) {
+        let mut state = self.state.lock();
+        if !state.told.host(host) {
+            return;
+        }
+        if state.nodes.contains_key(&host.node_name) {
+            state.queue.push(host.node_name.clone(), false);
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    fn complete(&self) {
+        let mut state = self.state.lock();
+        state.told.complete(self.clock.now());
+        state.push_all();
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    fn down(&self) {
+        self.state.lock().told.down(self.clock.now());
+    }
+}
+
 impl State {
     fn push_all(&mut self) {
         for name in self.nodes.keys() {
@@ -253,21 +222,9 @@ impl State {
         }
     }
 
-    /// What is known of the DPU of a Node, and when silence about it will mean something.
-    fn knowledge(&self, name: &str, now: Instant) -> (Knowledge, Option<Instant>) {
-        let Link::Open { complete, .. } = self.link else { return (Knowledge::Unknown, None) };
-        if let Some(cause) = self.told.get(name) {
-            return (Knowledge::Told(*cause), None);
-        }
-        match complete.map(|at| at + SILENCE) {
-            Some(silent) if silent <= now => (Knowledge::Absent, None),
-            silent => (Knowledge::Unknown, silent),
-        }
-    }
-
     /// Compares a Node with what it should have.
     fn examine(&mut self, name: &str, taints: bool, now: Instant) -> Step {
-        let (knowledge, due) = self.knowledge(name, now);
+        let (knowledge, due) = self.told.knowledge(name, now);
         let Some(known) = self.nodes.get_mut(name) else { return Step::Nothing };
         // A write in progress examines the Node once more.
         if known.busy || known.deleted {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// What the agent knows of the DPU of a Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Knowledge {
+pub(crate) enum Knowledge {
     /// The manager tells it: why the DPU takes no companions; `None` if it does.
     Told(Option<Cause>),
     /// The manager has told all hosts, and this Node is none of them.

@@ -11,7 +11,10 @@
 
 mod board;
 mod decide;
+mod told;
 mod writer;
 
 pub(crate) use board::Hosts;
-pub(crate) use writer::start;
+pub(crate) use decide::Knowledge;
+pub(crate) use told::{HostListener, Told};
+pub(crate) use writer::{start, watch};

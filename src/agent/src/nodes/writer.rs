@@ -18,6 +18,7 @@ use tracing::{debug, info, warn};
 use super::Hosts;
 use super::board::{Outcome, Part, Write};
 use super::decide::Condition;
+use super::told::HostListener;
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
 
@@ -37,14 +38,23 @@ struct Writer {
     taints_forbidden: Warning,
 }
 
-/// Starts to watch Nodes, and to write on them what the manager tells of their DPUs. The agent is ready without either: it may lack
-/// the permissions, and everything else goes on.
-pub(crate) fn start(process: &Process, context: &Arc<Context>, hosts: &Arc<Hosts>) {
-    let (board, listed) = (hosts.clone(), Readiness::default());
-    let feed = Feed::new(move |change| board.node(change));
+/// Starts to watch Nodes for these listeners. The agent is ready without them: it may lack the permission, and everything else goes
+/// on. Returns what the answers of the API server are passed to, and what is ready when the Nodes are listed.
+pub(crate) fn watch(
+    process: &Process,
+    context: &Context,
+    listeners: Vec<Arc<dyn HostListener>>,
+) -> (Feed<Node>, Readiness) {
+    let listed = Readiness::default();
+    let feed = Feed::new(move |change| listeners.iter().for_each(|listener| listener.node(&change)));
     let watch = Watch::<Node>::all(&context.client, "nodes").environment(&context.environment);
     process.spawn("nodes", watch.follow(listed.wait_for("nodes"), feed.sink()));
-    process.spawn("list of nodes", tell_missing(listed, process.readiness.warning("nodes")));
+    process.spawn("list of nodes", tell_missing(listed.clone(), process.readiness.warning("nodes")));
+    (feed, listed)
+}
+
+/// Starts to write on Nodes what the manager tells of their DPUs.
+pub(crate) fn start(process: &Process, context: &Arc<Context>, hosts: &Arc<Hosts>, feed: Feed<Node>) {
     let writer = Writer {
         context: context.clone(),
         hosts: hosts.clone(),
@@ -58,9 +68,12 @@ pub(crate) fn start(process: &Process, context: &Arc<Context>, hosts: &Arc<Hosts
 /// Says that Nodes could not be listed, until they are.
 async fn tell_missing(listed: Readiness, warning: Warning) {
     if timeout(PATIENCE, listed.done()).await.is_err() {
-        let text = "the Nodes could not be listed, so nothing is written on them; the role outrigger-agent-nodes permits it";
+        let text = "the Nodes could not be listed, so nothing is written on them, and no devices are published for them; the roles \
+                    outrigger-agent-nodes and outrigger-agent-companions-first permit it";
         warning.set(Some(text.to_owned()));
-        warn!("could not list Nodes; nothing is written on them; the role outrigger-agent-nodes permits it");
+        warn!(
+            "could not list Nodes; the roles outrigger-agent-nodes and outrigger-agent-companions-first permit it"
+        );
         listed.done().await;
         warning.set(None);
     }

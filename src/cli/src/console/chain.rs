@@ -126,7 +126,7 @@ fn hops(workload: &WorkloadReport) -> Markup {
                     @if !there.message.is_empty() { ": " (plain(&there.message)) }
                 }
                 @if let Some(reason) = &explanation.reason { p { (plain(reason)) } }
-                @if let Some(ordering) = workload.ordering { p { (state(Grade::Odd, ordering)) } }
+                @if let Some(ordering) = &workload.ordering { p { (state(Grade::Odd, ordering)) } }
                 @for claim in &workload.claims {
                     p {
                         "Claim " (plain(claim.name.as_deref().unwrap_or_default())) " "

@@ -157,7 +157,7 @@ fn one_workload(workload: &WorkloadReport, out: &mut impl Write) -> Result<()> {
     if let Some(reason) = &explanation.reason {
         writeln!(out, "    {reason}")?;
     }
-    if let Some(ordering) = workload.ordering {
+    if let Some(ordering) = &workload.ordering {
         writeln!(out, "    {ODD}{ordering}{ODD:#}")?;
     }
     // One term that passes is all the reason there is; where none does, each would be a way.

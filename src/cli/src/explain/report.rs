@@ -22,7 +22,7 @@ use serde::Serialize;
 use super::ExplainArgs;
 use super::live::RulesKnown;
 use super::told::PodReport;
-use super::view::{View, namespace_of};
+use super::view::{Unordered, View, namespace_of};
 use crate::companion::PodName;
 use crate::explain::allocation::ClaimReport;
 use crate::explain::explanation::{CompanionOutcome, Explanation, ExplanationContext, explain};
@@ -87,7 +87,7 @@ pub(crate) struct WorkloadReport {
     pub(crate) explanation: Explanation,
     /// Why the workload doesn't wait for its companion although the rule says so.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) ordering: Option<&'static str>,
+    pub(crate) ordering: Option<String>,
     /// The claims that the companion uses, or is.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) claims: Vec<ClaimReport>,
@@ -382,13 +382,24 @@ fn conditions(conditions: &[Condition]) -> Vec<ConditionReport> {
         .collect()
 }
 
-/// That a Pod doesn't wait for its companion.
-const NO_GATE: &str = "spec.ordering is BeforeReady, but the Pod has no readiness gate and doesn't wait for its companion: Pods get it \
-                       from the agent's gate when they are created";
-
-/// The same of a Pod that can't have got it.
-const OLDER: &str = "spec.ordering is BeforeReady, but the Pod was created before the rule, so it has no readiness gate and doesn't \
-                     wait for its companion: recreate it";
+/// Says that a Pod doesn't wait for its companion as the rule asks; `created`: when the rule was.
+fn unordered(ordering: Ordering, pod: &Unordered, created: Option<&Time>) -> Option<String> {
+    let (lacks, so) = match (pod.gated, ordering.gates(), ordering.holds()) {
+        (_, false, _) | (true, _, false) => return None,
+        (false, true, _) => ("readiness gate", "doesn't wait for its companion"),
+        (true, _, true) => ("claim", "starts before its companion"),
+    };
+    let given = ordering.as_str();
+    Some(if created.is_some_and(|rule| *rule > pod.created) {
+        format!(
+            "spec.ordering is {given}, but the Pod was created before the rule, so it has no {lacks} and {so}: recreate it"
+        )
+    } else {
+        format!(
+            "spec.ordering is {given}, but the Pod has no {lacks} and {so}: Pods get it from the agent's gate when they are created"
+        )
+    })
+}
 
 /// `created`: when the rule was. `served`: admission takes what the rule's template asks for.
 fn explained(
@@ -422,9 +433,8 @@ fn explained(
         Vec::new()
     };
     let matches = explanation.outcome != CompanionOutcome::NoMatch;
-    let waits = matches && rule.ordering() == Ordering::BeforeReady;
-    let ungated = view.ungated.get(workload.id.as_str()).filter(|_| waits);
-    let ordering = ungated.map(|pod| if created.is_some_and(|rule| *rule > *pod) { OLDER } else { NO_GATE });
+    let pod = view.unordered.get(workload.id.as_str()).filter(|_| matches);
+    let ordering = pod.and_then(|pod| unordered(rule.ordering(), pod, created));
     let absent = || wanted.then(|| State { phase: Phase::Absent, message: String::new() });
     WorkloadReport {
         namespace: workload.resource_namespace.clone(),

@@ -7,6 +7,7 @@ use super::*;
 
 mod admin;
 mod linger;
+mod ordering;
 
 #[derive(Debug, Parser)]
 struct Wrapper {
@@ -265,31 +266,6 @@ fn why_a_claim_has_no_devices() {
     }
 }
 
-#[test]
-fn a_pod_that_was_created_without_the_gate_does_not_wait() {
-    let mut waits = rule("tenant-blue", "r", json!({}));
-    waits["spec"]["ordering"] = json!("BeforeReady");
-    let with = |created: bool, gates: Value| {
-        let mut pod = pod("work", "web", "blue-a");
-        pod["metadata"]["uid"] = json!("u");
-        pod["spec"]["readinessGates"] = gates;
-        if created {
-            pod["metadata"]["creationTimestamp"] = json!("2026-01-02T03:04:05Z");
-        }
-        pod
-    };
-    let ordering = |rule: &Value, pod: Value| {
-        let report = explained(&[tenant("blue"), rule.clone(), dpu("blue-a"), pod], &[]).unwrap();
-        report["rules"][0]["workloads"][0]["ordering"].clone()
-    };
-    let none = ordering(&waits, with(true, json!([{"conditionType": "example.com/own"}])));
-    assert!(none.as_str().is_some_and(|text| text.contains("no readiness gate")), "{none}");
-    let gate = json!([{"conditionType": keys::COMPANIONS_GATE}]);
-    assert_eq!(ordering(&waits, with(true, gate)), Value::Null);
-    assert_eq!(ordering(&waits, with(false, json!([]))), Value::Null, "it isn't created yet");
-    assert_eq!(ordering(&rule("tenant-blue", "r", json!({})), with(true, json!([]))), Value::Null);
-}
-
 /// The Pod `work/web` of a tenant's cluster, with conditions: type, status, reason, message.
 fn told_pod(gated: bool, conditions: &[[&str; 4]]) -> Value {
     let mut pod = pod("work", "web", "host-a");
@@ -484,17 +460,4 @@ fn of_one_rule_only_its_workloads_are_told() {
         |flags: &[&str]| from(own_cluster(), &objects, flags).unwrap()["pods"].as_array().unwrap().len();
     assert_eq!([count(&[]), count(&["--rule", "b"]), count(&["--rule", "other"])], [1, 1, 0]);
     assert_eq!(count(&["--rule", "other", "--workload", "work/web"]), 1);
-}
-
-#[test]
-fn a_pod_that_is_older_than_the_rule_is_told_to_be_recreated() {
-    let ordering = |created: &str| {
-        let mut waits = rule("universe", "b", json!({}));
-        waits["spec"]["ordering"] = json!("BeforeReady");
-        waits["metadata"]["creationTimestamp"] = json!(created);
-        let report = from(own_cluster(), &[waits, told_pod(false, &[])], &[]).unwrap();
-        report["rules"][0]["workloads"][0]["ordering"].as_str().unwrap().to_owned()
-    };
-    assert!(ordering("2026-01-03T00:00:00Z").contains("created before the rule"));
-    assert!(!ordering("2026-01-01T00:00:00Z").contains("created before the rule"));
 }

@@ -83,8 +83,8 @@ pub(crate) struct View {
     pub(crate) all_workloads: bool,
     /// Names of its Pods that have ended.
     pub(crate) ended: Vec<(String, String)>,
-    /// Ids of workloads whose Pods exist and have no readiness gate of Outrigger, with the times of their creation.
-    pub(super) ungated: BTreeMap<String, Time>,
+    /// Ids of workloads whose Pods exist and lack what a rule with an ordering gives them.
+    pub(super) unordered: BTreeMap<String, Unordered>,
     /// What the tenant's own cluster says of its workloads.
     pub(super) told: Vec<PodReport>,
     /// Which of the rules are known.
@@ -148,8 +148,7 @@ impl View {
         let mut admin_rules: Vec<AdminWorkloadRule> = state.all(keys::WORKLOAD_GROUP, "AdminWorkloadRule")?;
         admin_rules.retain(|rule| rule.namespace().as_deref() == Some(&*admin.rules));
         let pods = state.pods()?;
-        let ungated = pods.iter().filter(|pod| is_ungated(pod));
-        let ungated = ungated.filter_map(|pod| Some((pod.uid()?, pod.creation_timestamp()?))).collect();
+        let unordered = pods.iter().filter_map(|pod| Some((pod.uid()?, Unordered::of(pod)?))).collect();
         let mut sorted = sort_pods(pods, &tenants, tenant.as_ref(), &admin.resources);
         sort_claims(
             &state.all(keys::DEVICE_GROUP, "ResourceClaim")?,
@@ -196,7 +195,7 @@ impl View {
             workloads,
             all_workloads: sees_workloads,
             ended,
-            ungated,
+            unordered,
             told,
             rules_known,
             nodes: sees_nodes.then_some(nodes),
@@ -305,11 +304,23 @@ impl Tenants {
     }
 }
 
-/// Whether a Pod has been created without the gate. A Pod that only stands in a file may still get it.
-fn is_ungated(pod: &Pod) -> bool {
-    let mut gates = pod.spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
-    pod.metadata.creation_timestamp.is_some()
-        && !gates.any(|gate| gate.condition_type == keys::COMPANIONS_GATE)
+/// A Pod that has been created without what makes it wait for its companions.
+#[derive(Debug, Clone)]
+pub(super) struct Unordered {
+    pub(super) created: Time,
+    /// It has the readiness gate, and lacks the claim only.
+    pub(super) gated: bool,
+}
+
+impl Unordered {
+    /// A Pod that only stands in a file may still get everything.
+    fn of(pod: &Pod) -> Option<Self> {
+        let created = pod.creation_timestamp()?;
+        let mut gates = pod.spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
+        let gated = gates.any(|gate| gate.condition_type == keys::COMPANIONS_GATE);
+        let held = pod.spec.as_ref().is_some_and(|spec| spec.held);
+        (!gated || !held).then_some(Self { created, gated })
+    }
 }
 
 /// A companion, and its workload where an annotation of the companion has all of it.

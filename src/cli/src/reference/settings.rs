@@ -1,4 +1,4 @@
-//! The settings of the three servers beside each other.
+//! The settings of the servers beside each other.
 
 use clap::Command;
 
@@ -7,7 +7,7 @@ use super::cli;
 use super::markdown::{cell, code, table};
 
 /// The subcommands that serve.
-const SERVERS: [&str; 3] = ["webhook", "manager", "agent"];
+const SERVERS: [&str; 4] = ["webhook", "manager", "agent", "host"];
 
 /// The page. `command` has been built.
 pub(super) fn page(command: &Command) -> Page {
@@ -34,7 +34,7 @@ pub(super) fn page(command: &Command) -> Page {
         })
         .collect();
     let text = format!(
-        "All settings of webhook, manager and agent, as flags and environment variables; the flag takes precedence. Durations are like \
+        "All settings of webhook, manager, agent and host, as flags and environment variables; the flag takes precedence. Durations are like \
          `90s`, `5m`, `1h`, `7d`. In the shipped manifests they stand in the Deployments' `args`; with Helm further ones go \
          into `webhook.extraArgs`, `manager.extraArgs` and `agent.extraArgs`. [Command line](cli.md) has the same at length, \
          and [Operation](../operation.md#traces) what the servers read of OpenTelemetry's own variables.\n\n{}",
@@ -43,7 +43,7 @@ pub(super) fn page(command: &Command) -> Page {
     Page::new(
         "settings",
         "Settings",
-        "flags and environment of webhook, manager and agent beside each other",
+        "flags and environment of webhook, manager, agent and host beside each other",
         text,
     )
 }

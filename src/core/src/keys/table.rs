@@ -129,6 +129,9 @@ keys! {
     /// The tenant's cluster doesn't know admin rules, so it can't tell which Pods they match.
     pub const COMPANIONS_GATE_NAMESPACE = "outrigger.dev/companions-gate",
         Label on "Namespaces in a tenant's cluster" by "tenants": "`true`: all of its Pods get the readiness gate, for rules of the platform and for rules that come later";
+    /// Without it the tenant's cluster creates Pods also while the agent can't be asked.
+    pub const COMPANIONS_FIRST_NAMESPACE = "outrigger.dev/companions-first",
+        Label on "Namespaces in a tenant's cluster" by "tenants": "`required`: no Pod is created in it while the agent can't say whether the Pod may start before its companions";
     pub const GPU_FAMILY = "nvidia.com/gpu.family",
         Label on "Nodes" by "NVIDIA's GPU feature discovery": "The family of its GPUs";
     pub const GPU_PRODUCT = "nvidia.com/gpu.product",

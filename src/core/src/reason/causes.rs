@@ -79,6 +79,9 @@ causes! {
     RuleNotServed = "RuleNotServed", Rule, Agent,
         "The Pod waits for the rule's companion, and the manager doesn't say that there will be one",
         "look at the conditions of the rule", "look at the conditions of the rule";
+    PodUnknown = "PodUnknown", Workload, Agent,
+        "The agent knows no Pod with this claim on the host that asks for it",
+        "wait; if it lasts, check that the agent sends the Pods of the namespace", "nothing";
     NoTenant = "NoTenant", Rule, Platform,
         "An admin rule selects no Tenant",
         "nothing", "correct spec.tenantSelector";
@@ -219,6 +222,9 @@ causes! {
     ManagerUnreachable = "ManagerUnreachable", Link, Agent,
         "The infrastructure cluster's manager hasn't said yet how the companion is",
         "look at the agent's log, which says whether the manager can be reached", "check that agents reach the manager";
+    AgentUnreachable = "AgentUnreachable", Link, Agent,
+        "The host's plugin can't ask the agent how the companion is, so the Pod doesn't start",
+        "look at the logs of the plugin on the host and of the agent", "nothing";
     ManagerTooOld = "ManagerTooOld", Link, Agent,
         "The infrastructure cluster's manager is too old to say how companions are",
         "have it upgraded, or delete the ordering from the rule and recreate the Pod", "upgrade the manager";

@@ -175,20 +175,39 @@ fn compile_terms(terms: &[Vec<ExpressionSpec>], errors: &mut Vec<FieldError>) ->
     compiled
 }
 
-/// Refuses rules whose workloads would wait for themselves: the companion for the workload's Ready condition, and that for the
-/// companion.
+/// Annotations that network plugins write while they set up a Pod's network: no Pod has them before it starts.
+const WRITTEN_AT_START: [&str; 5] = [
+    "cni.projectcalico.org/containerID",
+    "cni.projectcalico.org/podIP",
+    "cni.projectcalico.org/podIPs",
+    "k8s.v1.cni.cncf.io/network-status",
+    "k8s.v1.cni.cncf.io/networks-status",
+];
+
+/// Refuses rules whose workloads would wait for themselves: the companion for a field that changes when the workload is Ready or
+/// starts, and that for the companion. Also where the field's absence is required: the companion would be deleted as soon as the
+/// workload has waited for it.
 fn check_ordering(ordering: Ordering, terms: &[Vec<Expression>], errors: &mut Vec<FieldError>) {
     // Where an expression is invalid, the positions of the others aren't those of the spec.
-    if ordering != Ordering::BeforeReady || !errors.is_empty() {
+    if !ordering.gates() || !errors.is_empty() {
         return;
     }
     for (t, term) in terms.iter().enumerate() {
-        for (e, expression) in term.iter().enumerate().filter(|(_, e)| e.path == Path::Ready) {
-            errors.refuse(
-                format!("spec.workloadTerms[{t}].matchExpressions[{e}].key"),
-                &expression.path.to_string(),
-                "is the condition that waits for the companion; remove the expression, or set spec.ordering to Parallel",
-            );
+        for (e, expression) in term.iter().enumerate() {
+            let why = match &expression.path {
+                Path::Ready => {
+                    "is the condition that waits for the companion; remove the expression, or set spec.ordering to Parallel"
+                }
+                Path::ExtraEntry(map, key)
+                    if ordering.holds() && **map == *"annotations" && WRITTEN_AT_START.contains(&&**key) =>
+                {
+                    "is written when the workload starts, and that waits for the companion; remove the expression, or set \
+                     spec.ordering to BeforeReady"
+                }
+                _ => continue,
+            };
+            let path = format!("spec.workloadTerms[{t}].matchExpressions[{e}].key");
+            errors.refuse(path, &expression.path.to_string(), why);
         }
     }
 }

@@ -292,7 +292,8 @@ fn companion(told: ToldCompanion, texts: &mut usize) -> Companion {
         reason: cause.map(Cause::as_str).unwrap_or_default().to_owned(),
         message: text,
         since: format!("{:.0}", outcome.since),
-        before_ready: outcome.before_ready,
+        before_ready: outcome.ordering.gates(),
+        before_start: outcome.ordering.holds(),
     }
 }
 

@@ -14,7 +14,7 @@ use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::map::HashMap;
 use outrigger_core::progress::{Facts, HostDpu, Progress, Stage, Wish};
 use outrigger_core::reason::Cause;
-use outrigger_core::rule::{Ordering, Rule};
+use outrigger_core::rule::Ordering;
 use outrigger_core::steps::step;
 use tokio::sync::Notify;
 
@@ -32,7 +32,7 @@ pub(crate) struct Outcome {
     /// Since when it is at this stage, as far as this replica has seen it.
     pub since: Timestamp,
     /// Whether the workload waits for it.
-    pub before_ready: bool,
+    pub ordering: Ordering,
     was_ready: bool,
     /// The host whose DPU it waits for.
     host: Option<Arc<str>>,
@@ -298,7 +298,7 @@ impl TenantData {
             outcome: Outcome {
                 progress: Progress { stage: Stage::Refused, cause: Some(Cause::LimitReached) },
                 since: now,
-                before_ready: waits(rule),
+                ordering: rule.ordering(),
                 was_ready: false,
                 host: None,
             },
@@ -391,15 +391,11 @@ impl TenantData {
         Some(Outcome {
             progress,
             since: now,
-            before_ready: rule.is_some_and(|rule| waits(rule)),
+            ordering: rule.map(|rule| rule.ordering()).unwrap_or_default(),
             was_ready: was_ready || is_ready,
             host: host.filter(|_| !is_ready).map(Arc::from),
         })
     }
-}
-
-fn waits(rule: &Rule) -> bool {
-    rule.ordering() == Ordering::BeforeReady
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The table of metrics.
 
 use super::Kind::{Counter, Gauge, Histogram, Info};
-use super::Server::{Agent, Manager, Webhook};
+use super::Server::{Agent, Host, Manager, Webhook};
 use super::Values::{Named, OneOf};
 use super::{Kind, Metric, Server, Values};
 
@@ -62,15 +62,15 @@ table! {
     STARTED = seconds("process_start_time", Gauge, Server::ALL, &[], "When the process started, Unix time");
     LOG_LINES_DROPPED = plain("log_lines_dropped", Counter, Server::ALL, &[],
         "Log lines that were dropped because standard error wasn't read fast enough");
-    WATCH_SYNCED = plain("watch_synced", Gauge, Server::ALL, WATCH,
+    WATCH_SYNCED = plain("watch_synced", Gauge, &[Webhook, Manager, Agent], WATCH,
         "1 when all objects have been listed, 0 while a list is in progress or fails");
-    WATCH_SEEN = seconds("watch_last_received_timestamp", Gauge, Server::ALL, WATCH,
+    WATCH_SEEN = seconds("watch_last_received_timestamp", Gauge, &[Webhook, Manager, Agent], WATCH,
         "When the API server sent something last: an event, a page of a list, or a bookmark, which is sent about once a minute. Of several watches of one name, the one that has been silent for longest; Unix time");
-    WATCH_FAILURES = plain("watch_failures", Counter, Server::ALL, WATCH, "Lists and watches that failed");
-    API_REQUESTS = plain("api_requests", Counter, Server::ALL,
+    WATCH_FAILURES = plain("watch_failures", Counter, &[Webhook, Manager, Agent], WATCH, "Lists and watches that failed");
+    API_REQUESTS = plain("api_requests", Counter, &[Webhook, Manager, Agent],
         &[("verb", OneOf(&["Get", "Watch", "Create", "Update", "Patch", "Delete"])), ("outcome", OUTCOMES)],
         "Requests to the API server; lists are Get, Refused is 4xx, Failed is 5xx, 429 or no response");
-    CERTIFICATE_ENDS = seconds("tls_certificate_not_after", Gauge, Server::ALL,
+    CERTIFICATE_ENDS = seconds("tls_certificate_not_after", Gauge, &[Webhook, Manager, Agent],
         &[("use", OneOf(&["serving", "client_ca", "client"]))],
         "When the certificate expires, Unix time; of several CAs, the last");
     CERTIFICATE_FAILURES = plain("tls_reload_failures", Counter, &[Webhook, Manager], &[],
@@ -89,6 +89,8 @@ table! {
                 "ValidateGuests",
                 "GatePods",
                 "GateAllPods",
+                "HoldPods",
+                "HoldAllPods",
             ])),
             ("verdict", OneOf(&["Allowed", "Patched", "Denied", "Behind", "Crowded", "Invalid"])),
         ],
@@ -163,5 +165,19 @@ table! {
         &[("part", OneOf(&["Condition", "Taint"])), ("outcome", OneOf(&["Ok", "Failed", "Forbidden"]))],
         "Writes of Nodes, of their condition DPUReady or of their taint; Forbidden: the agent's role or a policy doesn't allow it");
     AGENT_ORDERED_RULES = plain("agent_ordered_rules", Gauge, &[Agent], &[("gate", OneOf(&["Served", "Missing"]))],
-        "Valid rules of the tenant's cluster with the ordering BeforeReady, by whether the agent serves the webhook that adds the readiness gate. Missing: Pods don't wait for their companions");
+        "Valid rules of the tenant's cluster with the ordering BeforeReady or BeforeStart, by whether the agent serves the webhook that adds the readiness gate. Missing: Pods don't wait for their companions");
+    AGENT_HELD_RULES = plain("agent_held_rules", Gauge, &[Agent], &[("devices", OneOf(&["Published", "Missing"]))],
+        "Valid rules of the tenant's cluster with the ordering BeforeStart, by whether the agent publishes the devices that their Pods claim. Missing: Pods start before their companions, or aren't scheduled; the rules' Events say which");
+    AGENT_DEVICE_WRITES = plain("agent_device_writes", Counter, &[Agent],
+        &[("object", OneOf(&["Slice", "Template"])), ("outcome", OneOf(&["Ok", "Failed", "Forbidden"]))],
+        "Writes of the ResourceSlices of a Node, or of a namespace's ResourceClaimTemplate; Forbidden: the agent's role or a policy doesn't allow it");
+    AGENT_PREPARES = plain("agent_prepares", Counter, &[Agent],
+        &[("outcome", OneOf(&["Ready", "NotReady", "Elsewhere", "Refused", "Busy", "Failed"]))],
+        "Claims that hosts asked about, by the answer; Elsewhere: their Pods aren't on the host. Refused, Busy and Failed count requests: without a valid token, beyond a limit, or whose token the API server couldn't review");
+    AGENT_PREPARES_HELD = plain("agent_prepares_held", Gauge, &[Agent], &[], "Requests of hosts that wait for companions");
+    HOST_REGISTERED = plain("host_registered", Gauge, &[Host], &[], "1 once the kubelet has registered the plugin, 0 before, and after it has refused to");
+    HOST_CLAIMS = plain("host_claims", Counter, &[Host], &[("outcome", OneOf(&["Ready", "NotReady", "Failed"]))],
+        "Claims that the kubelet asked to prepare; NotReady: their Pods have to wait; Failed: the agent couldn't be asked");
+    HOST_PREPARE = seconds("host_prepare", Histogram, &[Host], &[("outcome", OneOf(&["Ready", "NotReady", "Failed"]))],
+        "Time from the kubelet's call for claims to its answer, by the worst of the call's claims");
 }

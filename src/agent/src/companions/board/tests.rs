@@ -1,5 +1,8 @@
 use std::collections::BTreeMap;
 
+use outrigger_core::ids::RuleName;
+use outrigger_core::keys;
+use outrigger_core::reason::Cause;
 use outrigger_core::rule::{ExpressionSpec, Operator, Ordering, RuleSpec};
 use outrigger_proto::companion::{Companion, CompanionState};
 use serde_json::json;

@@ -14,7 +14,7 @@ fn group(total: usize, wrong: usize, reason: &'static str) -> Group {
 
 /// Companions of which none, or some, have an ordering.
 fn companions(all: Group, ordered: Group) -> Companions {
-    Companions { all, ordered, rules: Default::default() }
+    Companions { all, ordered, ..Companions::default() }
 }
 
 fn apply(has: &Conditions, new: Conditions) -> Conditions {
@@ -151,4 +151,33 @@ proptest! {
         let now = apply(&has, decide([Unheard, Unreachable, Unsupported][what], &has, true, lasted, None)).gate;
         prop_assert_eq!(now.is_some_and(|gate| gate.is_true()), was);
     }
+}
+
+#[test]
+fn a_pod_starts_only_after_the_word_of_an_open_stream() {
+    let with = |start: Group| Companions {
+        all: group(2, 2, "Failed"),
+        ordered: group(1, 1, "NoDPU"),
+        start,
+        ..Companions::default()
+    };
+    let (none, ready, wrong) = (with(Group::default()), with(group(1, 0, "")), with(group(2, 1, "NoDPU")));
+    let rule = RuleName::new("fw").unwrap();
+    let reason = |knowledge, awaited| start(knowledge, awaited).map(|(reason, _)| reason);
+    let waits = |reason: &str| Some(reason.to_owned());
+    // Companions of other orderings don't count, however they are.
+    assert_eq!(
+        [reason(Told(&none), None), reason(Told(&ready), None), reason(Absent, None)],
+        [None, None, None]
+    );
+    assert_eq!(reason(Told(&wrong), None), waits("NoDPU"));
+    assert_eq!(reason(Told(&wrong), Some(&rule)), waits("NoDPU"));
+    for knowledge in [Told(&none), Told(&ready), Absent, Unheard] {
+        assert_eq!(reason(knowledge, Some(&rule)), waits("RuleNotServed"), "{knowledge:?}");
+    }
+    for awaited in [None, Some(&rule)] {
+        assert_eq!(reason(Unreachable, awaited), waits("ManagerUnreachable"));
+        assert_eq!(reason(Unsupported, awaited), waits("ManagerTooOld"));
+    }
+    assert_eq!(reason(Unheard, None), waits("ManagerUnreachable"), "a rule of the platform may concern it");
 }

@@ -185,7 +185,7 @@ fn changes_of_one_workload_are_one_message_with_the_last_state() {
     let touched = world.data.apply_rule(&serde_json::from_value(ordered).unwrap());
     world.assess(&touched);
     assert_eq!(world.data.outcomes.next_workload(number).as_deref(), Some("w0"));
-    assert!(world.data.told(&"w0".into(), world.now).unwrap().companions[0].outcome.before_ready);
+    assert!(world.data.told(&"w0".into(), world.now).unwrap().companions[0].outcome.ordering.gates());
     world.data.outcomes.leave(number);
     assert!(world.data.outcomes.follow(1).is_some());
 }

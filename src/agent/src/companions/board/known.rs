@@ -1,0 +1,182 @@
+//! One Pod, with what the manager told of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_core::ids::{RuleName, WorkloadId};
+use outrigger_core::keys;
+use outrigger_core::reason::Cause;
+use outrigger_core::rule::Rule;
+use outrigger_core::workload::Workload;
+use outrigger_runtime::pod::Pod;
+use tokio::time::Instant;
+
+use super::start::ClaimName;
+use super::{Link, NewCondition, SILENCE, Write};
+use crate::bucket::Bucket;
+use crate::companions::decide::{Condition, Conditions, Knowledge};
+use crate::companions::told::Companions;
+use crate::pod::{is_gated, workload};
+
+/// A Pod.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) has: Conditions,
+    /// What rules read of a Pod that waits for its companions; `None` if it neither has the readiness gate nor waits to start.
+    pub(super) workload: Option<Box<Workload>>,
+    /// It has the readiness gate.
+    pub(super) gate: bool,
+    /// The claim by which it waits to start, as soon as the claim has a name.
+    pub(super) claim: Option<ClaimName>,
+    pub(super) deleted: bool,
+    /// Since when the agent has known it.
+    pub(super) seen: Instant,
+    /// What the manager told on the stream with this number.
+    pub(super) told: Option<(u64, Companions)>,
+    /// Since when one of its companions isn't ready.
+    pub(super) wrong: Option<Instant>,
+    /// It is being written.
+    pub(super) busy: bool,
+    /// Failed writes in a row.
+    pub(super) failures: u32,
+    /// No write before that.
+    pub(super) pause: Option<Instant>,
+    pub(super) writes: Option<Bucket>,
+    pub(super) events: Option<Bucket>,
+}
+
+impl Known {
+    /// A Pod that was received now.
+    pub(super) fn new(pod: &Pod, seen: Instant) -> Self {
+        let (claim, gate) = (ClaimName::of(pod), is_gated(pod));
+        let waits = gate || claim.is_some();
+        Self {
+            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            has: Conditions::of(pod),
+            workload: if waits { workload(pod.clone()).map(Box::new) } else { None },
+            gate,
+            claim,
+            deleted: pod.metadata.deletion_timestamp.is_some(),
+            seen,
+            told: None,
+            wrong: None,
+            busy: false,
+            failures: 0,
+            pause: None,
+            writes: None,
+            events: None,
+        }
+    }
+
+    /// Takes in a later state of the Pod. Returns whether something has changed that concerns its companions.
+    pub(super) fn update(&mut self, later: Self) -> bool {
+        let Self { has, workload, gate, claim, deleted, .. } = later;
+        let same = self.has == has && self.deleted == deleted && self.workload == workload;
+        if same && self.gate == gate && self.claim == claim {
+            return false;
+        }
+        (self.has, self.deleted, self.workload, self.gate, self.claim) =
+            (has, deleted, workload, gate, claim);
+        true
+    }
+
+    /// Reports whether it has the readiness gate.
+    pub(super) fn gated(&self) -> bool {
+        self.gate
+    }
+
+    /// Returns the Node that it is bound to.
+    pub(super) fn node(&self) -> Option<&str> {
+        self.workload.as_deref()?.node_name.as_deref()
+    }
+
+    /// Returns what is wrong with the worst of its companions, as far as the manager has told it.
+    pub(super) fn reason(&self) -> Option<Cause> {
+        self.told.as_ref()?.1.all.worst.as_ref().map(|worst| worst.reason)
+    }
+
+    /// Reports whether the manager told of it, and on an earlier stream.
+    pub(super) fn told_before(&self, stream: u64) -> bool {
+        self.told.as_ref().is_some_and(|(told, _)| *told != stream)
+    }
+
+    /// Returns a rule that matches it, of whose companion the manager has said nothing.
+    pub(super) fn awaited<'a>(&self, ordered: &'a [Arc<Rule>]) -> Option<&'a RuleName> {
+        self.untold(ordered.iter(), |companions| &companions.rules)
+    }
+
+    /// As [`Self::awaited`], of the rules by which it doesn't start before its companion.
+    pub(super) fn awaited_to_start<'a>(&self, ordered: &'a [Arc<Rule>]) -> Option<&'a RuleName> {
+        let holding = ordered.iter().filter(|rule| rule.ordering().holds());
+        self.untold(holding, |companions| &companions.start_rules)
+    }
+
+    fn untold<'a>(
+        &self,
+        mut rules: impl Iterator<Item = &'a Arc<Rule>>,
+        of: impl Fn(&Companions) -> &BTreeSet<RuleName>,
+    ) -> Option<&'a RuleName> {
+        let workload = self.workload.as_deref()?;
+        let told =
+            |name: &RuleName| self.told.as_ref().is_some_and(|(_, companions)| of(companions).contains(name));
+        rules.find(|rule| rule.matches(workload) && !told(rule.name())).map(|rule| rule.name())
+    }
+
+    /// Returns what is known of its companions, and when that will have lasted long enough.
+    pub(super) fn knowledge(
+        &self,
+        link: Link,
+        stream: u64,
+        after: Duration,
+        now: Instant,
+    ) -> (Knowledge<'_>, Option<Instant>) {
+        let (since, complete) = match link {
+            Link::Unsupported => return (Knowledge::Unsupported, None),
+            Link::Down(since) => (since, None),
+            Link::Open { since, complete } => (since, complete),
+        };
+        let open = matches!(link, Link::Open { .. });
+        let silent = complete.map(|at| at.max(self.seen) + SILENCE);
+        match &self.told {
+            Some((told, companions)) if *told == stream && open => {
+                (Knowledge::Told(companions), self.wrong.map(|since| since + after))
+            }
+            _ if silent.is_some_and(|at| at <= now) => (Knowledge::Absent, None),
+            _ if silent.is_some() => (Knowledge::Unheard, silent),
+            // Only a Pod with the gate has to say so.
+            _ => (Knowledge::Unreachable, self.gated().then_some(since.max(self.seen) + after)),
+        }
+    }
+
+    /// Returns the condition of which an Event tells: one with another status or reason.
+    pub(super) fn news(&self, new: &Conditions) -> Option<Condition> {
+        let pairs = [(&new.information, &self.has.information), (&new.gate, &self.has.gate)];
+        let differs = |new: &Condition, has: &Option<Condition>| {
+            has.as_ref().is_none_or(|has| (has.status, &has.reason) != (new.status, &new.reason))
+        };
+        pairs.into_iter().find_map(|(new, has)| new.as_ref().filter(|new| differs(new, has))).cloned()
+    }
+
+    pub(super) fn write(&self, id: &WorkloadId, new: Conditions, event: Option<Condition>) -> Write {
+        let kinds = [
+            (keys::COMPANIONS_CONDITION, new.information, &self.has.information),
+            (keys::COMPANIONS_GATE, new.gate, &self.has.gate),
+        ];
+        let conditions = kinds.into_iter().filter_map(|(kind, new, has)| {
+            let condition = new?;
+            let transition = has.as_ref().is_none_or(|has| has.status != condition.status);
+            Some(NewCondition { kind, condition, transition })
+        });
+        Write {
+            id: id.clone(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            conditions: conditions.collect(),
+            event,
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! The Nodes with their slices, the namespaces with their templates, and which of them have to be written.
+//!
+//! All limits of rates are kept here. Level-based: however often a DPU changes, the next write of its Node holds the last state.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::resource::v1::{ResourceClaimTemplate, ResourceSlice};
+use kube::core::PartialObjectMeta;
+use outrigger_core::keys;
+use outrigger_core::map::HashMap;
+use outrigger_proto::companion::HostStatus;
+use outrigger_runtime::cache::Change;
+use outrigger_runtime::environment::Clock;
+use outrigger_runtime::node::Node;
+use outrigger_runtime::ready::Warning;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::plan::{Found, Seen, plan, template};
+use super::write::{Key, Outcome, Pace, Publishing, Write};
+use crate::bucket::{Bucket, Rate};
+use crate::namespaces::Scope;
+use crate::nodes::{HostListener, Knowledge, Told};
+use crate::queue::{self, Queue};
+
+/// Writes of all objects.
+const WRITES: Rate = Rate { burst: 200.0, minute: 3000.0 };
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Devices {
+    clock: Clock,
+    state: Mutex<State>,
+    publishing: watch::Sender<Publishing>,
+    /// Set while namespaces have templates of somebody else.
+    foreign: Warning,
+    /// Wakes a writer.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    pools: BTreeMap<String, Pool>,
+    /// The pool of each slice.
+    slices: HashMap<String, String>,
+    homes: BTreeMap<String, Home>,
+    scope: Option<Scope>,
+    told: Told,
+    queue: Queue<Key>,
+    writes: Bucket,
+    /// What the API server has forbidden to write.
+    forbidden: BTreeSet<Key>,
+    /// Everything has been listed.
+    listed: bool,
+    /// Something could not be listed for long.
+    unread: bool,
+    unsupported: bool,
+}
+
+/// A Node, or what slices say of one.
+#[derive(Debug, Default)]
+struct Pool {
+    node: Option<Capacity>,
+    slices: BTreeMap<String, Seen>,
+    pace: Pace,
+}
+
+/// How many Pods a Node can run; `None` while its kubelet hasn't said it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Capacity(Option<usize>);
+
+/// A namespace.
+#[derive(Debug, Default)]
+struct Home {
+    /// It exists, and isn't being deleted.
+    alive: bool,
+    template: Option<Template>,
+    pace: Pace,
+}
+
+#[derive(Debug)]
+struct Template {
+    uid: String,
+    found: Found,
+    /// It was deleted, and the watch hasn't shown that yet.
+    deleted: bool,
+}
+
+/// What has to be done.
+enum Step {
+    Nothing,
+    Later(Instant),
+    /// No write at all before that.
+    Full(Instant),
+    Write(Write),
+}
+
+impl Devices {
+    /// `foreign` is set while namespaces have templates of somebody else.
+    pub(crate) fn new(clock: Clock, foreign: Warning) -> Self {
+        let now = clock.now();
+        let state = State {
+            pools: BTreeMap::new(),
+            slices: HashMap::default(),
+            homes: BTreeMap::new(),
+            scope: None,
+            told: Told::new(now),
+            queue: Queue::default(),
+            writes: Bucket::new(WRITES, now),
+            forbidden: BTreeSet::new(),
+            listed: false,
+            unread: false,
+            unsupported: false,
+        };
+        let (publishing, changed) = (watch::Sender::new(Publishing::Working), Notify::new());
+        Self { clock, state: Mutex::new(state), publishing, foreign, changed }
+    }
+
+    /// Whether devices are published.
+    pub(crate) fn publishing(&self) -> watch::Receiver<Publishing> {
+        self.publishing.subscribe()
+    }
+
+    /// Changes the state, and wakes a writer.
+    fn update(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock();
+        change(&mut state);
+        self.tell(&state);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Tells whether devices are published.
+    fn tell(&self, state: &State) {
+        let now = state.publishing();
+        self.publishing.send_if_modified(|before| std::mem::replace(before, now) != now);
+    }
+
+    /// Records a change of a slice of the driver.
+    pub(super) fn slice(&self, change: Change<ResourceSlice>) {
+        self.update(|state| {
+            let (_, name, slice) = change.into_parts();
+            let pool = match slice {
+                Some(slice) => {
+                    let (pool, seen) = Seen::of(&slice);
+                    state.slices.insert(name.clone(), pool.clone());
+                    state.pools.entry(pool.clone()).or_default().slices.insert(name, seen);
+                    pool
+                }
+                None => {
+                    let Some(pool) = state.slices.remove(&name) else { return };
+                    if let Some(known) = state.pools.get_mut(&pool) {
+                        known.slices.remove(&name);
+                    }
+                    pool
+                }
+            };
+            state.queue.push(Key::Node(pool), false);
+        });
+    }
+
+    /// Records a change of a namespace.
+    pub(super) fn namespace(&self, change: Change<PartialObjectMeta<Namespace>>) {
+        self.update(|state| {
+            let (_, name, namespace) = change.into_parts();
+            let alive = namespace.is_some_and(|namespace| namespace.metadata.deletion_timestamp.is_none());
+            state.homes.entry(name.clone()).or_default().alive = alive;
+            state.queue.push(Key::Namespace(name), false);
+        });
+    }
+
+    /// Records a change of a template of Outrigger's name.
+    pub(super) fn template(&self, change: Change<ResourceClaimTemplate>) {
+        self.update(|state| {
+            let (namespace, _, template) = change.into_parts();
+            let template = template.map(|template| Template {
+                found: Found::of(&template),
+                uid: template.metadata.uid.unwrap_or_default(),
+                deleted: template.metadata.deletion_timestamp.is_some(),
+            });
+            state.homes.entry(namespace.clone()).or_default().template = template;
+            state.queue.push(Key::Namespace(namespace), false);
+        });
+        self.tell_foreign();
+    }
+
+    fn tell_foreign(&self) {
+        let state = self.state.lock();
+        let is_foreign = |home: &Home| home.template.as_ref().is_some_and(|t| t.found == Found::Foreign);
+        let first = state.homes.iter().find(|(_, home)| is_foreign(home)).map(|(name, _)| name.clone());
+        drop(state);
+        let text = first.as_ref().map(|namespace| {
+            let name = keys::COMPANIONS_CLAIM;
+            format!(
+                "the ResourceClaimTemplate {namespace}/{name} isn't Outrigger's, so Pods there don't wait for their companions before \
+                 they start; delete it, and the agent creates its own"
+            )
+        });
+        if self.foreign.set(text)
+            && let Some(namespace) = first
+        {
+            warn!(
+                namespace,
+                name = keys::COMPANIONS_CLAIM,
+                "a template of Outrigger's name isn't Outrigger's"
+            );
+        }
+    }
+
+    /// Sets the namespaces whose Pods are sent.
+    pub(super) fn scope(&self, scope: Option<Scope>) {
+        self.update(|state| {
+            state.scope = scope;
+            state.push_all();
+        });
+    }
+
+    /// Everything has been listed.
+    pub(super) fn listed(&self) {
+        self.update(|state| {
+            (state.listed, state.unread) = (true, false);
+            state.push_all();
+        });
+    }
+
+    /// Something could not be listed for long.
+    pub(super) fn unread(&self) {
+        self.update(|state| state.unread = true);
+    }
+
+    /// Records whether the cluster has the kinds.
+    pub(super) fn supported(&self, supported: bool) {
+        self.update(|state| {
+            state.unsupported = !supported;
+            state.push_all();
+        });
+    }
+
+    /// Waits for the next write.
+    pub(super) async fn next(&self) -> (Key, Write) {
+        queue::next(&self.changed, || self.take()).await
+    }
+
+    /// Returns the next write, or when there may be one.
+    fn take(&self) -> Result<(Key, Write), Option<Instant>> {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        if !state.listed || state.unsupported {
+            return Err(None);
+        }
+        while let Some(key) = state.queue.pop(now, |_| false) {
+            let step = state.examine(&key, now);
+            self.tell(&state);
+            match step {
+                Step::Nothing => {}
+                Step::Later(at) => state.queue.push_later(key, at),
+                Step::Full(at) => {
+                    state.queue.push(key, false);
+                    return Err(Some(at));
+                }
+                Step::Write(write) => return Ok((key, write)),
+            }
+        }
+        Err(state.queue.next_due())
+    }
+
+    /// Records what came of a write, and the names of the objects that it has deleted.
+    pub(super) fn done(&self, key: &Key, outcome: Outcome, deleted: &[String], jitter: f64) {
+        let now = self.clock.now();
+        self.update(|state| {
+            match outcome {
+                Outcome::Done | Outcome::Exists => _ = state.forbidden.remove(key),
+                Outcome::Forbidden => _ = state.forbidden.insert(key.clone()),
+                Outcome::Failed => {}
+            }
+            let pace = match key {
+                Key::Node(name) => state.pools.get_mut(name).map(|pool| {
+                    for name in deleted {
+                        pool.slices.get_mut(name).into_iter().for_each(|seen| seen.deleted = true);
+                    }
+                    &mut pool.pace
+                }),
+                Key::Namespace(name) => state.homes.get_mut(name).map(|home| {
+                    home.template.iter_mut().for_each(|template| template.deleted |= !deleted.is_empty());
+                    &mut home.pace
+                }),
+            };
+            if let Some(pace) = pace {
+                pace.done(outcome, now, jitter);
+            }
+            // It may have changed meanwhile.
+            state.queue.push(key.clone(), false);
+        });
+    }
+}
+
+impl HostListener for Devices {
+    fn node(&self, change: &Change<Node>) {
+        let mut state = self.state.lock();
+        let (name, node) = match change {
+            Change::Gone { name, .. } => (name.clone(), None),
+            Change::Applied(node) => {
+                let pods = node.status.as_ref().and_then(|status| status.pods);
+                let pods = pods.map(|pods| usize::try_from(pods).unwrap_or(usize::MAX));
+                (node.metadata.name.clone().unwrap_or_default(), Some(Capacity(pods)))
+            }
+        };
+        if node.is_none() && !state.pools.contains_key(&name) {
+            return;
+        }
+        let pool = state.pools.entry(name.clone()).or_default();
+        if std::mem::replace(&mut pool.node, node) == node {
+            return;
+        }
+        state.queue.push(Key::Node(name), false);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    fn opened(&self) {
+        self.state.lock().told.opened(self.clock.now());
+    }
+
+    fn told(&self, host: &HostStatus) {
+        self.update(|state| {
+            if state.told.host(host) && state.pools.contains_key(&host.node_name) {
+                state.queue.push(Key::Node(host.node_name.clone()), false);
+            }
+        });
+    }
+
+    fn complete(&self) {
+        self.update(|state| {
+            state.told.complete(self.clock.now());
+            state.push_all();
+        });
+    }
+
+    fn down(&self) {
+        self.state.lock().told.down(self.clock.now());
+    }
+}
+
+impl State {
+    fn publishing(&self) -> Publishing {
+        if self.unsupported {
+            Publishing::Unsupported
+        } else if self.unread || !self.forbidden.is_empty() {
+            Publishing::Forbidden
+        } else {
+            Publishing::Working
+        }
+    }
+
+    fn push_all(&mut self) {
+        let keys = self.pools.keys().cloned().map(Key::Node);
+        for key in keys.chain(self.homes.keys().cloned().map(Key::Namespace)) {
+            self.queue.push(key, false);
+        }
+    }
+
+    fn examine(&mut self, key: &Key, now: Instant) -> Step {
+        let (wish, due) = match key {
+            Key::Node(name) => self.slices_of(name, now),
+            Key::Namespace(name) => (self.template_of(name), None),
+        };
+        let pace = match key {
+            Key::Node(name) => self.pools.get_mut(name).map(|pool| &mut pool.pace),
+            Key::Namespace(name) => self.homes.get_mut(name).map(|home| &mut home.pace),
+        };
+        let (Some(pace), Some(write)) = (pace, wish) else {
+            self.forbidden.remove(key);
+            return due.map_or(Step::Nothing, Step::Later);
+        };
+        // A write in progress examines it once more.
+        if pace.busy {
+            return Step::Nothing;
+        }
+        if let Some(at) = pace.next(now) {
+            return Step::Later(at);
+        }
+        let all = self.writes.next(WRITES, now);
+        if all > now {
+            return Step::Full(all);
+        }
+        pace.begin();
+        self.writes.spend(write.cost());
+        Step::Write(write)
+    }
+
+    /// Returns what has to be written for a Node, and when silence about it will mean something.
+    fn slices_of(&mut self, name: &str, now: Instant) -> (Option<Write>, Option<Instant>) {
+        let Some(pool) = self.pools.get(name) else { return (None, None) };
+        let Some(Capacity(pods)) = pool.node else {
+            // The watch may be behind: the API server is asked before anything is deleted.
+            let slices = pool.slices.iter().filter(|(_, seen)| !seen.deleted);
+            let orphans: Vec<_> = slices.map(|(name, seen)| (name.clone(), seen.uid.clone())).collect();
+            if pool.slices.is_empty() && !pool.pace.busy {
+                self.pools.remove(name);
+            }
+            return ((!orphans.is_empty()).then_some(Write::Orphans(orphans)), None);
+        };
+        let (devices, due) = match self.told.knowledge(name, now) {
+            (Knowledge::Told(None), due) => (pods, due),
+            (Knowledge::Told(Some(_)) | Knowledge::Absent, due) => (Some(0), due),
+            // The last truth stays.
+            (Knowledge::Unknown, due) => (None, due),
+        };
+        let ops = devices.map(|devices| plan(name, devices, &pool.slices)).unwrap_or_default();
+        ((!ops.is_empty()).then_some(Write::Slices(ops)), due)
+    }
+
+    /// Returns what has to be written for a namespace. The template of one whose Pods are no longer sent stays: Pods may claim it.
+    fn template_of(&mut self, name: &str) -> Option<Write> {
+        let home = self.homes.get(name)?;
+        if !home.alive {
+            if home.template.is_none() && !home.pace.busy {
+                self.homes.remove(name);
+            }
+            return None;
+        }
+        let sent = match self.scope.as_ref()? {
+            Scope::All => !keys::SYSTEM_NAMESPACES.contains(&name),
+            Scope::Only(names) => names.contains(name) && !keys::SYSTEM_NAMESPACES.contains(&name),
+        };
+        if !sent {
+            return None;
+        }
+        match &home.template {
+            None => Some(Write::CreateTemplate(Box::new(template(name)))),
+            Some(Template { found: Found::Outdated, uid, deleted: false }) => {
+                Some(Write::DeleteTemplate(uid.clone()))
+            }
+            Some(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

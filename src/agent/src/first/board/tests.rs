@@ -1,0 +1,279 @@
+use std::time::Duration;
+
+use outrigger_runtime::ready::Readiness;
+use serde_json::json;
+
+use super::super::plan::Op;
+use super::*;
+
+/// A board and the objects of its API server.
+struct Stage {
+    devices: Devices,
+    slices: BTreeMap<String, ResourceSlice>,
+    templates: BTreeMap<String, ResourceClaimTemplate>,
+    written: u64,
+    /// What every write answers.
+    outcome: Outcome,
+}
+
+fn host(name: &str, ready: bool) -> HostStatus {
+    let reason = if ready { "" } else { "DPUNotReady" };
+    HostStatus { node_name: name.into(), dpu_ready: ready, reason: reason.into(), ..HostStatus::default() }
+}
+
+fn gone<K>(namespace: &str, name: &str) -> Change<K> {
+    Change::Gone { namespace: namespace.into(), name: name.into(), uid: "u".into() }
+}
+
+impl Stage {
+    /// Everything is listed, and nothing is there.
+    fn new() -> Self {
+        let devices = Devices::new(Clock::system(), Readiness::default().warning("foreign"));
+        devices.scope(Some(Scope::All));
+        devices.listed();
+        let (slices, templates) = (BTreeMap::new(), BTreeMap::new());
+        Self { devices, slices, templates, written: 0, outcome: Outcome::Done }
+    }
+
+    /// A stream on which the manager told of these hosts, and of nothing else.
+    fn told(&self, hosts: &[(&str, bool)]) {
+        self.devices.opened();
+        for (name, ready) in hosts {
+            HostListener::told(&self.devices, &host(name, *ready));
+        }
+        HostListener::complete(&self.devices);
+    }
+
+    fn node(&self, name: &str, pods: Option<&str>) {
+        let status = pods.map_or(json!({}), |pods| json!({"allocatable": {"pods": pods}}));
+        let node = json!({"metadata": {"name": name, "uid": name}, "status": status});
+        HostListener::node(&self.devices, &Change::Applied(serde_json::from_value(node).unwrap()));
+    }
+
+    fn namespace(&self, name: &str, deleted: bool) {
+        let deleted = deleted.then_some("2026-01-01T00:00:00Z");
+        let namespace = json!({"metadata": {"name": name, "deletionTimestamp": deleted}});
+        self.devices.namespace(Change::Applied(serde_json::from_value(namespace).unwrap()));
+    }
+
+    fn store(&mut self, mut slice: ResourceSlice) {
+        self.written += 1;
+        slice.metadata.uid.get_or_insert_with(|| "u".to_owned());
+        slice.metadata.resource_version = Some(self.written.to_string());
+        self.slices.insert(slice.metadata.name.clone().unwrap(), slice.clone());
+        self.devices.slice(Change::Applied(slice));
+    }
+
+    /// Performs the writes that are due, and returns what was written.
+    fn writes(&mut self) -> Vec<Key> {
+        let mut all = Vec::new();
+        while let Ok((key, write)) = self.devices.take() {
+            let mut deleted = Vec::new();
+            if self.outcome == Outcome::Done {
+                match write {
+                    Write::Slices(ops) => {
+                        for op in ops {
+                            match op {
+                                Op::Create(slice) | Op::Update { slice, .. } => self.store(*slice),
+                                Op::Delete { name, .. } => deleted.push(name),
+                            }
+                        }
+                    }
+                    Write::Orphans(orphans) => deleted.extend(orphans.into_iter().map(|(name, _)| name)),
+                    Write::CreateTemplate(template) => {
+                        self.templates
+                            .insert(template.metadata.namespace.clone().unwrap(), (*template).clone());
+                        self.devices.template(Change::Applied(*template));
+                    }
+                    Write::DeleteTemplate(_) => deleted.push(keys::COMPANIONS_CLAIM.to_owned()),
+                }
+            }
+            self.devices.done(&key, self.outcome, &deleted, 0.0);
+            for name in deleted {
+                match &key {
+                    Key::Node(_) => {
+                        self.slices.remove(&name);
+                        self.devices.slice(gone("", &name));
+                    }
+                    Key::Namespace(namespace) => {
+                        self.templates.remove(namespace);
+                        self.devices.template(gone(namespace, &name));
+                    }
+                }
+            }
+            all.push(key);
+        }
+        all
+    }
+
+    async fn later(&mut self, seconds: u64) -> Vec<Key> {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        self.writes()
+    }
+
+    /// The number of devices of each Node.
+    fn published(&self) -> Vec<(String, usize)> {
+        let of = |slice: &ResourceSlice| slice.spec.devices.as_ref().map_or(0, Vec::len);
+        let mut all = BTreeMap::<String, usize>::new();
+        for slice in self.slices.values() {
+            *all.entry(slice.spec.pool.name.clone()).or_default() += of(slice);
+        }
+        all.into_iter().collect()
+    }
+}
+
+fn nodes(all: &[(&str, usize)]) -> Vec<(String, usize)> {
+    all.iter().map(|(name, devices)| ((*name).to_owned(), *devices)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn hosts_whose_dpus_take_companions_have_devices() {
+    let mut stage = Stage::new();
+    for name in ["a", "b", "other"] {
+        stage.node(name, Some("110"));
+    }
+    stage.node("young", None);
+    assert_eq!(stage.writes(), [], "nobody has told anything");
+    stage.told(&[("a", true), ("b", false), ("young", true), ("absent", true)]);
+    assert_eq!(stage.writes(), [Key::Node("a".into())]);
+    assert_eq!(stage.published(), nodes(&[("a", 110)]));
+    assert_eq!(stage.later(60).await, [], "nothing more is written");
+    stage.node("young", Some("250"));
+    stage.writes();
+    assert_eq!(stage.published(), nodes(&[("a", 110), ("young", 250)]));
+    HostListener::told(&stage.devices, &host("a", false));
+    stage.writes();
+    assert_eq!(stage.published(), nodes(&[("young", 250)]), "Pods are placed elsewhere");
+    HostListener::told(&stage.devices, &host("a", true));
+    stage.writes();
+    assert_eq!(stage.published(), nodes(&[("a", 110), ("young", 250)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_truth_stays_while_nothing_is_told() {
+    let mut stage = Stage::new();
+    stage.node("a", Some("10"));
+    stage.told(&[("a", true)]);
+    stage.writes();
+    HostListener::down(&stage.devices);
+    stage.node("a", Some("20"));
+    assert_eq!(stage.later(600).await, []);
+    assert_eq!(stage.published(), nodes(&[("a", 10)]));
+    // Another stream that says nothing of it: after a while that means that it is no host.
+    stage.told(&[]);
+    assert_eq!(stage.writes(), []);
+    assert_eq!(stage.later(11).await, [Key::Node("a".into())]);
+    assert_eq!(stage.published(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_of_a_node_that_the_watch_lacks_are_deleted_after_asking() {
+    let mut stage = Stage::new();
+    stage.node("a", Some("10"));
+    stage.told(&[("a", true)]);
+    stage.writes();
+    HostListener::node(&stage.devices, &gone("", "a"));
+    let (key, write) = stage.devices.take().unwrap();
+    assert_eq!(write, Write::Orphans(vec![("a-companions-0".into(), "u".into())]));
+    // The API server has it.
+    stage.devices.done(&key, Outcome::Exists, &[], 0.0);
+    assert_eq!(stage.writes(), []);
+    assert_eq!(stage.later(61).await, [Key::Node("a".into())], "it is asked again");
+    assert_eq!(stage.published(), []);
+    assert!(stage.devices.state.lock().pools.is_empty(), "nothing is remembered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_namespace_whose_pods_are_sent_has_a_template() {
+    let mut stage = Stage::new();
+    for name in ["shop", "kube-system"] {
+        stage.namespace(name, false);
+    }
+    stage.namespace("ends", true);
+    assert_eq!(stage.writes(), [Key::Namespace("shop".into())]);
+    assert_eq!(stage.later(60).await, []);
+    stage.devices.scope(Some(Scope::new(["other"]).unwrap()));
+    assert_eq!(stage.later(60).await, [], "Pods may claim it");
+    stage.namespace("other", false);
+    assert_eq!(stage.writes(), [Key::Namespace("other".into())]);
+    // Somebody deletes one, and one is of another version.
+    stage.templates.remove("other");
+    stage.devices.template(gone("other", keys::COMPANIONS_CLAIM));
+    assert_eq!(stage.writes(), [Key::Namespace("other".into())]);
+    let mut older = stage.templates["other"].clone();
+    older.spec.spec.devices = None;
+    stage.devices.template(Change::Applied(older.clone()));
+    assert_eq!(stage.writes().len(), 2, "it is deleted and created");
+    assert!(stage.templates["other"].spec.spec.devices.is_some());
+    older.metadata.labels = None;
+    stage.devices.template(Change::Applied(older));
+    assert_eq!(stage.later(60).await, [], "it is somebody else's");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dpu_that_flaps_costs_six_changes_a_minute_and_ends_right() {
+    let mut stage = Stage::new();
+    stage.node("a", Some("10"));
+    stage.told(&[("a", true)]);
+    let mut count = 0;
+    for n in 0..600 {
+        HostListener::told(&stage.devices, &host("a", n % 2 == 1));
+        count += stage.later(1).await.len();
+    }
+    assert!((60..=70).contains(&count), "{count}");
+    HostListener::told(&stage.devices, &host("a", true));
+    stage.later(20).await;
+    assert_eq!(stage.published(), nodes(&[("a", 10)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_published_is_told() {
+    let mut stage = Stage::new();
+    let publishing = stage.devices.publishing();
+    let is = |expected| assert_eq!(*publishing.borrow(), expected);
+    is(Publishing::Working);
+    stage.devices.supported(false);
+    is(Publishing::Unsupported);
+    stage.node("a", Some("10"));
+    stage.told(&[("a", true)]);
+    assert_eq!(stage.writes(), []);
+    stage.devices.supported(true);
+    stage.outcome = Outcome::Forbidden;
+    assert_eq!(stage.writes().len(), 1);
+    is(Publishing::Forbidden);
+    assert_eq!(stage.later(50).await, [], "an administrator has to act first");
+    stage.outcome = Outcome::Done;
+    assert_eq!(stage.later(11).await.len(), 1);
+    is(Publishing::Working);
+    stage.devices.unread();
+    is(Publishing::Forbidden);
+    stage.devices.listed();
+    is(Publishing::Working);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_write_is_tried_again_and_a_node_that_goes_meanwhile_is_forgotten() {
+    let mut stage = Stage::new();
+    stage.node("a", Some("10"));
+    stage.told(&[("a", true)]);
+    stage.outcome = Outcome::Failed;
+    assert_eq!(stage.writes().len(), 1);
+    assert_eq!(stage.later(1).await.len(), 1);
+    HostListener::node(&stage.devices, &gone("", "a"));
+    assert_eq!(stage.later(60).await, []);
+    HostListener::node(&stage.devices, &gone("", "never seen"));
+    assert!(stage.devices.state.lock().pools.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_forbidden_and_no_longer_needed_is_not_told() {
+    let mut stage = Stage::new();
+    let publishing = stage.devices.publishing();
+    stage.namespace("shop", false);
+    stage.outcome = Outcome::Forbidden;
+    assert_eq!(stage.writes().len(), 1);
+    assert_eq!(*publishing.borrow(), Publishing::Forbidden);
+    stage.devices.namespace(gone("", "shop"));
+    assert_eq!(stage.later(61).await, []);
+    assert_eq!(*publishing.borrow(), Publishing::Working);
+}

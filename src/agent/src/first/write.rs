@@ -1,0 +1,114 @@
+//! What is written, and when it may be.
+
+use std::time::Duration;
+
+use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
+use tokio::time::Instant;
+
+use super::plan::Op;
+use crate::bucket::{Bucket, Rate};
+use crate::queue;
+
+/// Changes of one pool or template, as of one Node: of a DPU that comes and goes the first changes are written at once, then one every
+/// ten seconds.
+const CHANGES: Rate = Rate { burst: 5.0, minute: 6.0 };
+/// Pause after the API server has forbidden a write. Only an administrator can change that.
+const FORBIDDEN: Duration = Duration::from_secs(60);
+/// Pause after which the API server is asked again whether a Node exists that the watch doesn't show.
+const ASKED: Duration = Duration::from_secs(60);
+
+/// Whether devices are published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Publishing {
+    /// The tenant doesn't want it.
+    Off,
+    /// The cluster doesn't have the kinds.
+    Unsupported,
+    /// The agent may not read or write what it has to.
+    Forbidden,
+    Working,
+}
+
+/// What is written at a time.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Key {
+    /// The slices of the Node of this name.
+    Node(String),
+    /// The template of this namespace.
+    Namespace(String),
+}
+
+/// A write.
+#[derive(Debug, PartialEq)]
+pub(super) enum Write {
+    /// Writes of slices, in this order.
+    Slices(Vec<Op>),
+    /// Slices, by name and uid, that are deleted if the API server doesn't have the Node.
+    Orphans(Vec<(String, String)>),
+    CreateTemplate(Box<ResourceClaimTemplate>),
+    /// Deletes the template with this uid, whose spec can't be changed.
+    DeleteTemplate(String),
+}
+
+/// What came of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Done,
+    /// The Node exists, so nothing was written.
+    Exists,
+    Failed,
+    Forbidden,
+}
+
+/// When something may be written.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// It is being written.
+    pub busy: bool,
+    /// Failed writes in a row.
+    failures: u32,
+    /// No write before that.
+    pause: Option<Instant>,
+    changes: Option<Bucket>,
+}
+
+impl Write {
+    /// Number of requests.
+    pub(super) fn cost(&self) -> f64 {
+        let requests = match self {
+            Self::Slices(ops) => ops.len(),
+            Self::Orphans(slices) => 1 + slices.len(),
+            Self::CreateTemplate(_) | Self::DeleteTemplate(_) => 1,
+        };
+        u32::try_from(requests).map_or(f64::MAX, f64::from)
+    }
+}
+
+impl Pace {
+    /// Returns when something may be written; `None` if now.
+    pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
+        let changes = self.changes.get_or_insert_with(|| Bucket::new(CHANGES, now));
+        let at = changes.next(CHANGES, now).max(self.pause.unwrap_or(now));
+        (at > now).then_some(at)
+    }
+
+    /// A write begins.
+    pub(super) fn begin(&mut self) {
+        self.changes.iter_mut().for_each(|changes| changes.spend(1.0));
+        self.busy = true;
+    }
+
+    /// A write has ended.
+    pub(super) fn done(&mut self, outcome: Outcome, now: Instant, jitter: f64) {
+        self.busy = false;
+        match outcome {
+            Outcome::Done => (self.failures, self.pause) = (0, None),
+            Outcome::Exists => self.pause = Some(now + ASKED),
+            Outcome::Failed => {
+                self.pause = Some(now + queue::pause(self.failures, jitter));
+                self.failures = self.failures.saturating_add(1);
+            }
+            Outcome::Forbidden => self.pause = Some(now + FORBIDDEN),
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Watches what devices depend on, and writes what [`Devices`] asks for.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::resource::v1::{ResourceClaimTemplate, ResourceSlice};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::PartialObjectMeta;
+use kube::{Client, Resource, ResourceExt};
+use outrigger_core::keys;
+use outrigger_runtime::Process;
+use outrigger_runtime::cache::{Change, Feed};
+use outrigger_runtime::node::Node;
+use outrigger_runtime::ready::{Readiness, Warning};
+use outrigger_runtime::watch::Watch;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info, warn};
+
+use super::Devices;
+use super::plan::Op;
+use super::write::{Key, Outcome, Write};
+use crate::context::Context;
+use crate::metrics::WriteOutcome;
+use crate::namespaces::Scope;
+use crate::pod_watches::changed;
+
+/// Number of writes at the same time.
+const WRITERS: usize = 4;
+/// Time after which what could not be listed is worth a warning.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Interval at which the cluster is asked whether it has the kinds.
+const DISCOVERY: Duration = Duration::from_secs(30);
+/// The kinds' group and version.
+const API: &str = "resource.k8s.io/v1";
+
+struct Writer {
+    context: Arc<Context>,
+    devices: Arc<Devices>,
+    /// Receive the objects of the API server's responses.
+    slices: Feed<ResourceSlice>,
+    templates: Feed<ResourceClaimTemplate>,
+    /// Set while the agent may not write.
+    forbidden: Warning,
+}
+
+/// Starts to publish devices. `nodes` is ready when the Nodes are listed. The agent is ready without all of it: it may lack the
+/// permissions, and everything else goes on.
+pub(crate) fn start(
+    process: &Process,
+    context: &Arc<Context>,
+    devices: &Arc<Devices>,
+    nodes: Readiness,
+    scope: watch::Receiver<Option<Scope>>,
+) {
+    let (client, listed) = (&context.client, Readiness::default());
+    let driver = format!("spec.driver={}", keys::COMPANIONS_DRIVER);
+    let slices = Watch::all(client, "resource slices").fields(&driver).optional();
+    let slices = follow(process, context, slices, &listed, devices, Devices::slice);
+    let name = format!("metadata.name={}", keys::COMPANIONS_CLAIM);
+    let templates = Watch::all(client, "claim templates").fields(&name).optional();
+    let templates = follow(process, context, templates, &listed, devices, Devices::template);
+    let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
+    follow(process, context, Watch::of(namespaces, "namespaces"), &listed, devices, Devices::namespace);
+    process.spawn("namespaces of devices", follow_scope(devices.clone(), scope));
+    process.spawn("kinds of devices", discover(client.clone(), devices.clone()));
+    process.spawn("list of devices", tell_listed(devices.clone(), nodes, listed));
+    let writer = Writer {
+        context: context.clone(),
+        devices: devices.clone(),
+        slices,
+        templates,
+        forbidden: process.readiness.warning("devices"),
+    };
+    process.spawn("devices", writer.run());
+}
+
+fn follow<K>(
+    process: &Process,
+    context: &Context,
+    watch: Watch<K>,
+    listed: &Readiness,
+    devices: &Arc<Devices>,
+    record: impl Fn(&Devices, Change<K>) + Send + 'static,
+) -> Feed<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let board = devices.clone();
+    let feed = Feed::new(move |change| record(&board, change));
+    let ready = listed.wait_for("devices");
+    process.spawn("watch of devices", watch.environment(&context.environment).follow(ready, feed.sink()));
+    feed
+}
+
+async fn follow_scope(devices: Arc<Devices>, mut scope: watch::Receiver<Option<Scope>>) {
+    loop {
+        let now = scope.borrow_and_update().clone();
+        devices.scope(now);
+        changed(&mut scope).await;
+    }
+}
+
+/// Asks whether the cluster has the kinds: it may be upgraded, or its features be changed.
+async fn discover(client: Client, devices: Arc<Devices>) {
+    loop {
+        match client.list_api_group_resources(API).await {
+            Ok(found) => devices.supported(found.resources.iter().any(|kind| kind.kind == "ResourceSlice")),
+            Err(kube::Error::Api(status)) if status.code == 404 => devices.supported(false),
+            // The last answer stays.
+            Err(error) => debug!(%error, "failed to ask for the kinds of devices; retrying"),
+        }
+        sleep(DISCOVERY).await;
+    }
+}
+
+/// Releases the writes when everything is listed; says so when that takes long.
+async fn tell_listed(devices: Arc<Devices>, nodes: Readiness, listed: Readiness) {
+    let all = async {
+        nodes.done().await;
+        listed.done().await;
+    };
+    tokio::pin!(all);
+    if timeout(PATIENCE, &mut all).await.is_err() {
+        devices.unread();
+        warn!("could not list what devices depend on; the role outrigger-agent-companions-first permits it");
+        all.await;
+    }
+    devices.listed();
+    std::future::pending::<()>().await;
+}
+
+impl Writer {
+    async fn run(self) {
+        join_all((0..WRITERS).map(|_| async {
+            loop {
+                let (key, write) = self.devices.next().await;
+                let mut deleted = Vec::new();
+                let outcome = match self.write(&key, write, &mut deleted).await {
+                    Ok(outcome) => outcome,
+                    Err(error) => self.failed(&key, &error),
+                };
+                if outcome != Outcome::Forbidden {
+                    self.forbidden.set(None);
+                }
+                self.count(&key, outcome);
+                self.devices.done(&key, outcome, &deleted, self.context.environment.random.fraction());
+            }
+        }))
+        .await;
+    }
+
+    /// Performs a write. The names of the objects that it has deleted are added to `deleted`.
+    async fn write(
+        &self,
+        key: &Key,
+        write: Write,
+        deleted: &mut Vec<String>,
+    ) -> Result<Outcome, kube::Error> {
+        let client = &self.context.client;
+        let slices: Api<ResourceSlice> = Api::all(client.clone());
+        match (key, write) {
+            (Key::Node(node), Write::Slices(ops)) => {
+                let requests = ops.len();
+                for op in ops {
+                    self.write_slice(&slices, op, deleted).await?;
+                }
+                info!(node, requests, "changed the devices of a Node");
+            }
+            (Key::Node(node), Write::Orphans(orphans)) => {
+                if Api::<Node>::all(client.clone()).get_opt(node).await?.is_some() {
+                    return Ok(Outcome::Exists);
+                }
+                for (name, uid) in orphans {
+                    delete(&slices, &name, &uid).await?;
+                    deleted.push(name);
+                }
+                info!(node, "deleted the devices of a Node that is gone");
+            }
+            (Key::Namespace(namespace), Write::CreateTemplate(template)) => {
+                let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), namespace);
+                self.templates.answer(api.create(&params(), &template).await?);
+                info!(namespace, "created the claim template of a namespace");
+            }
+            (Key::Namespace(namespace), Write::DeleteTemplate(uid)) => {
+                let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), namespace);
+                delete(&api, keys::COMPANIONS_CLAIM, &uid).await?;
+                deleted.push(keys::COMPANIONS_CLAIM.to_owned());
+            }
+            // Nothing asks for these.
+            (Key::Node(_), Write::CreateTemplate(_) | Write::DeleteTemplate(_))
+            | (Key::Namespace(_), Write::Slices(_) | Write::Orphans(_)) => {}
+        }
+        Ok(Outcome::Done)
+    }
+
+    async fn write_slice(
+        &self,
+        slices: &Api<ResourceSlice>,
+        op: Op,
+        deleted: &mut Vec<String>,
+    ) -> Result<(), kube::Error> {
+        match op {
+            Op::Create(slice) => _ = self.slices.answer(slices.create(&params(), &slice).await?),
+            Op::Update { uid, version, slice } => {
+                // Lists are replaced as a whole. The spec has no other owner.
+                let patch = json!({"metadata": {"uid": uid, "resourceVersion": version}, "spec": slice.spec});
+                let params =
+                    PatchParams { field_manager: Some(keys::AGENT.to_owned()), ..PatchParams::default() };
+                let written = slices.patch(&slice.name_any(), &params, &Patch::Merge(patch)).await?;
+                self.slices.answer(written);
+            }
+            Op::Delete { name, uid } => {
+                delete(slices, &name, &uid).await?;
+                deleted.push(name);
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&self, key: &Key, error: &kube::Error) -> Outcome {
+        let what = match key {
+            Key::Node(name) | Key::Namespace(name) => name,
+        };
+        match error {
+            kube::Error::Api(status) if status.code == 403 => {
+                let text = format!("the agent may not publish devices: {}", status.message);
+                if self.forbidden.set(Some(text)) {
+                    warn!(of = what, reason = %status.message, "may not publish devices");
+                }
+                Outcome::Forbidden
+            }
+            // Somebody else has changed it, or it is gone.
+            error => {
+                debug!(of = what, %error, "failed to publish devices; retrying");
+                Outcome::Failed
+            }
+        }
+    }
+
+    fn count(&self, key: &Key, outcome: Outcome) {
+        let outcome = match outcome {
+            Outcome::Done | Outcome::Exists => WriteOutcome::Ok,
+            Outcome::Failed => WriteOutcome::Failed,
+            Outcome::Forbidden => WriteOutcome::Forbidden,
+        };
+        self.context.metrics.device_write(matches!(key, Key::Namespace(_)), outcome);
+    }
+}
+
+fn params() -> PostParams {
+    PostParams { field_manager: Some(keys::AGENT.to_owned()), ..PostParams::default() }
+}
+
+/// Deletes an object with this uid, unless it is gone already.
+async fn delete<K>(api: &Api<K>, name: &str, uid: &str) -> Result<(), kube::Error>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    match api.delete(name, &params).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(error),
+    }
+}
