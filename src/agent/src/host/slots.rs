@@ -80,6 +80,7 @@ mod tests {
         drop(second);
         assert!(slots.take(&other, 1).is_some());
         drop((first, third));
-        assert_eq!((slots.taken.lock().all, slots.taken.lock().by_node.len()), (0, 0));
+        let taken = slots.taken.lock();
+        assert_eq!((taken.all, taken.by_node.len()), (0, 0));
     }
 }
