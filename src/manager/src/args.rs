@@ -194,7 +194,9 @@ mod tests {
         assert_eq!(of(&[]), Ok((100, 50)));
         assert_eq!(of(&["--max-concurrent-reconciles=1"]), Ok((1, 1)));
         assert_eq!(of(&["--max-concurrent-reconciles=500"]), Ok((500, 250)));
-        for (wrong, says) in [("0", "is 0; use a number from 1 to 500"), ("501", "is 501"), ("x", "is no number")] {
+        for (wrong, says) in
+            [("0", "is 0; use a number from 1 to 500"), ("501", "is 501"), ("x", "is no number")]
+        {
             let said = of(&[&format!("--max-concurrent-reconciles={wrong}")]).unwrap_err();
             assert!(said.contains(says), "{said}");
         }
