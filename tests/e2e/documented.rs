@@ -33,7 +33,9 @@ fn fields(value: &Value, at: &str, found: &mut BTreeSet<String>) {
     found.insert(at.to_owned());
     match value {
         Value::Object(map) => {
-            map.iter().for_each(|(key, value)| fields(value, &format!("{at}.{key}"), found))
+            for (key, value) in map {
+                fields(value, &format!("{at}.{key}"), found);
+            }
         }
         Value::Array(list) => list.iter().for_each(|value| fields(value, at, found)),
         _ => {}
