@@ -32,6 +32,7 @@ test-tools: control-plane ## Build what tests need beside it: grpcurl, Helm, pro
 	@tests/crdify/build.sh >/dev/null
 	@tests/patches/build.sh >/dev/null
 	@tests/kubelet/build.sh >/dev/null
+	@tests/gitops/judge/build.sh >/dev/null
 	@tests/cyclonedx/build.sh >/dev/null
 
 .PHONY: demo

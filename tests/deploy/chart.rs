@@ -243,6 +243,18 @@ fn values_change_what_they_say() {
         ),
         ("webhook.replicas=3", ("Deployment", "outrigger-webhook", ""), "/spec/replicas", json!(3)),
         (
+            "manager.autoscaling.enabled=true,manager.autoscaling.maxReplicas=9",
+            ("HorizontalPodAutoscaler", "outrigger-manager", ""),
+            "/spec/maxReplicas",
+            json!(9),
+        ),
+        (
+            "webhook.autoscaling.enabled=true,webhook.autoscaling.targetCPU=2",
+            ("HorizontalPodAutoscaler", "outrigger-webhook", ""),
+            "/spec/metrics/0/resource/target/averageValue",
+            json!("2"),
+        ),
+        (
             "manager.service.type=LoadBalancer",
             ("Service", "outrigger-manager", ""),
             "/spec/type",
@@ -298,6 +310,13 @@ fn flags_come_from_values() {
         ),
         ("manager.manageOffloading=false", "outrigger-manager", "--manage-offloading=false"),
         ("manager.manageMachines=false", "outrigger-manager", "--manage-machines=false"),
+        ("manager.maxConcurrentReconciles=20", "outrigger-manager", "--max-concurrent-reconciles=20"),
+        ("manager.autoscaling.enabled=true", "outrigger-manager", "--max-connection-age=10m"),
+        (
+            "manager.autoscaling.enabled=true,manager.extraArgs={--max-connection-age=5m}",
+            "outrigger-manager",
+            "--max-connection-age=5m",
+        ),
         ("webhook.extraArgs={--max-connections=9}", "outrigger-webhook", "--max-connections=9"),
     ] {
         let (args, _) = container(&chart(&["--set", values]).unwrap(), part).unwrap();
@@ -356,6 +375,13 @@ fn uninstallation_keeps_what_people_have_made() {
 fn values_that_can_not_be_are_refused_with_their_path() {
     for (values, said) in [
         ("webhook.replicas=0", "/webhook/replicas"),
+        ("webhook.autoscaling.maxReplicas=21", "/webhook/autoscaling/maxReplicas"),
+        ("webhook.autoscaling.targetCPU=lots", "/webhook/autoscaling/targetCPU"),
+        (
+            "manager.autoscaling.enabled=true,manager.autoscaling.minReplicas=6",
+            "manager.autoscaling.maxReplicas: is 5, less than minReplicas, which is 6",
+        ),
+        ("manager.maxConcurrentReconciles=0", "/manager/maxConcurrentReconciles"),
         ("webhook.replica=2", "'replica' not allowed"),
         ("webhooks.replicas=2", "'webhooks' not allowed"),
         ("image.pullPolicy=Sometimes", "/image/pullPolicy"),

@@ -20,7 +20,7 @@ use outrigger_tests::tenant::{is_ready, node_of};
 use outrigger_tests::{InWords, eventually, holds, root};
 use serde_json::{Value, json};
 
-use crate::overlay;
+use crate::{overlay, with_component};
 
 /// The commands of a page's block that have this in them, whether or not the page is run with them.
 pub(crate) fn block(page: &str, with: &str) -> String {
@@ -158,13 +158,20 @@ async fn all_of_it_is_applied_runs_and_the_second_time_changes_nothing() {
     nothing_is_missing(&plane.infra, &kustomize(&overlay("infrastructure")).unwrap());
     nothing_is_missing(&plane.tenant, &kustomize(&overlay("tenant")).unwrap());
 
+    let scaled = with_component("infrastructure", "autoscaling");
+    let scalers: Vec<Value> = of_kind(&scaled, "HorizontalPodAutoscaler").cloned().collect();
+    assert_eq!(scalers.len(), 2);
+    plane.infra.apply(&scalers).unwrap();
+
     // Nobody but us changes anything now.
     for cluster in ["infra", "tenant"] {
         plane.command(&format!("term {cluster}/kube-controller-manager")).unwrap();
         plane.command(&format!("term {cluster}/kube-scheduler")).unwrap();
     }
-    for (cluster, name) in [(&plane.infra, "all-in-one"), (&plane.tenant, "webhook-only")] {
-        let objects = with_monitoring(name);
+    for (cluster, name, more) in
+        [(&plane.infra, "all-in-one", scalers), (&plane.tenant, "webhook-only", Vec::new())]
+    {
+        let objects = [with_monitoring(name), more].concat();
         // Who makes a Namespace also owns the label that the API server adds, until he applies it again. And who is written
         // down for a policy's status is written again.
         let again =

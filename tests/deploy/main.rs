@@ -21,7 +21,7 @@ const OVERLAYS: [(&str, &[&str]); 4] = [
 ];
 
 /// What is added to an overlay: the overlay, the component, and the chart's values that make the same of it.
-const COMPONENTS: [(&str, &str, &[&str]); 11] = [
+const COMPONENTS: [(&str, &str, &[&str]); 12] = [
     ("infrastructure", "liqo", &["--set", "crds.liqo=false,manager.manageOffloading=false"]),
     (
         "infrastructure",
@@ -30,6 +30,11 @@ const COMPONENTS: [(&str, &str, &[&str]); 11] = [
     ),
     ("infrastructure", "cert-manager", &["--set", "certManager.enabled=true"]),
     ("infrastructure", "self-signed", &["--set", "selfSigned.enabled=true"]),
+    (
+        "infrastructure",
+        "autoscaling",
+        &["--set", "webhook.autoscaling.enabled=true,manager.autoscaling.enabled=true"],
+    ),
     ("infrastructure", "client-certificates", &["--set", "webhook.clientCaSecret=outrigger-webhook-clients"]),
     (
         "webhook-only",

@@ -169,6 +169,18 @@ fn what_is_named_exists() {
                 has(format!("ServiceAccount {}/{}", text(&who["namespace"]), text(&who["name"])), binding);
             }
         }
+        // Who has an autoscaler says nothing of replicas: each apply would reset them.
+        let mut scaled = BTreeSet::new();
+        for scaler in of_kind(&objects, "HorizontalPodAutoscaler") {
+            let (namespace, target) = (&scaler["metadata"]["namespace"], &scaler["spec"]["scaleTargetRef"]);
+            let wanted = format!("{} {}/{}", text(&target["kind"]), text(namespace), text(&target["name"]));
+            has(wanted.clone(), scaler);
+            scaled.insert(wanted);
+        }
+        for deployment in of_kind(&objects, "Deployment") {
+            let says = deployment["spec"].get("replicas").is_some();
+            assert_ne!(says, scaled.contains(&name(deployment)), "{lot}: {}", name(deployment));
+        }
         for binding in of_kind(&objects, "ValidatingAdmissionPolicyBinding") {
             has(format!("ValidatingAdmissionPolicy {}", text(&binding["spec"]["policyName"])), binding);
         }

@@ -13,6 +13,7 @@ mod console;
 mod control_plane;
 mod devices;
 mod diff;
+mod documented;
 mod escape;
 mod explain;
 mod grpc;

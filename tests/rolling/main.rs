@@ -1,10 +1,11 @@
-//! Replicas that are replaced one after the other while all of them are needed, as an upgrade does. A control plane of its
+//! Replicas that are replaced one after the other while all of them are needed, as an upgrade does, or whose number changes. A control plane of its
 //! own, on which webhooks and managers are reached through what a Service is.
 // Helpers of tests fail by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod clocks;
 mod manager;
+mod scaling;
 mod watching;
 mod webhook;
 mod workloads;
@@ -157,6 +158,16 @@ impl Deployment {
         }
         println!("{}s ended after {took:?}; a kubelet waits for {:?}", self.part, self.grace);
         took
+    }
+
+    /// Starts replicas, or terminates the oldest ones, until there are so many.
+    async fn scale(&mut self, o: &'static Outrigger, front: &Front, count: usize) {
+        while self.running.len() < count {
+            self.one_more(o, front).await;
+        }
+        while self.running.len() > count {
+            self.end_oldest(o).await;
+        }
     }
 
     /// Kills each replica once, as a lost node does: only then a new one is started, and the others serve meanwhile.

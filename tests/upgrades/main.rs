@@ -55,12 +55,24 @@ fn interface() -> FileDescriptorSet {
 
 /// Changes that were meant. The earlier default of workloadBytes didn't fit into the memory of the shipped manager, and limits
 /// were added. Tenants that exist keep the number that they were created with: the API server has written it into them.
-const MEANT: [&str; 2] = [
+///
+/// All agents write one of two values as syncResult, or leave it out, and nobody else writes it: a manifest's status is dropped
+/// before it is validated.
+const MEANT: [&str; 3] = [
+    "workloadrules.workload.universe.nvidia.com v1alpha1 ^.status.syncResult: enum constraint added when there was none \
+     previously : [\"success\" \"unknown\"]",
     "tenants.outrigger.dev v1alpha1 ^.spec.limits.workloadBytes: default value changed : \"268435456\" -> \"134217728\"",
     "tenants.outrigger.dev v1alpha1 ^.spec.limits: default value changed : \"{\\\"companions\\\":10000,\\\"rules\\\":1000,\
      \\\"workloadBytes\\\":268435456,\\\"workloads\\\":100000}\" -> \"{\\\"companions\\\":10000,\\\"ruleBytes\\\":4194304,\
      \\\"ruleBytesPerSecond\\\":1048576,\\\"ruleCallsPerSecond\\\":50,\\\"rules\\\":1000,\\\"workloadBytes\\\":134217728,\
      \\\"workloads\\\":100000}\"",
+];
+
+/// The same for the gRPC interface. Version 0.1.0 names no Go package, so Go code that was generated from it got one by a flag,
+/// and such a flag overrules what the file says. Two files are of one package.
+const MEANT_OF_FILES: [&str; 2] = [
+    "File option \"go_package\" changed from \"\" to \"outrigger.dev/proto/universe/admin/workload/v1;adminworkloadv1\".",
+    "File option \"go_package\" changed from \"\" to \"outrigger.dev/proto/universe/workload/v1;workloadv1\".",
 ];
 
 #[test]
@@ -78,7 +90,8 @@ fn definitions_only_grow() {
 fn the_grpc_interface_only_grows() {
     for version in versions() {
         let old = std::fs::read(version.join("universe.binpb")).unwrap();
-        let breaks = proto::breaks(&FileDescriptorSet::decode(&old[..]).unwrap(), &interface());
+        let mut breaks = proto::breaks(&FileDescriptorSet::decode(&old[..]).unwrap(), &interface());
+        breaks.retain(|found| !MEANT_OF_FILES.contains(&found.as_str()));
         assert!(breaks.is_empty(), "since {}:\n{}", version.display(), breaks.join("\n"));
     }
 }

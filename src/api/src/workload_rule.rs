@@ -55,7 +55,7 @@ pub use status::WorkloadRuleStatus;
         name = "Synced",
         type_ = "string"
     ),
-    printcolumn(json_path = ".status.syncResult", name = "SyncResult", type_ = "string", priority = 1),
+    printcolumn(json_path = ".status.syncResult", name = "SyncResult", type_ = "string"),
     printcolumn(
         json_path = r#".status.conditions[?(@.type=="Ready")].message"#,
         name = "Message",

@@ -60,6 +60,17 @@ pub struct ManagerArgs {
     #[arg(long, env = "OUTRIGGER_MAX_CONNECTION_AGE", default_value = "1h", value_parser = duration, value_name = "DURATION")]
     pub max_connection_age: Duration,
 
+    /// Companions that are reconciled concurrently, from 1 to 500; half of them of one tenant at most. Each waits for one write of
+    /// the API server, which serves 200 mutating requests at once by default, to all its clients together.
+    #[arg(
+        long,
+        env = "OUTRIGGER_MAX_CONCURRENT_RECONCILES",
+        default_value_t = 100,
+        value_parser = concurrent_reconciles,
+        value_name = "COUNT"
+    )]
+    pub max_concurrent_reconciles: usize,
+
     /// Label on DPU Nodes that names the host the DPU sits in.
     #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
     pub host_label: String,
@@ -125,7 +136,24 @@ fn identity(text: &str) -> Result<Identity, IdError> {
     Identity::new(text)
 }
 
+/// Most companions that may be reconciled concurrently: each keeps an object and a request in memory.
+const MAX_CONCURRENT_RECONCILES: usize = 500;
+
+/// Reads a number of companions that are reconciled concurrently. Fails when it is no number, 0, or too large.
+fn concurrent_reconciles(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count) if (1..=MAX_CONCURRENT_RECONCILES).contains(&count) => Ok(count),
+        Ok(count) => Err(format!("is {count}; use a number from 1 to {MAX_CONCURRENT_RECONCILES}")),
+        Err(e) => Err(format!("is no number of companions: {e}")),
+    }
+}
+
 impl ManagerArgs {
+    /// The most companions of one tenant that are reconciled at the same time: half of all, and 1 at least.
+    pub(crate) fn companions_of_one_tenant(&self) -> usize {
+        (self.max_concurrent_reconciles / 2).max(1)
+    }
+
     /// The namespaces of admin rules and their companions.
     pub(crate) fn admin_namespaces(&self) -> AdminNamespaces {
         AdminNamespaces::new(&self.admin_rules_namespace, &self.admin_resources_namespace)
@@ -149,6 +177,28 @@ impl ManagerArgs {
                 bail!("--tls-client-ca-file is needed: a tenant is known by its client certificate")
             }
             _ => Ok(tls),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fixtures;
+
+    #[test]
+    fn concurrent_reconciles_are_bounded_and_shared_among_tenants() {
+        let of = |flags: &[&str]| {
+            let args = fixtures::args_of(flags).map_err(|error| error.to_string())?;
+            Ok::<_, String>((args.max_concurrent_reconciles, args.companions_of_one_tenant()))
+        };
+        assert_eq!(of(&[]), Ok((100, 50)));
+        assert_eq!(of(&["--max-concurrent-reconciles=1"]), Ok((1, 1)));
+        assert_eq!(of(&["--max-concurrent-reconciles=500"]), Ok((500, 250)));
+        for (wrong, says) in
+            [("0", "is 0; use a number from 1 to 500"), ("501", "is 501"), ("x", "is no number")]
+        {
+            let said = of(&[&format!("--max-concurrent-reconciles={wrong}")]).unwrap_err();
+            assert!(said.contains(says), "{said}");
         }
     }
 }

@@ -20,7 +20,6 @@ use prometheus_client::registry::Registry as MetricsRegistry;
 
 use crate::admin::AdminRules;
 use crate::args::ManagerArgs;
-use crate::companions::MAX_OF_ONE_TENANT;
 use crate::companions::templates::Templates;
 use crate::events::Events;
 use crate::latency::CompanionLatency;
@@ -80,7 +79,7 @@ impl Context {
             templates: Templates::default(),
             offloadings: OffloadingCache::default(),
             machines: MachineCache::new(&args.core_namespace),
-            queues: Queues::new(&environment),
+            queues: Queues::new(&environment, args.companions_of_one_tenant()),
             feeds: Feeds::new(context),
             events: Events::new(client.clone(), identity.clone()),
             latency: CompanionLatency::new(environment.clock, &metrics),
@@ -112,12 +111,13 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    fn new(environment: &Environment) -> Self {
+    /// Empty queues. At most `share` companions of one tenant are reconciled at the same time.
+    fn new(environment: &Environment, share: usize) -> Self {
         const SHORT: Duration = Duration::from_millis(100);
         const LONG: Duration = Duration::from_millis(500);
         const MAX: Duration = Duration::from_secs(30);
         Self {
-            companions: Queue::new(environment, SHORT, MAX).share(MAX_OF_ONE_TENANT),
+            companions: Queue::new(environment, SHORT, MAX).share(share),
             rules: Queue::new(environment, LONG, MAX),
             tenants: Queue::new(environment, SHORT, MAX),
             unused_claims: Queue::new(environment, LONG, MAX),

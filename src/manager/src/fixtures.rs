@@ -19,8 +19,13 @@ use crate::state::stream::RaisedClaim;
 
 /// The settings of a manager that is given none.
 pub(crate) fn args() -> ManagerArgs {
+    args_of(&[]).unwrap()
+}
+
+/// The settings of a manager with these flags.
+pub(crate) fn args_of(flags: &[&str]) -> Result<ManagerArgs, clap::Error> {
     let command = ManagerArgs::augment_args(clap::Command::new("manager"));
-    ManagerArgs::from_arg_matches(&command.get_matches_from(["manager"])).unwrap()
+    ManagerArgs::from_arg_matches(&command.try_get_matches_from([&["manager"], flags].concat())?)
 }
 
 /// The context of a manager with default settings and this client.
@@ -30,7 +35,12 @@ pub(crate) fn context(client: Client) -> Arc<Context> {
 
 /// The same with other clocks.
 pub(crate) fn context_in(client: Client, environment: Environment) -> Arc<Context> {
-    Context::new(args(), client, environment, &mut Registry::default())
+    context_of(args(), client, environment)
+}
+
+/// The same with other settings.
+pub(crate) fn context_of(args: ManagerArgs, client: Client, environment: Environment) -> Arc<Context> {
+    Context::new(args, client, environment, &mut Registry::default())
 }
 
 /// The state of the tenant `blue`, whose stream is this replica's.

@@ -29,9 +29,6 @@ pub(crate) trait Controller: Send + Sync + 'static {
     /// Its name in logs, and that of its task.
     const NAME: &'static str;
 
-    /// Most keys that are worked on at once.
-    const AT_ONCE: usize;
-
     /// Whether only the replica that leads runs it.
     const LEADER_ONLY: bool = true;
 
@@ -39,6 +36,9 @@ pub(crate) trait Controller: Send + Sync + 'static {
 
     /// What the controller shares with all others.
     fn context(&self) -> &Context;
+
+    /// Most keys that are worked on at once.
+    fn at_once(&self) -> usize;
 
     /// This replica begins to lead. What the former leader knew is not known here, so every key has to be queued.
     fn gained(&self) {}
@@ -59,7 +59,7 @@ pub(crate) fn start<C: Controller>(process: &Process, controller: C) {
 async fn run<C: Controller>(controller: Arc<C>) {
     let (leadership, queue) = (controller.context().leadership.clone(), C::QUEUE(controller.context()));
     let acts = || !C::LEADER_ONLY || leadership.leads();
-    let slots = Arc::new(Semaphore::new(C::AT_ONCE));
+    let slots = Arc::new(Semaphore::new(controller.at_once()));
     loop {
         if C::LEADER_ONLY {
             leadership.gained().await;
@@ -110,4 +110,74 @@ async fn take<C: Controller>(controller: &C, key: &C::Key) {
 /// Whether a write failed because the object has been changed or deleted since it was read: a watch shows how.
 fn is_stale(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409))
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_core::ids::RuleName;
+    use outrigger_core::index::CompanionKey;
+    use outrigger_runtime::environment::Environment;
+    use outrigger_runtime::fake_api::FakeApi;
+
+    use super::*;
+    use crate::fixtures;
+    use crate::state::CompanionId;
+
+    /// A controller of companions whose steps end only when they are let go on.
+    struct Held {
+        context: Arc<Context>,
+        go_on: Semaphore,
+    }
+
+    impl Controller for Held {
+        type Key = CompanionId;
+
+        const NAME: &'static str = "held";
+        const LEADER_ONLY: bool = false;
+        const QUEUE: fn(&Context) -> &Queue<CompanionId> = |context| &context.queues.companions;
+
+        fn context(&self) -> &Context {
+            &self.context
+        }
+
+        fn at_once(&self) -> usize {
+            self.context.args.max_concurrent_reconciles
+        }
+
+        async fn step(&self, _: &CompanionId) -> Result<Action, kube::Error> {
+            if let Ok(permit) = self.go_on.acquire().await {
+                permit.forget();
+            }
+            Ok(Action::Done)
+        }
+    }
+
+    fn id(tenant: &str, workload: usize) -> CompanionId {
+        let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: format!("w{workload}").into() };
+        CompanionId { namespace: format!("tenant-{tenant}").into(), key }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn as_many_companions_are_reconciled_at_once_as_the_setting_says() {
+        for (setting, of_one, of_three) in [("1", 1, 1), ("4", 2, 4), ("100", 8, 24)] {
+            let args = fixtures::args_of(&["--max-concurrent-reconciles", setting]).unwrap();
+            let client = FakeApi::default().client();
+            let context = fixtures::context_of(args, client, Environment::system());
+            let controller = Arc::new(Held { context: context.clone(), go_on: Semaphore::new(0) });
+            let worker = tokio::spawn(run(controller.clone()));
+            let busy = async || {
+                // The clock is paused: it goes on when nothing else is left to do.
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                context.queues.companions.counts().busy
+            };
+            context.queues.companions.add((0..8).map(|workload| id("a", workload)));
+            assert_eq!(busy().await, of_one, "{setting}");
+            context.queues.companions.add((0..16).map(|w| id(if w < 8 { "b" } else { "c" }, w)));
+            assert_eq!(busy().await, of_three, "{setting}");
+            controller.go_on.add_permits(24);
+            assert_eq!(busy().await, 0);
+            assert_eq!(context.queues.companions.counts().ready, 0);
+            worker.abort();
+        }
+    }
 }

@@ -16,7 +16,7 @@ use outrigger_tests::tenant::{Tenant, event, node_of};
 use outrigger_tests::{InWords, always, create, dry_run, eventually, holds, is_gone, until};
 use serde_json::{Value, json};
 
-mod stage;
+pub(crate) mod stage;
 
 use stage::*;
 

@@ -10,18 +10,18 @@ use outrigger_tests::tenant::{namespace, node_of, takes_pods};
 use outrigger_tests::{InWords, dry_run, eventually, holds, until};
 use serde_json::{Value, json};
 
-pub(super) const REQUIRED: &str =
+pub(crate) const REQUIRED: &str =
     "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
 
 /// A namespace with a local node and two virtual ones: `us`, in the cluster `us-1`, and `eu`, in none.
-pub(super) struct Stage {
-    pub(super) outrigger: &'static Outrigger,
+pub(crate) struct Stage {
+    pub(crate) outrigger: &'static Outrigger,
     pub(super) client: Client,
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
 }
 
 impl Stage {
-    pub(super) async fn new(name: &'static str) -> Self {
+    pub(crate) async fn new(name: &'static str) -> Self {
         let outrigger = Outrigger::shared().await;
         let client = outrigger.plane.infra.client_without_retries().await;
         let this = Self { outrigger, client, name };
@@ -70,6 +70,12 @@ impl Stage {
     pub(super) async fn admitted(&self) -> Result<Value, String> {
         let pod = pod("dry", json!({"nodeSelector": {"stage": self.name}}));
         let pod = dry_run(&self.pods(), &pod).await.in_words()?;
+        Ok(serde_json::to_value(pod).unwrap())
+    }
+
+    /// A Pod that asks for nothing, as it would be admitted.
+    pub(crate) async fn admitted_plain(&self) -> Result<Value, String> {
+        let pod = dry_run(&self.pods(), &pod("dry", json!({}))).await.in_words()?;
         Ok(serde_json::to_value(pod).unwrap())
     }
 
@@ -160,7 +166,7 @@ impl Stage {
     }
 }
 
-pub(super) fn offloading(namespace: &str, spec: Value) -> Value {
+pub(crate) fn offloading(namespace: &str, spec: Value) -> Value {
     json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
         "metadata": {"name": "offloading", "namespace": namespace}, "spec": spec})
 }
@@ -171,7 +177,7 @@ pub(super) fn pod(name: &str, more: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-pub(super) fn tolerates(pod: &Value) -> bool {
+pub(crate) fn tolerates(pod: &Value) -> bool {
     let tolerations = pod["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
     tolerations.iter().any(|t| t["key"] == keys::NOT_ALLOWED)
 }

@@ -13,7 +13,9 @@ metadata:
   labels:
     {{- include "outrigger.labels" . | nindent 4 }}
 spec:
+  {{- if not (and .replicated $values.autoscaling.enabled) }}
   replicas: {{ if .replicated }}{{ $values.replicas }}{{ else }}1{{ end }}
+  {{- end }}
   selector:
     matchLabels:
       {{- $selector | nindent 6 }}

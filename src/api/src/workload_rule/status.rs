@@ -32,6 +32,7 @@ pub struct WorkloadRuleStatus {
     /// syncResult is `success` in a tenant's cluster if the agent has recently read the infrastructure cluster, so that
     /// the rest of the status is probably current, and `unknown` otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["success", "unknown"]))]
     pub sync_result: Option<String>,
 
     /// conditions are the conditions of the rule. Accepted: the rule is valid. Synced: the manager has the tenant's

@@ -27,13 +27,6 @@ use crate::state::{CompanionId, Refusal, TenantData, TenantState, Why};
 use crate::worker::{Action, Controller};
 use crate::writes;
 
-/// Writes that may wait for the API server at once. A single writer is bound by etcd's fsync; the API server's default
-/// limit for mutating requests is 200, of which this leaves half to everybody else.
-const MAX_IN_FLIGHT: usize = 100;
-
-/// How many of these one tenant may have.
-pub(crate) const MAX_OF_ONE_TENANT: usize = MAX_IN_FLIGHT / 2;
-
 /// How long a refused companion waits before it is created again without a change of its rule.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
@@ -56,12 +49,15 @@ impl Controller for Companions {
     type Key = CompanionId;
 
     const NAME: &'static str = "companions";
-    const AT_ONCE: usize = MAX_IN_FLIGHT;
     const LEADER_ONLY: bool = false;
     const QUEUE: fn(&Context) -> &Queue<CompanionId> = |context| &context.queues.companions;
 
     fn context(&self) -> &Context {
         &self.context
+    }
+
+    fn at_once(&self) -> usize {
+        self.context.args.max_concurrent_reconciles
     }
 
     async fn step(&self, id: &CompanionId) -> Result<Action, Error> {

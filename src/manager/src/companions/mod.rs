@@ -8,4 +8,4 @@ pub(crate) mod templates;
 mod controller;
 pub(crate) mod refusal;
 
-pub(crate) use controller::{Companions, MAX_OF_ONE_TENANT};
+pub(crate) use controller::Companions;

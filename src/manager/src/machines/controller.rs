@@ -102,11 +102,14 @@ impl Controller for Machines {
     type Key = Key;
 
     const NAME: &'static str = "machines";
-    const AT_ONCE: usize = 8;
     const QUEUE: fn(&Context) -> &Queue<Key> = |context| &context.queues.machines;
 
     fn context(&self) -> &Context {
         &self.context
+    }
+
+    fn at_once(&self) -> usize {
+        8
     }
 
     fn gained(&self) {

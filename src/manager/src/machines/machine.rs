@@ -142,13 +142,18 @@ impl Machines {
     ) -> Result<(), kube::Error> {
         let before = object.status.clone().unwrap_or_default();
         let (ready, conditions) = self.conditions(object, &before.conditions, problems);
-        let wanted = MachineStatus { conditions, available_machines };
+        let observed_generation = object.metadata.generation;
+        let wanted = MachineStatus { observed_generation, conditions, available_machines };
         if object.status.as_ref() == Some(&wanted) {
             return Ok(());
         }
         let machines: Api<Machine> = Api::all(self.context.client.clone());
         // Lists are replaced as a whole; one that is empty has to be said.
-        let status = json!({"conditions": wanted.conditions, "availableMachines": wanted.available_machines});
+        let status = json!({
+            "observedGeneration": wanted.observed_generation,
+            "conditions": wanted.conditions,
+            "availableMachines": wanted.available_machines,
+        });
         let written = writes::status(&machines, &Version::of(object), status).await?;
         self.context.feeds.machines.answer(written);
         self.tell(&object.object_ref(&()), &before.conditions, &ready).await;

@@ -230,12 +230,17 @@ impl Machines {
     async fn write_pool(&self, pool: &MachineNodePool, work: PoolWork) -> Result<(), kube::Error> {
         let before = pool.status.clone().unwrap_or_default();
         let (ready, conditions) = self.conditions(pool, &before.conditions, &work.problems);
-        let wanted = MachineNodePoolStatus { conditions, node_pool: work.conditions };
+        let observed_generation = pool.metadata.generation;
+        let wanted = MachineNodePoolStatus { observed_generation, conditions, node_pool: work.conditions };
         if pool.status.as_ref() == Some(&wanted) {
             return Ok(());
         }
         let api: Api<MachineNodePool> = Api::all(self.context.client.clone());
-        let status = json!({"conditions": wanted.conditions, "nodePool": wanted.node_pool});
+        let status = json!({
+            "observedGeneration": wanted.observed_generation,
+            "conditions": wanted.conditions,
+            "nodePool": wanted.node_pool,
+        });
         let written = writes::status(&api, &Version::of(pool), status).await?;
         self.context.feeds.pools.answer(written);
         self.tell(&pool.object_ref(&()), &before.conditions, &ready).await;

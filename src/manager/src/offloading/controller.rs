@@ -33,11 +33,14 @@ impl Controller for Offloadings {
     type Key = Namespace;
 
     const NAME: &'static str = "offloading";
-    const AT_ONCE: usize = 8;
     const QUEUE: fn(&Context) -> &Queue<Namespace> = |context| &context.queues.offloadings;
 
     fn context(&self) -> &Context {
         &self.0
+    }
+
+    fn at_once(&self) -> usize {
+        8
     }
 
     fn gained(&self) {

@@ -43,12 +43,15 @@ impl Controller for Rules {
     type Key = RuleId;
 
     const NAME: &'static str = "rules";
-    const AT_ONCE: usize = 16;
     const LEADER_ONLY: bool = false;
     const QUEUE: fn(&Context) -> &Queue<RuleId> = |context| &context.queues.rules;
 
     fn context(&self) -> &Context {
         &self.0
+    }
+
+    fn at_once(&self) -> usize {
+        16
     }
 
     async fn step(&self, id: &RuleId) -> Result<Action, kube::Error> {

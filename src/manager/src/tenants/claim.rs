@@ -126,12 +126,15 @@ impl Controller for UnusedClaims {
     type Key = TenantId;
 
     const NAME: &'static str = "unused claims";
-    const AT_ONCE: usize = 16;
     const LEADER_ONLY: bool = false;
     const QUEUE: fn(&Context) -> &Queue<TenantId> = |context| &context.queues.unused_claims;
 
     fn context(&self) -> &Context {
         &self.0
+    }
+
+    fn at_once(&self) -> usize {
+        16
     }
 
     async fn step(&self, id: &TenantId) -> Result<Action, kube::Error> {

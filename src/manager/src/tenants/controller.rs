@@ -66,11 +66,14 @@ impl Controller for Tenants {
     type Key = Key;
 
     const NAME: &'static str = "tenants";
-    const AT_ONCE: usize = 16;
     const QUEUE: fn(&Context) -> &Queue<Key> = |context| &context.queues.tenants;
 
     fn context(&self) -> &Context {
         &self.context
+    }
+
+    fn at_once(&self) -> usize {
+        16
     }
 
     fn gained(&self) {
