@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_runtime::calls::SILENCE;
 use outrigger_runtime::environment::Environment;
 use serde_json::{Value, json};
 
@@ -19,8 +20,11 @@ const APPS: u64 = 3;
 const REST: Duration = Duration::from_secs(900);
 /// How long it has to stay at rest at the end of a history.
 const CALM: Duration = Duration::from_secs(60);
-/// How long it has to stay at rest in between: what waits for a deadline has ended by then.
+/// How long it has to stay at rest in between.
 const PAUSE: Duration = Duration::from_secs(15);
+/// How long a process may take after a silent wire to notice that a watch is lost, and to open it again. Until then it acts on what it
+/// knew before, and another process that hears of everything hides that.
+const HALF_OPEN: Duration = SILENCE.saturating_add(Duration::from_secs(15));
 /// What rules have for `lingerSeconds`. Processes' clocks differ by up to two minutes, so only the longest has an effect with every
 /// clock.
 const LINGER: [u64; 4] = [0, 0, 30, 180];
@@ -59,6 +63,8 @@ struct History {
     tenant_snapshot: Option<(&'static str, Snapshot)>,
     /// Images of rules' templates so far.
     images: u64,
+    /// A wire was silent since the last rest.
+    was_silent: bool,
 }
 
 impl History {
@@ -71,6 +77,7 @@ impl History {
             snapshot: None,
             tenant_snapshot: None,
             images: 0,
+            was_silent: false,
         };
         let controllers = tokio::spawn(controllers(world.clone()));
         for _ in 0..2 + this.below(2) {
@@ -122,6 +129,7 @@ impl History {
         self.heal();
         let clock = self.random().clock;
         let (began, mut calm, mut writes) = (clock.now(), clock.now(), 0);
+        let least = if std::mem::take(&mut self.was_silent) { HALF_OPEN } else { Duration::ZERO };
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
             // At the end of a history nothing lingers.
@@ -133,7 +141,7 @@ impl History {
             if !missing.is_empty() {
                 calm = clock.now();
             }
-            if clock.now() - calm >= wanted {
+            if clock.now() - calm >= wanted && clock.now() - began >= least {
                 self.judge.rested();
                 self.line(format_args!("at rest"));
                 return Vec::new();
@@ -267,12 +275,13 @@ impl History {
     }
 
     /// A wire between two living parties is silent or down for up to a minute and a half.
-    fn part(&self) {
+    fn part(&mut self) {
         let Some((one, other)) = self.pick(&self.world.network.wires()) else { return };
         if !self.world.processes().iter().any(|process| process.name == one || process.name == other) {
             return;
         }
         let wire = if self.below(2) == 0 { Wire::Silent } else { Wire::Down };
+        self.was_silent |= wire == Wire::Silent;
         self.line(format_args!("{one} and {other} are parted: {wire:?}"));
         self.world.network.set(&one, &other, wire);
         let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(90)));
