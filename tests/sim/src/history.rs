@@ -20,8 +20,8 @@ const APPS: u64 = 3;
 const REST: Duration = Duration::from_secs(900);
 /// How long it has to stay at rest at the end of a history.
 const CALM: Duration = Duration::from_secs(60);
-/// How long it has to stay at rest in between.
-const PAUSE: Duration = Duration::from_secs(15);
+/// How long it has to stay at rest in between: calls that are under way have ended by then, as their deadline is 30 s.
+const PAUSE: Duration = Duration::from_secs(35);
 /// How long a process may take after a silent wire to notice that a watch is lost, and to open it again. Until then it acts on what it
 /// knew before, and another process that hears of everything hides that.
 const HALF_OPEN: Duration = SILENCE.saturating_add(Duration::from_secs(15));
