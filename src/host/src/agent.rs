@@ -179,7 +179,7 @@ mod tests {
     async fn a_token_has_a_size() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
-        assert!(read_token(&path).await.is_err(), "it isn't there");
+        assert!(read_token(&path).await.is_err(), "a missing file is no token");
         for (content, expected) in
             [("", None), ("a.b.c\n", Some("a.b.c")), (&*"x".repeat(MAX_TOKEN + 1), None), ("\n", None)]
         {
