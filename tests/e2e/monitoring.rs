@@ -6,6 +6,7 @@ use std::process::Command;
 use outrigger_core::reason::Cause;
 use outrigger_tests::control_plane::tool;
 use outrigger_tests::outrigger::{Outrigger, get, ports, tenant_identity};
+use outrigger_tests::plugin::{self, Host};
 use outrigger_tests::shipped::{fed, kustomize, of_kind};
 use outrigger_tests::tenant::{Tenant, tenant};
 use outrigger_tests::{InWords, eventually, root};
@@ -125,12 +126,17 @@ async fn api_server(t: &Tenant) -> String {
 async fn every_query_asks_for_series_that_there_are() {
     let o = Outrigger::shared().await;
     let t = Tenant::with_rule_only(o, "mon").await;
-    let admin = t.start_agent_with_admin(&[]);
+    let [admin] = ports().unwrap();
+    let hosts = plugin::start_agent(&t, &[], &[format!("--admin-address=127.0.0.1:{admin}")]).await;
+    let host = Host::start(&t, "a", hosts).await;
     t.web("web").await;
     t.companion().await;
 
-    let (_, agent) = get(admin, "/metrics").await.unwrap();
-    let ours = series(&[o.webhook_metrics().await, o.manager_metrics().await, agent]);
+    let mut shown = vec![o.webhook_metrics().await, o.manager_metrics().await];
+    for server in [admin, host.admin] {
+        shown.push(get(server, "/metrics").await.unwrap().1);
+    }
+    let ours = series(&shown);
     let theirs = series(&[api_server(&t).await]);
     let documented = std::fs::read_to_string(root().join("docs/reference/metrics.md")).unwrap();
 
