@@ -443,15 +443,16 @@ fn planned(data: &TenantData, key: &CompanionKey, location: &CompanionLocation) 
         None => &data.companions,
     };
     let observed = companions.get(key);
-    if let Some(gone) = observed.filter(|_| !data.rules.contains_key(&key.rule)) {
+    let known_rule = data.rules.get(&key.rule).map(|rule| &rule.uid);
+    if let Some(orphan) = observed.filter(|o| known_rule != Some(&o.rule_uid)) {
         // The garbage collector takes these too, also while we are down; but it learns of a kind of owner that is new to
-        // the cluster only after half a minute. That the rule is deleted is confirmed before anything is deleted.
-        let action = if gone.terminating {
-            Plan::Wait
-        } else {
-            Plan::Delete { uid: gone.uid.clone(), reason: DeleteReason::RuleDeleted }
-        };
-        return (action, gone.kind);
+        // the cluster only after half a minute. That the rule is deleted is confirmed before anything is deleted: the cache may
+        // lack a rule that was created just now, or still have a deleted one of the same name, which says nothing about the
+        // companion, whatever it matches.
+        let reason = if known_rule.is_some() { DeleteReason::OtherRule } else { DeleteReason::RuleDeleted };
+        let action =
+            if orphan.terminating { Plan::Wait } else { Plan::Delete { uid: orphan.uid.clone(), reason } };
+        return (action, orphan.kind);
     }
     let desired = data.index.desired(key);
     if let (Some(kept), Some(duplicate)) = (observed, companions.duplicate(key))
