@@ -35,7 +35,8 @@ pub(crate) fn call_webhooks(world: &Arc<World>) {
     });
 }
 
-/// Whether the configurations select an attempt: the creation of a Pod in a tenant's namespace.
+/// Whether the configurations select an attempt: the creation of a Pod in a tenant's namespace, or in that of the companions of the
+/// platform's rules.
 fn concerns(world: &World, attempt: &Attempt) -> bool {
     let namespace = attempt.info.namespace.as_deref().unwrap_or_default();
     let labelled = || {
@@ -45,11 +46,16 @@ fn concerns(world: &World, attempt: &Attempt) -> bool {
     attempt.kind.plural == "pods"
         && attempt.info.verb == Verb::Create
         && attempt.info.subresource.is_none()
-        && labelled()
+        && (namespace == keys::ADMIN_NAMESPACE || labelled())
 }
 
 async fn admit(world: &World, mut attempt: Attempt) -> Result<Value, Refused> {
-    for path in ["/mutate/pods", "/validate/pods"] {
+    let paths: &[&str] = if attempt.info.namespace.as_deref() == Some(keys::ADMIN_NAMESPACE) {
+        &["/mutate/pods"]
+    } else {
+        &["/mutate/pods", "/validate/pods"]
+    };
+    for path in paths {
         let called = tokio::time::timeout(TIMEOUT, call(world, path, &attempt)).await;
         let admitted = called.unwrap_or_else(|_| Err((500, "failed calling webhook: timeout".to_owned())));
         if let Err((code, why)) = &admitted {

@@ -12,7 +12,9 @@ use crate::model::Snapshot;
 use crate::network::{Trouble, Wire};
 use crate::process::{Replicas, Running, pick};
 use crate::trace::Trace;
-use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, cluster};
+use crate::world::{SHOP, TENANTS, World, cluster};
+
+mod rules;
 
 /// Applications of workloads, one of which each rule selects.
 const APPS: u64 = 3;
@@ -25,9 +27,6 @@ const PAUSE: Duration = Duration::from_secs(35);
 /// How long a process may take after a silent wire to notice that a watch is lost, and to open it again. Until then it acts on what it
 /// knew before, and another process that hears of everything hides that.
 const HALF_OPEN: Duration = SILENCE.saturating_add(Duration::from_secs(15));
-/// What rules have for `lingerSeconds`. Processes' clocks differ by up to two minutes, so only the longest has an effect with every
-/// clock.
-const LINGER: [u64; 4] = [0, 0, 30, 180];
 /// Events between two times of rest. A process that does nothing more is replaced by one of the later events, and one that has
 /// missed something hears of the next change: only a rest in between shows either.
 const ROUND: u64 = 30;
@@ -128,20 +127,26 @@ impl History {
     async fn rest(&mut self, wanted: Duration) -> Vec<String> {
         self.heal();
         let clock = self.random().clock;
-        let (began, mut calm, mut writes) = (clock.now(), clock.now(), 0);
+        let (began, mut calm, mut writes, mut is_calm) = (clock.now(), clock.now(), 0, false);
         let least = if std::mem::take(&mut self.was_silent) { HALF_OPEN } else { Duration::ZERO };
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            // At the end of a history nothing lingers.
-            let mut missing = self.judge.missing(wanted < CALM);
             let written = std::mem::replace(&mut writes, self.judge.writes());
+            let mut missing = Vec::new();
             if writes > written {
                 missing.push(format!("{} writes in the last second", writes - written));
             }
-            if !missing.is_empty() {
+            let ends = clock.now() - calm >= wanted && clock.now() - began >= least;
+            // Without a write nothing comes to be missing that isn't, but for what lingers: that shows at the end.
+            if writes > written || !is_calm || ends {
+                // At the end of a history nothing lingers.
+                missing.extend(self.judge.missing(wanted < CALM));
+            }
+            is_calm = missing.is_empty();
+            if !is_calm {
                 calm = clock.now();
             }
-            if clock.now() - calm >= wanted && clock.now() - began >= least {
+            if is_calm && ends {
                 self.judge.rested();
                 self.line(format_args!("at rest"));
                 return Vec::new();
@@ -184,8 +189,10 @@ impl History {
             28..42 => self.delete_pod(tenant.0),
             42..45 => self.finish_pod(tenant.0),
             45..49 => self.relabel_pod(tenant.0),
-            49..61 => self.apply_rule(tenant.0),
-            61..65 => self.delete_rule(tenant.0),
+            49..59 => self.apply_rule(tenant.0),
+            59..61 => self.apply_platform_rule(),
+            61..64 => self.delete_rule(tenant.0),
+            64 => self.delete_platform_rule(),
             65..70 => self.freeze(),
             70..75 => self.part(),
             75..80 => self.trouble(),
@@ -245,32 +252,6 @@ impl History {
             let at = (Some(SHOP), pod["metadata"]["name"].as_str().unwrap_or_default(), None);
             let labels = json!({"metadata": {"labels": {"app": format!("app-{}", self.below(APPS))}}});
             let _ = self.world.tenants[tenant].merge("user", "pods", at, labels);
-        }
-    }
-
-    fn apply_rule(&mut self, tenant: &str) {
-        self.images += 1;
-        let model = &self.world.tenants[tenant];
-        let name = format!("rule-{}", self.below(4));
-        let (app, policy) =
-            (format!("app-{}", self.below(APPS)), ["Any", "SameNode"][usize::from(self.below(2) == 1)]);
-        let linger = self.pick(&LINGER).unwrap_or_default();
-        let spec = json!({"dpuSelectionPolicy": policy, "lingerSeconds": linger,
-            "workloadTerms": [{"matchExpressions": [
-                {"key": ".state.extra.labels.app", "operator": "In", "values": [app]}]}],
-            "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"terminationGracePeriodSeconds": 1,
-                "containers": [{"name": "c", "image": format!("image-{}", self.images)}]}}});
-        let at = (Some(RULES_NAMESPACE), name.as_str(), None);
-        if model.merge("user", "workloadrules", at, json!({"spec": spec})).is_err() {
-            let rule = json!({"metadata": {"name": name, "namespace": RULES_NAMESPACE}, "spec": spec});
-            let _ = model.create("user", "workloadrules", rule);
-        }
-    }
-
-    fn delete_rule(&self, tenant: &str) {
-        if let Some(rule) = self.any(tenant, "workloadrules") {
-            let name = rule["metadata"]["name"].as_str().unwrap_or_default();
-            let _ = self.world.tenants[tenant].delete("user", "workloadrules", Some(RULES_NAMESPACE), name);
         }
     }
 
@@ -449,8 +430,14 @@ impl History {
 
 /// The clusters' own controllers, at random times.
 async fn controllers(world: Arc<World>) {
+    let mut done = Vec::new();
     loop {
-        world.run_controllers();
+        let revisions = world.revisions();
+        // Where nothing has changed, they have nothing to do.
+        if revisions != done {
+            world.run_controllers();
+            done = revisions;
+        }
         let pause = Duration::from_millis(50) + world.environment.random.below(Duration::from_millis(500));
         tokio::time::sleep(pause).await;
     }

@@ -1,7 +1,8 @@
 //! What must hold in every history, and what must hold when it has come to rest.
 //!
-//! The truth is what the tenants' clusters hold: their Pods and rules. A companion is wanted while its workload and its rule are
-//! there, the rule matches, and the template is the companion's. One that isn't wanted may linger after the end of its workload.
+//! The truth is what the tenants' clusters hold, their Pods and rules, and the platform's rules in the infrastructure cluster. A
+//! companion is wanted while its workload and its rule are there, the rule matches, and the template is the companion's. One that
+//! isn't wanted may linger after the end of its workload.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -24,6 +25,9 @@ const SKEW: Duration = Duration::from_secs(120);
 
 /// Time in which a manager deletes a companion that is due.
 const PROMPTLY: Duration = Duration::from_secs(10);
+
+/// What the names of the platform's rules begin with here: a tenant's rule may have the same name.
+const PLATFORM: &str = "platform:";
 
 /// A companion: tenant, rule, and uid of the workload.
 type Key = (&'static str, String, String);
@@ -143,9 +147,18 @@ impl Judge {
         world.trace.commit(&world.environment, "infra", commit);
         let Some(object) = commit.new.as_ref().or(commit.old.as_ref()) else { return };
         self.count(&world, commit);
-        if commit.kind.plural == "workloadrules" && commit.new.is_some() {
+        if commit.kind.plural == "adminworkloadrules" {
+            let mut found = self.found.lock();
+            for (id, _) in TENANTS {
+                let rule = (id, format!("{PLATFORM}{}", commit.name));
+                found.known.insert(rule.clone());
+                found.changed.insert(rule);
+            }
+        }
+        if commit.kind.plural.ends_with("workloadrules") && commit.new.is_some() {
             let image = text(object, "/spec/template/spec/containers/0/image");
-            self.newer(&world, format!("the rule {:?}/{}", commit.namespace, commit.name), image);
+            let Commit { kind, namespace, name, .. } = commit;
+            self.newer(&world, format!("{} {namespace:?}/{name}", kind.plural), image);
         }
         if commit.kind.plural != "pods" {
             return;
@@ -236,7 +249,7 @@ impl Judge {
         if wanted(world).get(key).is_none_or(|wanted| wanted != image) {
             return;
         }
-        let rule = world.infra.get("workloadrules", commit.namespace.as_deref(), &key.1);
+        let rule = served(world, key);
         let same = rule.is_some_and(|rule| {
             text(&rule, "/spec/template/spec/containers/0/image") == image
                 && rule["metadata"]["deletionTimestamp"].is_null()
@@ -258,7 +271,7 @@ impl Judge {
     /// the difference of clocks, if no manager can take it for one that isn't matched: its rule hasn't changed since the last rest,
     /// and its workload had the same labels all the time.
     fn lingered(&self, world: &World, commit: &Commit, key: &Key, companion: &Value) {
-        let (id, rule, workload) = key;
+        let (id, name, workload) = key;
         let gated = companion["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
         let ended = {
             let found = self.found.lock();
@@ -266,11 +279,13 @@ impl Judge {
             found.ended.get(&workload).filter(|_| !found.relabelled.contains(&workload)).cloned()
         };
         let Some((ended, labels)) = ended else { return };
-        if gated || !commit.client.starts_with("manager") || self.has_changed(id, rule) {
+        if gated || !commit.client.starts_with("manager") || self.has_changed(id, name) {
             return;
         }
-        let own = world.tenants[id].get("workloadrules", Some(RULES_NAMESPACE), rule);
-        let Some(rule) = own.filter(|rule| rule["metadata"]["deletionTimestamp"].is_null()) else { return };
+        let Some(rule) = written(world, key).filter(|rule| rule["metadata"]["deletionTimestamp"].is_null())
+        else {
+            return;
+        };
         let least = linger(&rule).saturating_sub(SKEW);
         let lived = commit.time.duration_since(ended).unsigned_abs();
         let same = text(&rule, "/spec/template/spec/containers/0/image")
@@ -317,9 +332,36 @@ impl Judge {
 /// The companion that a Pod of the infrastructure cluster is.
 fn companion(pod: &Value) -> Option<Key> {
     let namespace = text(pod, "/metadata/namespace");
+    let label = |key: &str| pod["metadata"]["labels"].get(key).and_then(Value::as_str);
+    let workload = label(keys::WORKLOAD)?.to_owned();
+    if namespace == keys::ADMIN_NAMESPACE {
+        let (id, _) = TENANTS.into_iter().find(|(id, _)| label(keys::TENANT) == Some(id))?;
+        let rule = pod["metadata"]["annotations"][keys::ADMIN_RULE].as_str()?;
+        return Some((id, format!("{PLATFORM}{rule}"), workload));
+    }
     let (id, _) = TENANTS.into_iter().find(|(id, _)| namespace == format!("tenant-{id}"))?;
-    let label = |key: &str| pod["metadata"]["labels"].get(key).and_then(Value::as_str).map(str::to_owned);
-    Some((id, label(keys::RULE)?, label(keys::WORKLOAD)?))
+    Some((id, label(keys::RULE)?.to_owned(), workload))
+}
+
+/// A platform's rule.
+fn platform_rule(world: &World, name: &str) -> Option<Arc<Value>> {
+    world.infra.get("adminworkloadrules", Some(keys::ADMIN_NAMESPACE), name)
+}
+
+/// The rule of a companion as who wrote it has it.
+fn written(world: &World, (id, rule, _): &Key) -> Option<Arc<Value>> {
+    match rule.strip_prefix(PLATFORM) {
+        Some(name) => platform_rule(world, name),
+        None => world.tenants[id].get("workloadrules", Some(RULES_NAMESPACE), rule),
+    }
+}
+
+/// The rule of a companion as managers and webhooks know it.
+fn served(world: &World, (id, rule, _): &Key) -> Option<Arc<Value>> {
+    match rule.strip_prefix(PLATFORM) {
+        Some(name) => platform_rule(world, name),
+        None => world.infra.get("workloadrules", Some(&format!("tenant-{id}")), rule),
+    }
 }
 
 /// The recorded end of a companion's workload.
@@ -329,9 +371,9 @@ fn mark(companion: &Value) -> Option<Timestamp> {
 
 /// Whether a companion that isn't wanted outlives its workload, and isn't due.
 fn lingers(world: &World, key: &Key, companion: &Value) -> bool {
-    let (id, rule, workload) = key;
+    let (id, _, workload) = key;
     let model = &world.tenants[id];
-    let Some(rule) = model.get("workloadrules", Some(RULES_NAMESPACE), rule) else { return false };
+    let Some(rule) = written(world, key) else { return false };
     let exists = |pod: &Arc<Value>| is_workload(pod) && text(pod, "/metadata/uid") == workload;
     let Some(ended) = mark(companion).filter(|_| !model.list("pods").iter().any(exists)) else {
         return false;
@@ -356,23 +398,33 @@ fn selects(rule: &Value, labels: &Value) -> bool {
         && text(rule, "/metadata/namespace") == RULES_NAMESPACE
 }
 
+/// Whether a platform's rule is about a tenant.
+fn concerns(rule: &Value, tenant: &str) -> bool {
+    let selected = &rule["spec"]["tenantSelector"]["matchLabels"][keys::TENANT];
+    selected.is_null() || selected == tenant
+}
+
 /// The companions that are wanted, with their images.
 fn wanted(world: &World) -> BTreeMap<Key, String> {
     let mut wanted = BTreeMap::new();
     for (id, _) in TENANTS {
         let model = &world.tenants[id];
-        let exists = |object: &Arc<Value>| object["metadata"]["deletionTimestamp"].is_null();
-        let rules: Vec<_> = model.list("workloadrules").into_iter().filter(exists).collect();
+        let exists = |(_, rule): &(String, Arc<Value>)| rule["metadata"]["deletionTimestamp"].is_null();
+        let own = model.list("workloadrules").into_iter();
+        let own = own.map(|rule| (text(&rule, "/metadata/name").to_owned(), rule));
+        let platform = world.infra.list("adminworkloadrules").into_iter();
+        let platform = platform
+            .filter(|rule| concerns(rule, id))
+            .map(|rule| (format!("{PLATFORM}{}", text(&rule, "/metadata/name")), rule));
+        let rules: Vec<_> = own.chain(platform).filter(exists).collect();
         for pod in model.list("pods") {
             if !is_workload(&pod) {
                 continue;
             }
-            for rule in &rules {
+            for (name, rule) in &rules {
                 if selects(rule, &pod["metadata"]["labels"]) {
                     let image = text(rule, "/spec/template/spec/containers/0/image").to_owned();
-                    let key =
-                        (id, text(rule, "/metadata/name").to_owned(), text(&pod, "/metadata/uid").to_owned());
-                    wanted.insert(key, image);
+                    wanted.insert((id, name.clone(), text(&pod, "/metadata/uid").to_owned()), image);
                 }
             }
         }

@@ -203,6 +203,11 @@ impl World {
         }
     }
 
+    /// The revisions of all clusters: when none of them changes, nothing has changed.
+    pub fn revisions(&self) -> Vec<u64> {
+        std::iter::once(&self.infra).chain(self.tenants.values()).map(Model::revision).collect()
+    }
+
     /// One round of what the clusters' own controllers, schedulers and kubelets do.
     pub fn run_controllers(&self) {
         self.infra.collect_garbage();
