@@ -4,6 +4,8 @@
 // Helpers of tests fail by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod many;
+
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::Pod;
