@@ -213,7 +213,7 @@ async fn a_host_learns_of_its_own_pods_only_and_nobody_else_of_any() {
         "token",
         keys::HOST_PLUGIN,
         "-n",
-        "outrigger-system",
+        keys::HOST_NAMESPACE,
         &format!("--audience={audience}"),
     ]);
     let unbound = unbound.unwrap();

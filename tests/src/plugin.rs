@@ -19,7 +19,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::oneshot;
 
 use crate::control_plane::tool;
-use crate::outrigger::{Outrigger, SYSTEM, ports};
+use crate::outrigger::{Outrigger, ports};
 use crate::shipped::{kustomize, of_kind, with};
 use crate::tenant::Tenant;
 use crate::{InWords, create, eventually, gate, holds, until};
@@ -108,8 +108,8 @@ pub async fn can_run(t: &Tenant, host: &str, pods: &str) {
 pub async fn token(t: &Tenant, account: &str, audience: &str, host: &str) -> String {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let name = format!("{account}-{}-{host}-{}", t.id, COUNT.fetch_add(1, Ordering::Relaxed));
-    let pods: Api<Pod> = Api::namespaced(t.cluster.clone(), SYSTEM);
-    // It only has to be there: the plugin itself is a process of the test. The namespace takes restricted Pods only.
+    let pods: Api<Pod> = Api::namespaced(t.cluster.clone(), keys::HOST_NAMESPACE);
+    // It only has to be there: the plugin itself is a process of the test.
     let restricted = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
     let pod = json!({"metadata": {"name": name}, "spec": {"nodeName": t.node(host), "serviceAccountName": account,
         "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
@@ -122,7 +122,7 @@ pub async fn token(t: &Tenant, account: &str, audience: &str, host: &str) -> Str
         .outrigger
         .plane
         .tenant
-        .kubectl(&[&["create", "token", account, "-n", SYSTEM, &audience][..], &of].concat());
+        .kubectl(&[&["create", "token", account, "-n", keys::HOST_NAMESPACE, &audience][..], &of].concat());
     token.unwrap().trim().to_owned()
 }
 

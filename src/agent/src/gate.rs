@@ -112,13 +112,13 @@ impl Gate {
 
 impl GateArgs {
     /// The certificate of the agent's ports. `own`: the one that it has as a client of the manager. `hosts`: the plugin on hosts has to
-    /// trust it too.
+    /// trust it too, and finds its CA in this namespace.
     pub(crate) fn certificate(
         &self,
         process: &mut Process,
         client: &kube::Client,
         own: Option<&Expiry>,
-        hosts: bool,
+        hosts: Option<&str>,
     ) -> anyhow::Result<Arc<ServerTls>> {
         let Some(tls) = self.tls.load()? else {
             bail!(
@@ -128,8 +128,14 @@ impl GateArgs {
         };
         tls.register_with(own, &mut process.registry, &process.readiness);
         process.spawn("certificate files", tls.clone().follow());
-        let component = if hosts { SELF_SIGNED_FOR_HOSTS } else { SELF_SIGNED };
-        self_signed::start(process, client, &self.tls.self_signed, component, tls.clone());
+        let args = &self.tls.self_signed;
+        match hosts {
+            None => self_signed::start(process, client, args, SELF_SIGNED, tls.clone()),
+            Some(namespace) => {
+                let component = SELF_SIGNED_FOR_HOSTS;
+                self_signed::start_with_config_maps_in(namespace, process, client, args, component, tls.clone());
+            }
+        }
         Ok(tls)
     }
 }

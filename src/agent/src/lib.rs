@@ -107,7 +107,8 @@ impl Ports {
             }
             return Ok(());
         }
-        let tls = gate.certificate(process, client, own, host.host_address.is_some())?;
+        let plugin = host.host_address.is_some().then_some(host.host_namespace.as_str());
+        let tls = gate.certificate(process, client, own, plugin)?;
         if let Some(address) = &gate.gate_address {
             self.gate.serve(process, address, tls.clone())?;
         }

@@ -451,10 +451,10 @@ impl State {
             return None;
         }
         let sent = match self.scope.as_ref()? {
-            Scope::All => !keys::SYSTEM_NAMESPACES.contains(&name),
-            Scope::Only(names) => names.contains(name) && !keys::SYSTEM_NAMESPACES.contains(&name),
+            Scope::All => true,
+            Scope::Only(names) => names.contains(name),
         };
-        if !sent {
+        if !sent || keys::SYSTEM_NAMESPACES.contains(&name) || name == keys::HOST_NAMESPACE {
             return None;
         }
         match &home.template {
