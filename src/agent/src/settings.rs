@@ -76,8 +76,9 @@ pub struct AgentArgs {
 
     /// Enforce the ordering BeforeStart: publish a device for each Pod that a host with a DPU can run, and have Pods claim one that
     /// don't start before their companions. Needs resource.k8s.io/v1 (Kubernetes 1.34 or later), and `outrigger host` on every
-    /// host: without it these Pods don't start. The role and policy outrigger-agent-companions-first permit it.
-    #[arg(long, env = "OUTRIGGER_COMPANIONS_FIRST", requires = "gate_address")]
+    /// host: without it these Pods don't start. The role and policy outrigger-agent-companions-first permit it. It needs --gate-address and
+    /// --host-address.
+    #[arg(long, env = "OUTRIGGER_COMPANIONS_FIRST", requires_all = ["gate_address", "host_address"])]
     pub companions_first: bool,
 
     /// PEM file with the CA certificates that verify the manager's certificate.

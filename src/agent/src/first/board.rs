@@ -57,6 +57,19 @@ struct State {
     /// Something could not be listed for long.
     unread: bool,
     unsupported: bool,
+    class: Class,
+}
+
+/// The DeviceClass of the devices. What is published belongs to it, so its end is the end of everything that was published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Class {
+    /// Nobody has asked yet.
+    Unknown,
+    /// The agent may not ask.
+    Forbidden,
+    Missing,
+    /// It has this uid.
+    Exists(String),
 }
 
 /// A Node, or what slices say of one.
@@ -113,6 +126,7 @@ impl Devices {
             listed: false,
             unread: false,
             unsupported: false,
+            class: Class::Unknown,
         };
         let (publishing, changed) = (watch::Sender::new(Publishing::Working), Notify::new());
         Self { clock, state: Mutex::new(state), publishing, foreign, changed }
@@ -238,6 +252,19 @@ impl Devices {
         });
     }
 
+    /// Records what is known of the DeviceClass. Nothing is published without it.
+    pub(super) fn classed(&self, class: Class) {
+        self.update(|state| state.class = class);
+    }
+
+    /// The uid of the DeviceClass, as it was known last.
+    pub(super) fn class(&self) -> Option<String> {
+        match &self.state.lock().class {
+            Class::Exists(uid) => Some(uid.clone()),
+            Class::Unknown | Class::Forbidden | Class::Missing => None,
+        }
+    }
+
     /// Waits for the next write.
     pub(super) async fn next(&self) -> (Key, Write) {
         queue::next(&self.changed, || self.take()).await
@@ -247,7 +274,7 @@ impl Devices {
     fn take(&self) -> Result<(Key, Write), Option<Instant>> {
         let now = self.clock.now();
         let mut state = self.state.lock();
-        if !state.listed || state.unsupported {
+        if !state.listed || state.unsupported || !matches!(state.class, Class::Exists(_)) {
             return Err(None);
         }
         while let Some(key) = state.queue.pop(now, |_| false) {
@@ -347,8 +374,10 @@ impl State {
     fn publishing(&self) -> Publishing {
         if self.unsupported {
             Publishing::Unsupported
-        } else if self.unread || !self.forbidden.is_empty() {
+        } else if self.unread || !self.forbidden.is_empty() || self.class == Class::Forbidden {
             Publishing::Forbidden
+        } else if self.class == Class::Missing {
+            Publishing::NoClass
         } else {
             Publishing::Working
         }
@@ -422,10 +451,10 @@ impl State {
             return None;
         }
         let sent = match self.scope.as_ref()? {
-            Scope::All => !keys::SYSTEM_NAMESPACES.contains(&name),
-            Scope::Only(names) => names.contains(name) && !keys::SYSTEM_NAMESPACES.contains(&name),
+            Scope::All => true,
+            Scope::Only(names) => names.contains(name),
         };
-        if !sent {
+        if !sent || keys::SYSTEM_NAMESPACES.contains(&name) || name == keys::HOST_NAMESPACE {
             return None;
         }
         match &home.template {

@@ -26,6 +26,8 @@ pub(crate) enum Publishing {
     Unsupported,
     /// The agent may not read or write what it has to.
     Forbidden,
+    /// The cluster doesn't have the DeviceClass that claims name, so nothing is allocated to them.
+    NoClass,
     Working,
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::api::resource::v1::{ResourceClaimTemplate, ResourceSlice};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate, ResourceSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource, ResourceExt};
@@ -23,6 +24,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::Devices;
+use super::board::Class;
 use super::plan::Op;
 use super::write::{Key, Outcome, Write};
 use crate::context::Context;
@@ -34,14 +36,16 @@ use crate::pod_watches::changed;
 const WRITERS: usize = 4;
 /// Time after which what could not be listed is worth a warning.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Interval at which the cluster is asked whether it has the kinds.
-const DISCOVERY: Duration = Duration::from_secs(30);
+/// Interval at which the cluster is asked whether it has the kinds, and the DeviceClass.
+const DISCOVERY: Duration = Duration::from_secs(10);
 /// The kinds' group and version.
 const API: &str = "resource.k8s.io/v1";
 
 struct Writer {
     context: Arc<Context>,
     devices: Arc<Devices>,
+    /// The tenant's id, which labels its slices.
+    tenant: String,
     /// Receive the objects of the API server's responses.
     slices: Feed<ResourceSlice>,
     templates: Feed<ResourceClaimTemplate>,
@@ -60,7 +64,10 @@ pub(crate) fn start(
 ) {
     let (client, listed) = (&context.client, Readiness::default());
     let driver = format!("spec.driver={}", keys::COMPANIONS_DRIVER);
-    let slices = Watch::all(client, "resource slices").fields(&driver).optional();
+    let tenant = context.tenant.to_str().unwrap_or_default().to_owned();
+    // Those of another tenant's agent in this cluster are none of its business.
+    let own = format!("{}={tenant}", keys::TENANT);
+    let slices = Watch::all(client, "resource slices").fields(&driver).labels(&own).optional();
     let slices = follow(process, context, slices, &listed, devices, Devices::slice);
     let name = format!("metadata.name={}", keys::COMPANIONS_CLAIM);
     let templates = Watch::all(client, "claim templates").fields(&name).optional();
@@ -73,6 +80,7 @@ pub(crate) fn start(
     let writer = Writer {
         context: context.clone(),
         devices: devices.clone(),
+        tenant,
         slices,
         templates,
         forbidden: process.readiness.warning("devices"),
@@ -106,14 +114,21 @@ async fn follow_scope(devices: Arc<Devices>, mut scope: watch::Receiver<Option<S
     }
 }
 
-/// Asks whether the cluster has the kinds: it may be upgraded, or its features be changed.
+/// Asks whether the cluster has the kinds, because it may be upgraded, or its features be changed; and whether it has the DeviceClass.
 async fn discover(client: Client, devices: Arc<Devices>) {
+    let classes: Api<DeviceClass> = Api::all(client.clone());
     loop {
         match client.list_api_group_resources(API).await {
             Ok(found) => devices.supported(found.resources.iter().any(|kind| kind.kind == "ResourceSlice")),
             Err(kube::Error::Api(status)) if status.code == 404 => devices.supported(false),
             // The last answer stays.
             Err(error) => debug!(%error, "failed to ask for the kinds of devices; retrying"),
+        }
+        match classes.get_metadata_opt(keys::COMPANIONS_DRIVER).await {
+            Ok(found) => devices.classed(found.and_then(|class| class.uid()).map_or(Class::Missing, Class::Exists)),
+            Err(kube::Error::Api(status)) if status.code == 403 => devices.classed(Class::Forbidden),
+            // The last answer stays.
+            Err(error) => debug!(%error, "failed to ask for the class of devices; retrying"),
         }
         sleep(DISCOVERY).await;
     }
@@ -182,7 +197,8 @@ impl Writer {
                 }
                 info!(node, "deleted the devices of a Node that is gone");
             }
-            (Key::Namespace(namespace), Write::CreateTemplate(template)) => {
+            (Key::Namespace(namespace), Write::CreateTemplate(mut template)) => {
+                template.metadata.owner_references = self.owner();
                 let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), namespace);
                 self.templates.answer(api.create(&params(), &template).await?);
                 info!(namespace, "created the claim template of a namespace");
@@ -206,7 +222,11 @@ impl Writer {
         deleted: &mut Vec<String>,
     ) -> Result<(), kube::Error> {
         match op {
-            Op::Create(slice) => _ = self.slices.answer(slices.create(&params(), &slice).await?),
+            Op::Create(mut slice) => {
+                slice.metadata.labels = Some([(keys::TENANT.to_owned(), self.tenant.clone())].into());
+                slice.metadata.owner_references = self.owner();
+                self.slices.answer(slices.create(&params(), &slice).await?);
+            }
             Op::Update { uid, version, slice } => {
                 // Lists are replaced as a whole. The spec has no other owner.
                 let patch = json!({"metadata": {"uid": uid, "resourceVersion": version}, "spec": slice.spec});
@@ -221,6 +241,18 @@ impl Writer {
             }
         }
         Ok(())
+    }
+
+    /// The DeviceClass: the garbage collector deletes what was published after it. If it has gone meanwhile, that is at once.
+    fn owner(&self) -> Option<Vec<OwnerReference>> {
+        let owner = |uid| OwnerReference {
+            api_version: API.to_owned(),
+            kind: "DeviceClass".to_owned(),
+            name: keys::COMPANIONS_DRIVER.to_owned(),
+            uid,
+            ..OwnerReference::default()
+        };
+        self.devices.class().map(|uid| vec![owner(uid)])
     }
 
     fn failed(&self, key: &Key, error: &kube::Error) -> Outcome {
