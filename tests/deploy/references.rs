@@ -199,7 +199,8 @@ fn what_is_named_exists() {
 #[test]
 fn only_the_plugin_on_hosts_is_in_a_privileged_namespace() {
     for (lot, objects) in everything() {
-        let level = |namespace: &Value| namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"].clone();
+        let level =
+            |namespace: &Value| namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"].clone();
         for namespace in of_kind(&objects, "Namespace") {
             let of = namespace["metadata"]["name"].as_str().unwrap();
             match of {
@@ -211,7 +212,8 @@ fn only_the_plugin_on_hosts_is_in_a_privileged_namespace() {
         for part in parts(&objects) {
             let alone = part["metadata"]["namespace"] == "outrigger-hosts";
             assert_eq!(alone, part["kind"] == "DaemonSet", "{lot}: {}", name(part));
-            let hosts = list(&part["spec"]["template"]["spec"]["volumes"]).any(|volume| volume.get("hostPath").is_some());
+            let hosts = list(&part["spec"]["template"]["spec"]["volumes"])
+                .any(|volume| volume.get("hostPath").is_some());
             assert_eq!(alone, hosts, "{lot}: {}", name(part));
         }
     }

@@ -277,7 +277,10 @@ async fn without_the_setting_nothing_is_held_and_the_rule_and_a_strict_namespace
     })
     .await;
     let (_, said) = t.own_condition("fw", "Accepted", Status::True, "OrderingNotEnforced").await;
-    assert!(said.contains("spec.ordering: is BeforeStart, but this cluster's agent adds no claims"), "{said}");
+    assert!(
+        said.contains("spec.ordering: is BeforeStart, but this cluster's agent adds no claims"),
+        "{said}"
+    );
     // Less is enforced, so a rule that asks for less has nothing to say.
     let mut less = before_start("log");
     less["ordering"] = json!("BeforeReady");

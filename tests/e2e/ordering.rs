@@ -160,7 +160,10 @@ async fn a_rule_that_gets_an_ordering_replaces_no_companion_and_says_that_nothin
     .await;
     // So does the condition, as long as that is so.
     let (_, said) = t.own_condition("fw", "Accepted", Status::True, "OrderingNotEnforced").await;
-    assert!(said.contains("spec.ordering: is BeforeReady") && said.ends_with("enable the agent's gate"), "{said}");
+    assert!(
+        said.contains("spec.ordering: is BeforeReady") && said.ends_with("enable the agent's gate"),
+        "{said}"
+    );
     t.outrigger.plane.command(&format!("stop agent-{}", t.id)).unwrap();
     gate::start_agent(&t, &[&t.source], &[]);
     let (_, said) = t.own_condition("fw", "Accepted", Status::True, "Valid").await;

@@ -100,8 +100,12 @@ async fn stage(id: &str, names: &[&str]) -> (Tenant, Vec<Host>) {
     eventually("Pods get the claim, and there are devices", || async {
         let pod = dry_run(&t.work(), &pod("w", "web")).await.in_words()?;
         let pods = o.plane.tenant.get(&["resourceslices"]).in_words()?["items"].take();
-        let pools: BTreeSet<&str> =
-            pods.as_array().into_iter().flatten().filter_map(|s| s["spec"]["pool"]["name"].as_str()).collect();
+        let pools: BTreeSet<&str> = pods
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|s| s["spec"]["pool"]["name"].as_str())
+            .collect();
         let claims = pod.spec.and_then(|spec| spec.resource_claims).unwrap_or_default();
         holds(claims.len() == 1 && pools.len() == names.len(), format!("{claims:?} {pools:?}"))
     })
@@ -129,7 +133,7 @@ async fn created(pods: &Api<Pod>, name: &str, app: &str) -> (u64, u64) {
     }
 }
 
-/// Lets each companion become Ready a while after it exists. Every fourth waits until nothing is killed any more.
+/// Lets each companion become Ready a while after it exists. Every fourth waits until all parts are back.
 async fn release(pods: Api<Pod>, released: Released, calm: watch::Receiver<bool>) {
     let mut seen = BTreeSet::new();
     let which = WatchParams::default().labels(keys::RULE);
@@ -184,11 +188,7 @@ async fn kill(t: &Tenant, host: &str, created: &AtomicUsize, count: usize) -> Ve
 }
 
 /// Creates Pods of these names and values of the label `app`, so many at the same time, and counts them.
-async fn create_all(
-    pods: Vec<(Api<Pod>, String, &str)>,
-    creators: usize,
-    count: &AtomicUsize,
-) -> Created {
+async fn create_all(pods: Vec<(Api<Pod>, String, &str)>, creators: usize, count: &AtomicUsize) -> Created {
     let one = async |(api, name, app): (Api<Pod>, String, &str)| {
         let of = created(&api, &name, app).await;
         count.fetch_add(1, Ordering::Relaxed);
@@ -223,7 +223,10 @@ async fn run(id: &str, count: usize, hosts: &[&str], measured: usize) {
     calm.send(true).unwrap();
     all_start(&t, &disturbed).await;
     let outside: Api<Pod> = Api::namespaced(t.cluster.clone(), OUTSIDE);
-    let sorts = |n| [(t.work(), "web"), (t.work(), "plain"), (outside.clone(), "outside")].map(|(api, app)| (api, format!("calm-{app}{n}"), app));
+    let sorts = |n| {
+        [(t.work(), "web"), (t.work(), "plain"), (outside.clone(), "outside")]
+            .map(|(api, app)| (api, format!("calm-{app}{n}"), app))
+    };
     let calm = create_all((0..measured).flat_map(sorts).collect(), 2, &done).await;
     let calm_pods = all_start(&t, &calm).await;
     let changes = history.changes().await.unwrap();
@@ -233,11 +236,17 @@ async fn run(id: &str, count: usize, hosts: &[&str], measured: usize) {
     let released = released.lock().clone();
     for (uid, (_, _, start)) in &proven {
         let (allowed, _) = released[uid];
-        assert!(start.prepared > allowed, "the claim of {uid} was prepared before its companion could be Ready");
+        assert!(
+            start.prepared > allowed,
+            "the claim of {uid} was prepared before its companion could be Ready"
+        );
     }
     for Kill { process, revision, node } in &kills {
-        let of = |change: &Change| node.is_none() || change.object["spec"]["nodeName"].as_str() == node.as_deref();
-        let waited = proven.values().filter(|(first, last, _)| first < revision && last.revision > *revision && of(last));
+        let of =
+            |change: &Change| node.is_none() || change.object["spec"]["nodeName"].as_str() == node.as_deref();
+        let waited = proven
+            .values()
+            .filter(|(first, last, _)| first < revision && last.revision > *revision && of(last));
         assert!(waited.count() > 0, "no Pod waited when {process} was killed");
     }
     let (mut calm_starts, mut others) = (Vec::new(), Vec::new());
@@ -281,12 +290,17 @@ fn examine<'a>(changes: &'a [Change], source: &str, namespace: &str) -> (Vec<Str
             (Side::Tenant, _) if of == source && pod.labels().get("app").is_some_and(|app| app == "web") => {
                 let created = *first.entry(uid.clone()).or_insert(change.revision);
                 let spec = pod.spec.as_ref();
-                if spec.and_then(|spec| spec.resource_claims.as_ref()).is_none_or(|claims| claims.len() != 1) {
+                if spec.and_then(|spec| spec.resource_claims.as_ref()).is_none_or(|claims| claims.len() != 1)
+                {
                     wrong.push(format!("{} has no claim", pod.name_any()));
                 }
                 let Some(start) = start(&pod).filter(|_| !proven.contains_key(&uid)) else { continue };
                 if !ready.contains(&uid) {
-                    wrong.push(format!("revision {}: {} has started before its companion", change.revision, pod.name_any()));
+                    wrong.push(format!(
+                        "revision {}: {} has started before its companion",
+                        change.revision,
+                        pod.name_any()
+                    ));
                 }
                 proven.insert(uid, (created, change, start));
             }
@@ -306,7 +320,9 @@ fn examine<'a>(changes: &'a [Change], source: &str, namespace: &str) -> (Vec<Str
 /// succeeded and of the others.
 #[allow(clippy::print_stdout)] // Figures.
 fn print(when: &str, added: &[(u64, u32)]) {
-    let of = |again: bool| figures(added.iter().filter(|(_, failed)| (*failed > 0) == again).map(|(added, _)| *added).collect());
+    let of = |again: bool| {
+        figures(added.iter().filter(|(_, failed)| (*failed > 0) == again).map(|(added, _)| *added).collect())
+    };
     println!("added between binding and start {when}, first call: {}", of(false));
     println!("added between binding and start {when}, after a call that failed: {}", of(true));
 }
@@ -317,7 +333,9 @@ fn compare(pods: &[Pod], created: &Created) {
     for app in ["web", "plain", "outside"] {
         let (mut calls, mut binding, mut starting) = (Vec::new(), Vec::new(), Vec::new());
         for pod in pods.iter().filter(|pod| pod.labels().get("app").is_some_and(|of| of == app)) {
-            let (Some((began, call)), Some(start)) = (created.get(&pod.name_any()), start(pod)) else { continue };
+            let (Some((began, call)), Some(start)) = (created.get(&pod.name_any()), start(pod)) else {
+                continue;
+            };
             calls.push(*call);
             binding.push(start.seen.saturating_sub(*began));
             starting.push(start.prepared - start.seen);
@@ -331,14 +349,17 @@ fn compare(pods: &[Pod], created: &Created) {
 /// The median and the 99th percentile of microseconds, in milliseconds.
 fn figures(mut micros: Vec<u64>) -> String {
     micros.sort_unstable();
-    let at = |percent: usize| micros.get((micros.len().saturating_sub(1)) * percent / 100).copied().unwrap_or_default();
+    let at = |percent: usize| {
+        micros.get((micros.len().saturating_sub(1)) * percent / 100).copied().unwrap_or_default()
+    };
     let shown = |micros: u64| format!("{}.{:01}", micros / 1000, micros % 1000 / 100);
     format!("p50 {} ms, p99 {} ms of {}", shown(at(50)), shown(at(99)), micros.len())
 }
 
 #[test]
 fn a_history_shows_a_pod_that_starts_too_early_and_a_second_companion() {
-    let change = |revision, side, object| Change { revision, side, kind: "Pod".to_owned(), object, gone: false };
+    let change =
+        |revision, side, object| Change { revision, side, kind: "Pod".to_owned(), object, gone: false };
     let condition = |kind: &str| json!({"type": kind, "status": "True", "message": r#"{"seen": 1, "prepared": 2, "failed": 0}"#});
     let workload = |revision, started: bool| {
         let conditions = if started { json!([condition(STARTED)]) } else { json!([]) };

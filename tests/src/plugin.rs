@@ -118,11 +118,10 @@ pub async fn token(t: &Tenant, account: &str, audience: &str, host: &str) -> Str
     let uid = pod.uid().unwrap();
     let audience = format!("--audience={audience}");
     let of = ["--bound-object-kind=Pod", "--bound-object-name", &name, "--bound-object-uid", &uid];
-    let token = t
-        .outrigger
-        .plane
-        .tenant
-        .kubectl(&[&["create", "token", account, "-n", keys::HOST_NAMESPACE, &audience][..], &of].concat());
+    let token =
+        t.outrigger.plane.tenant.kubectl(
+            &[&["create", "token", account, "-n", keys::HOST_NAMESPACE, &audience][..], &of].concat(),
+        );
     token.unwrap().trim().to_owned()
 }
 

@@ -133,7 +133,14 @@ impl GateArgs {
             None => self_signed::start(process, client, args, SELF_SIGNED, tls.clone()),
             Some(namespace) => {
                 let component = SELF_SIGNED_FOR_HOSTS;
-                self_signed::start_with_config_maps_in(namespace, process, client, args, component, tls.clone());
+                self_signed::start_with_config_maps_in(
+                    namespace,
+                    process,
+                    client,
+                    args,
+                    component,
+                    tls.clone(),
+                );
             }
         }
         Ok(tls)
@@ -231,7 +238,11 @@ impl Enforces {
 
 impl Follower {
     /// Runs forever. Without a store there are no rules; a store has been listed.
-    pub(crate) async fn run(mut self, store: Option<Arc<RuleStore>>, mut scope: watch::Receiver<Option<Scope>>) {
+    pub(crate) async fn run(
+        mut self,
+        store: Option<Arc<RuleStore>>,
+        mut scope: watch::Receiver<Option<Scope>>,
+    ) {
         let mut changes = store.as_ref().map_or_else(|| watch::channel(()).1, |store| store.changes());
         let _ = tokio::time::timeout(SCOPE_PATIENCE, scope.wait_for(Option::is_some)).await;
         let mut ordered = Ordered::new();

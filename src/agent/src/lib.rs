@@ -162,7 +162,8 @@ pub fn assemble(
     let hosts = host::Hosts::new(process, &context, board.clone(), &args.host.host_namespace);
     let served = args.gate.gate_address.is_some();
     let enforcement = Enforcement { served, devices };
-    let follower = gate::Follower { context: context.clone(), caches, board, enforcement: enforcement.clone() };
+    let follower =
+        gate::Follower { context: context.clone(), caches, board, enforcement: enforcement.clone() };
     follow_gates(process, follower, rules.as_ref(), scope.clone());
     process.spawn("pods", pod_watches::pods(context.clone(), store.clone(), scope, selection, listed));
     if let Some(WatchedRules { store: rules, listed }) = rules {

@@ -125,7 +125,10 @@ async fn discover(client: Client, devices: Arc<Devices>) {
             Err(error) => debug!(%error, "failed to ask for the kinds of devices; retrying"),
         }
         match classes.get_metadata_opt(keys::COMPANIONS_DRIVER).await {
-            Ok(found) => devices.classed(found.and_then(|class| class.uid()).map_or(Class::Missing, Class::Exists)),
+            Ok(found) => {
+                let uid = found.and_then(|class| class.uid());
+                devices.classed(uid.map_or(Class::Missing, Class::Exists));
+            }
             Err(kube::Error::Api(status)) if status.code == 403 => devices.classed(Class::Forbidden),
             // The last answer stays.
             Err(error) => debug!(%error, "failed to ask for the class of devices; retrying"),

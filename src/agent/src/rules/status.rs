@@ -94,11 +94,14 @@ pub(super) fn tell_ordering(
     mut status: WorkloadRuleStatus,
     complaint: Option<String>,
 ) -> WorkloadRuleStatus {
-    let is_served =
-        |c: &&mut Condition| c.type_ == "Accepted" && c.status == "True" && c.observed_generation == rule.metadata.generation;
+    let is_served = |c: &&mut Condition| {
+        c.type_ == "Accepted" && c.status == "True" && c.observed_generation == rule.metadata.generation
+    };
     let Some(accepted) = status.conditions.iter_mut().find(is_served) else { return status };
     let (reason, message) = match complaint {
-        Some(complaint) => (ORDERING_NOT_ENFORCED, format!("the rule is served without its ordering. {complaint}")),
+        Some(complaint) => {
+            (ORDERING_NOT_ENFORCED, format!("the rule is served without its ordering. {complaint}"))
+        }
         // It was kept from before.
         None if accepted.reason == ORDERING_NOT_ENFORCED => ("Valid", "the rule is served".to_owned()),
         None => return status,
@@ -190,8 +193,10 @@ mod tests {
     #[test]
     fn a_served_rule_says_what_of_its_ordering_is_not_enforced_and_no_longer_says_so_when_it_is() {
         let now = Timestamp::UNIX_EPOCH;
-        let of = |kind: &str, status: &str| json!({"type": kind, "status": status, "reason": "Valid", "message": "the rule is served",
-            "observedGeneration": 2, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let of = |kind: &str, status: &str| {
+            json!({"type": kind, "status": status, "reason": "Valid", "message": "the rule is served",
+            "observedGeneration": 2, "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
         let complaint = || Some("spec.ordering: is BeforeStart, but".to_owned());
         let told = |status: serde_json::Value, complaint| {
             let rule = rule(status);
@@ -201,9 +206,16 @@ mod tests {
         let lacking = told(served.clone(), complaint());
         let accepted = &lacking.conditions[0];
         assert_eq!((accepted.status.as_str(), accepted.reason.as_str()), ("True", ORDERING_NOT_ENFORCED));
-        assert_eq!(accepted.message, "the rule is served without its ordering. spec.ordering: is BeforeStart, but");
+        assert_eq!(
+            accepted.message,
+            "the rule is served without its ordering. spec.ordering: is BeforeStart, but"
+        );
         assert_eq!(accepted.last_transition_time.0.to_string(), "2026-01-01T00:00:00Z");
-        assert_eq!(lacking.conditions[2], told(served.clone(), None).conditions[2], "no other condition changes");
+        assert_eq!(
+            lacking.conditions[2],
+            told(served.clone(), None).conditions[2],
+            "no other condition changes"
+        );
         let lacking = serde_json::to_value(&lacking).unwrap();
         assert_eq!(serde_json::to_value(told(lacking.clone(), complaint())).unwrap(), lacking, "told once");
         assert_eq!(told(lacking, None), told(served, None));

@@ -82,7 +82,13 @@ struct RuleMemory {
 
 impl Memory {
     fn new(enforces: Enforces, now: Instant) -> Self {
-        Self { enforces, client: None, last_success: None, rules: HashMap::default(), budget: Budget::new(now) }
+        Self {
+            enforces,
+            client: None,
+            last_success: None,
+            rules: HashMap::default(),
+            budget: Budget::new(now),
+        }
     }
 
     /// Removes expired state, and the state of all other rules.

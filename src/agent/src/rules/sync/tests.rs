@@ -135,7 +135,10 @@ impl Fixture {
             namespace: "universe".to_owned(),
             store: Arc::default(),
             workloads: Arc::default(),
-            enforcement: Enforcement { served: true, devices: tokio::sync::watch::channel(Publishing::Off).1 },
+            enforcement: Enforcement {
+                served: true,
+                devices: tokio::sync::watch::channel(Publishing::Off).1,
+            },
             interval: Duration::from_secs(5),
             concurrency: 1,
         };
