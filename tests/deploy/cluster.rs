@@ -110,7 +110,7 @@ fn nothing_is_missing(cluster: &Cluster, objects: &[Value]) {
 }
 
 /// A Node as a kubelet would make it.
-fn node(name: &str, labels: Value, taints: Value) -> Value {
+pub(crate) fn node(name: &str, labels: Value, taints: Value) -> Value {
     let mut node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
         "spec": {"taints": taints}});
     node["metadata"]["labels"]["kubernetes.io/hostname"] = json!(name);

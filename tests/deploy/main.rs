@@ -8,6 +8,7 @@ mod cluster;
 mod live;
 mod references;
 mod uninstallation;
+mod upgrade;
 
 use outrigger_tests::root;
 use outrigger_tests::shipped::kustomize;

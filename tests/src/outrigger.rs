@@ -19,7 +19,7 @@ use tokio::sync::OnceCell;
 use crate::control_plane::ControlPlane;
 use crate::issued::{self, Issued};
 use crate::pki::{Authority, Pair};
-use crate::{InWords, attacks, eventually, holds, openmetrics, shipped};
+use crate::{InWords, attacks, eventually, holds, openmetrics, root, shipped};
 
 /// What is installed in the infrastructure cluster.
 pub const INFRASTRUCTURE: &str = "deploy/overlays/infrastructure";
@@ -61,6 +61,8 @@ pub struct Outrigger {
     pub webhook_admin: u16,
     /// The program that its processes run.
     pub binary: PathBuf,
+    /// The tree whose manifests are installed: the work tree.
+    pub tree: PathBuf,
 }
 
 impl Outrigger {
@@ -115,6 +117,7 @@ impl Outrigger {
             manager_admin,
             webhook_admin,
             binary: binary()?,
+            tree: root(),
         })
     }
 
@@ -122,7 +125,7 @@ impl Outrigger {
     /// run as processes here, and the webhook is reached on loopback.
     pub fn install(&self) -> anyhow::Result<()> {
         self.define()?;
-        let mut objects = shipped::kustomize(INFRASTRUCTURE)?;
+        let mut objects = self.shipped(INFRASTRUCTURE)?;
         objects.retain(|object| is_admission(object) && object["webhooks"].is_null());
         objects.extend(self.webhook_configurations()?);
         self.plane.infra.apply(&objects)
@@ -170,7 +173,7 @@ impl Outrigger {
     /// Applies definitions, roles, and what else there is but admission in the infrastructure cluster.
     pub fn define(&self) -> anyhow::Result<()> {
         for (cluster, overlay) in [(&self.plane.infra, INFRASTRUCTURE), (&self.plane.tenant, TENANT)] {
-            let mut objects = shipped::kustomize(overlay)?;
+            let mut objects = self.shipped(overlay)?;
             // The tenant's cluster has no webhook of Outrigger's that could be missing: its policies are always there.
             let wanted = |object: &Value| overlay == TENANT || !is_admission(object);
             objects.retain(|object| object["kind"] != "Deployment" && wanted(object));
@@ -181,19 +184,35 @@ impl Outrigger {
         self.plane.command("restart infra/kube-controller-manager")
     }
 
+    /// The objects of an overlay of [`Self::tree`].
+    fn shipped(&self, overlay: &str) -> anyhow::Result<Vec<Value>> {
+        shipped::kustomize(&self.tree.join(overlay).to_string_lossy())
+    }
+
     /// Starts a part with the arguments of its installed container, and those that loopback and files in other places need.
     fn start_part(&self, name: &str, overlay: &str, part: &str, forced: &[String]) -> anyhow::Result<()> {
-        let (args, _) = shipped::container(&shipped::kustomize(overlay)?, &format!("outrigger-{part}"))?;
+        self.start_part_in(name, overlay, part, forced, &[])
+    }
+
+    fn start_part_in(
+        &self,
+        name: &str,
+        overlay: &str,
+        part: &str,
+        forced: &[String],
+        environment: &[String],
+    ) -> anyhow::Result<()> {
+        let (args, _) = shipped::container(&self.shipped(overlay)?, &format!("outrigger-{part}"))?;
         // Whoever reads the log of a failed test is no machine, and nobody routes to it.
         let here = ["--log-format=text", "--shutdown-delay=0s"].map(str::to_owned);
         let args = shipped::with(&shipped::with(&args, &here), forced);
-        self.run(name, &args)
+        self.run_in(name, &args, environment)
     }
 
     /// The shipped configurations, with the one change that loopback forces: a URL in place of a Service. A program without
     /// optimization takes many times as long for a large object, so the API server waits longer for it.
     pub fn webhook_configurations(&self) -> anyhow::Result<Vec<Value>> {
-        let mut all = shipped::webhook_configurations()?;
+        let mut all = shipped::webhook_configurations_of(&self.tree)?;
         for webhook in all.iter_mut().filter_map(|one| one["webhooks"].as_array_mut()).flatten() {
             let path = webhook["clientConfig"]["service"]["path"].as_str().context("no path")?.to_owned();
             let bundle = STANDARD.encode(self.authority.pem());
@@ -290,6 +309,16 @@ impl Outrigger {
 
     /// Starts an agent for a tenant with more arguments, which may also name another manager or admin address.
     pub fn start_agent_with(&self, tenant: &str, more: &[String]) -> anyhow::Result<()> {
+        self.start_agent_in(tenant, more, &[])
+    }
+
+    /// As [`Self::start_agent_with`], with more variables of the environment, `NAME=value`.
+    pub fn start_agent_in(
+        &self,
+        tenant: &str,
+        more: &[String],
+        environment: &[String],
+    ) -> anyhow::Result<()> {
         // Its own: another test may be writing theirs.
         let kubeconfig = self.plane.dir.join(format!("agent-{tenant}.kubeconfig"));
         self.plane.tenant.service_account(SYSTEM, "outrigger-agent", &kubeconfig)?;
@@ -308,7 +337,7 @@ impl Outrigger {
         if self.issued.is_some() {
             forced.push(format!("--server-name=outrigger-manager.{SYSTEM}.svc"));
         }
-        self.start_part(&name, TENANT, "agent", &shipped::with(&forced, more))
+        self.start_part_in(&name, TENANT, "agent", &shipped::with(&forced, more), environment)
     }
 
     /// A client certificate with these names, and whom it trusts.
@@ -331,9 +360,13 @@ impl Outrigger {
 
     /// Runs `outrigger` with these arguments until the control plane ends.
     pub fn run(&self, name: &str, args: &[String]) -> anyhow::Result<()> {
+        self.run_in(name, args, &[])
+    }
+
+    fn run_in(&self, name: &str, args: &[String], environment: &[String]) -> anyhow::Result<()> {
         let mut command = vec![self.binary.display().to_string()];
         command.extend_from_slice(args);
-        self.plane.run(name, &command, &self.settings)
+        self.plane.run(name, &command, &[&self.settings, environment].concat())
     }
 
     /// Runs `outrigger` with these arguments to its end.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 
@@ -12,19 +13,37 @@ use serde_json::Value;
 use crate::control_plane::{build, tool};
 use crate::root;
 
-/// The objects of a kustomization of the work tree.
+/// The version that is upgraded from.
+pub const LAST_RELEASE: &str = "0.1.0";
+
+/// The objects of a kustomization of the work tree, or of one anywhere else by its absolute path.
 pub fn kustomize(dir: &str) -> anyhow::Result<Vec<Value>> {
     // Tests start many agents; what they are started with doesn't change meanwhile.
-    static RENDERED: Mutex<BTreeMap<String, Vec<Value>>> = Mutex::new(BTreeMap::new());
+    static RENDERED: Mutex<BTreeMap<PathBuf, Vec<Value>>> = Mutex::new(BTreeMap::new());
     let mut rendered = RENDERED.lock().map_err(|_| anyhow::anyhow!("another test has failed"))?;
-    if let Some(objects) = rendered.get(dir) {
+    // A link may lead elsewhere the next time.
+    let dir = root().join(dir).canonicalize().with_context(|| dir.to_owned())?;
+    if let Some(objects) = rendered.get(&dir) {
         return Ok(objects.clone());
     }
     let mut command = Command::new(build()?);
-    command.args(["kubectl", "kustomize"]).arg(root().join(dir));
+    command.args(["kubectl", "kustomize"]).arg(&dir);
     let objects = objects(&output(command)?)?;
-    rendered.insert(dir.to_owned(), objects.clone());
+    rendered.insert(dir, objects.clone());
     Ok(objects)
+}
+
+/// The manifests of the last released version, unpacked as that version's work tree has them: `deploy`, `certs` and `webhooks`.
+/// They are the record in `tests/upgrades`.
+pub fn of_last_release() -> anyhow::Result<tempfile::TempDir> {
+    let target = root().join("target");
+    std::fs::create_dir_all(&target)?;
+    let dir = tempfile::tempdir_in(target)?;
+    let archive = root().join("tests/upgrades").join(LAST_RELEASE).join("manifests.tar.gz");
+    let mut command = Command::new("tar");
+    command.arg("-C").arg(dir.path()).arg("-xzf").arg(archive);
+    output(command)?;
+    Ok(dir)
 }
 
 /// The objects of the chart, installed into the namespace `outrigger-system` with more arguments.
@@ -74,8 +93,12 @@ pub fn operators_definitions(cluster: &crate::control_plane::Cluster) -> anyhow:
 
 /// The shipped webhook configurations: the mutating one, and the validating one.
 pub fn webhook_configurations() -> anyhow::Result<Vec<Value>> {
-    let read =
-        |kind: &str| anyhow::Ok(std::fs::read_to_string(root().join(format!("webhooks/{kind}.yaml")))?);
+    webhook_configurations_of(&root())
+}
+
+/// As [`webhook_configurations`], of another tree.
+pub fn webhook_configurations_of(tree: &Path) -> anyhow::Result<Vec<Value>> {
+    let read = |kind: &str| anyhow::Ok(std::fs::read_to_string(tree.join(format!("webhooks/{kind}.yaml")))?);
     ["mutating", "validating"].iter().map(|kind| Ok(serde_yaml::from_str(&read(kind)?)?)).collect()
 }
 

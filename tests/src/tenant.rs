@@ -72,8 +72,13 @@ impl Tenant {
 
     /// Starts the tenant's agent, which sees one namespace of the tenant cluster, with more arguments.
     pub fn start_agent(&self, more: &[String]) {
+        self.start_agent_in(more, &[]);
+    }
+
+    /// As [`Self::start_agent`], with more variables of the environment, `NAME=value`.
+    pub fn start_agent_in(&self, more: &[String], environment: &[String]) {
         let own = [format!("--namespace={}", self.source), format!("--rules-namespace={}", self.source)];
-        self.outrigger.start_agent_with(&self.id, &[&own, more].concat()).unwrap();
+        self.outrigger.start_agent_in(&self.id, &[&own, more].concat(), environment).unwrap();
     }
 
     /// Starts the tenant's agent on an admin port, which is returned.

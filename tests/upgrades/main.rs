@@ -1,5 +1,6 @@
 //! What an earlier version has left in clusters and says on the wire stays good: definitions of custom resources and the
-//! gRPC interface as they are now, compared with those of each version that is recorded beside this file.
+//! gRPC interface as they are now, compared with those of each version that is recorded beside this file. `tests/deploy` and
+//! `tests/rolling` upgrade the installation of such a version.
 //!
 //! A version that is released is recorded once, with the commit that it was made from, and its record never changes:
 //! `cargo test -p outrigger-tests --test upgrades -- --ignored record`.
@@ -114,6 +115,27 @@ fn each_record_names_its_commit() {
     }
 }
 
+/// What a version has shipped to be installed: the directories of manifests at its commit, as they are.
+fn manifests(commit: &str) -> Option<Vec<u8>> {
+    let args = ["archive", "--format=tar", commit, "deploy", "certs", "webhooks"];
+    let output = Command::new("git").args(args).current_dir(root()).output().ok()?;
+    output.status.success().then_some(output.stdout)
+}
+
+#[test]
+fn each_record_has_the_manifests_of_its_commit() {
+    for version in versions() {
+        let commit = std::fs::read_to_string(version.join("commit")).unwrap();
+        let mut unpack = Command::new("gzip");
+        unpack.arg("-dc").arg(version.join("manifests.tar.gz"));
+        let unpacked = unpack.output().unwrap();
+        assert!(unpacked.status.success() && !unpacked.stdout.is_empty(), "{}", version.display());
+        if let Some(expected) = manifests(commit.trim_end()) {
+            assert!(expected == unpacked.stdout, "{} are not those of {commit}", version.display());
+        }
+    }
+}
+
 #[test]
 #[ignore = "makes files of the source"]
 fn record() {
@@ -129,6 +151,10 @@ fn record() {
         let file = version.join("crds").join(format!("{}.yaml", crd.metadata.name.as_deref().unwrap()));
         std::fs::write(file, serde_yaml::to_string(&crd).unwrap()).unwrap();
     }
+    let archive = manifests("HEAD").expect("git archives HEAD");
+    let packed = shipped::fed(Command::new("gzip").arg("-9n"), &archive).unwrap();
+    assert!(packed.status.success());
+    std::fs::write(version.join("manifests.tar.gz"), packed.stdout).unwrap();
     std::fs::write(version.join("commit"), head.stdout).unwrap();
     std::fs::write(version.join("universe.binpb"), interface().encode_to_vec()).unwrap();
 }
