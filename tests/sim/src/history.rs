@@ -12,7 +12,7 @@ use crate::model::Snapshot;
 use crate::network::{Trouble, Wire};
 use crate::process::{Replicas, Running, pick};
 use crate::trace::Trace;
-use crate::world::{SHOP, TENANTS, World, cluster};
+use crate::world::{ADMIN, MOVING, SHOP, TENANTS, World, cluster};
 
 mod rules;
 
@@ -193,7 +193,8 @@ impl History {
             59..61 => self.apply_platform_rule(),
             61..64 => self.delete_rule(tenant.0),
             64 => self.delete_platform_rule(),
-            65..70 => self.freeze(),
+            65..69 => self.freeze(),
+            69 => self.move_host(),
             70..75 => self.part(),
             75..80 => self.trouble(),
             80..85 => self.kill(&self.world.managers, World::start_manager),
@@ -217,6 +218,8 @@ impl History {
         // Names come again, as those of StatefulSets do.
         let name = format!("web-{}", self.below(12));
         let app = format!("app-{}", self.below(APPS));
+        // Pods may be on a host whose DPU is another tenant's.
+        let hosts: Vec<&str> = hosts.iter().copied().filter(|host| *host != MOVING).chain([MOVING]).collect();
         let host = hosts[usize::try_from(self.below(hosts.len() as u64)).unwrap_or_default()];
         let pod = json!({"metadata": {"name": name, "namespace": SHOP, "labels": {"app": app}},
             "spec": {"nodeName": host, "containers": [{"name": "c", "image": "web"}]}});
@@ -253,6 +256,24 @@ impl History {
             let labels = json!({"metadata": {"labels": {"app": format!("app-{}", self.below(APPS))}}});
             let _ = self.world.tenants[tenant].merge("user", "pods", at, labels);
         }
+    }
+
+    /// A host is given to another tenant, or to nobody. Sometimes both have it for a moment.
+    fn move_host(&self) {
+        let [(one, _), (other, _)] = TENANTS;
+        let (from, to) = if self.below(2) == 0 { (one, other) } else { (other, one) };
+        let set = |tenant: &str, has: bool| {
+            let mut hosts = self.world.hosts(tenant);
+            hosts.retain(|host| host != MOVING);
+            hosts.extend(has.then(|| MOVING.to_owned()));
+            let spec = json!({"spec": {"hosts": hosts}});
+            let _ = self.world.infra.merge(ADMIN, "tenants", (None, tenant, None), spec);
+        };
+        let mut steps = vec![(from, false), (to, self.below(4) > 0)];
+        if self.below(2) == 0 {
+            steps.reverse();
+        }
+        steps.into_iter().for_each(|(tenant, has)| set(tenant, has));
     }
 
     /// A wire between two living parties is silent or down for up to a minute and a half.

@@ -160,6 +160,12 @@ impl Judge {
             let Commit { kind, namespace, name, .. } = commit;
             self.newer(&world, format!("{} {namespace:?}/{name}", kind.plural), image);
         }
+        if commit.kind.plural == "tenants" {
+            self.hosts_changed(&world, commit);
+        }
+        if matches!(commit.kind.plural, "pods" | "nodes") {
+            self.isolated(&world, commit);
+        }
         if commit.kind.plural != "pods" {
             return;
         }
@@ -173,6 +179,42 @@ impl Judge {
         };
         if commit.old.is_some() && !leaving(&commit.old) && leaving(&commit.new) {
             self.deleted(&world, commit, &key);
+        }
+    }
+
+    /// A Tenant has other hosts: companions on a DPU that changes its tenant are deleted, whatever workload they are of.
+    fn hosts_changed(&self, world: &World, commit: &Commit) {
+        let hosts =
+            |tenant: &Option<Arc<Value>>| tenant.as_ref().map(|tenant| tenant["spec"]["hosts"].clone());
+        if hosts(&commit.old) == hosts(&commit.new) {
+            return;
+        }
+        let mut found = self.found.lock();
+        for (id, _) in TENANTS {
+            let workloads = world.tenants[id].list("pods");
+            found.changed.extend(workloads.iter().map(|pod| (id, text(pod, "/metadata/uid").to_owned())));
+        }
+    }
+
+    /// No companion is ever on a DPU that isn't its tenant's. Looks at what a write is about: a Pod, or a Node and all Pods on it.
+    fn isolated(&self, world: &World, commit: &Commit) {
+        let Some(object) = &commit.new else { return };
+        let pods = if commit.kind.plural == "pods" { vec![object.clone()] } else { world.infra.list("pods") };
+        for pod in pods {
+            let (Some((tenant, rule, workload)), Some(node)) =
+                (companion(&pod), pod["spec"]["nodeName"].as_str())
+            else {
+                continue;
+            };
+            if commit.kind.plural == "nodes" && commit.name != node {
+                continue;
+            }
+            let node = world.infra.get("nodes", None, node);
+            let owner = node.as_ref().and_then(|node| node["metadata"]["labels"][keys::NODE_TENANT].as_str());
+            if owner != Some(tenant) {
+                let on = format!("is on a DPU of {owner:?}");
+                self.violation(world, format!("the companion of ({tenant:?}, {rule:?}, {workload:?}) {on}"));
+            }
         }
     }
 
@@ -246,7 +288,7 @@ impl Judge {
         let Some(old) = &commit.old else { return };
         let image = text(old, "/spec/containers/0/image");
         self.lingered(world, commit, key, old);
-        if wanted(world).get(key).is_none_or(|wanted| wanted != image) {
+        if wanted(world).get(key).is_none_or(|wanted| wanted.image != image) {
             return;
         }
         let rule = served(world, key);
@@ -317,10 +359,13 @@ impl Judge {
             there.entry(key).or_default().push((image, ready));
         }
         let mut missing = Vec::new();
-        for (key, image) in &wanted {
+        for (key, Wanted { image, has_dpu }) in &wanted {
             match there.get(key).map(Vec::as_slice) {
-                Some([(found, true)]) if found == image => {}
-                found => missing.push(format!("{key:?}: wanted {image}, there is {found:?}")),
+                Some([(found, is_ready)]) if found == image && is_ready == has_dpu => {}
+                None if !has_dpu => {}
+                found => {
+                    missing.push(format!("{key:?}: wanted {image} (DPU: {has_dpu}), there is {found:?}"))
+                }
             }
         }
         let unwanted = there.keys().filter(|key| !wanted.contains_key(*key));
@@ -404,11 +449,18 @@ fn concerns(rule: &Value, tenant: &str) -> bool {
     selected.is_null() || selected == tenant
 }
 
-/// The companions that are wanted, with their images.
-fn wanted(world: &World) -> BTreeMap<Key, String> {
+/// A companion that is wanted.
+struct Wanted {
+    image: String,
+    /// There is a DPU that it can be on.
+    has_dpu: bool,
+}
+
+/// The companions that are wanted.
+fn wanted(world: &World) -> BTreeMap<Key, Wanted> {
     let mut wanted = BTreeMap::new();
     for (id, _) in TENANTS {
-        let model = &world.tenants[id];
+        let (model, hosts) = (&world.tenants[id], world.hosts(id));
         let exists = |(_, rule): &(String, Arc<Value>)| rule["metadata"]["deletionTimestamp"].is_null();
         let own = model.list("workloadrules").into_iter();
         let own = own.map(|rule| (text(&rule, "/metadata/name").to_owned(), rule));
@@ -424,7 +476,10 @@ fn wanted(world: &World) -> BTreeMap<Key, String> {
             for (name, rule) in &rules {
                 if selects(rule, &pod["metadata"]["labels"]) {
                     let image = text(rule, "/spec/template/spec/containers/0/image").to_owned();
-                    wanted.insert((id, name.clone(), text(&pod, "/metadata/uid").to_owned()), image);
+                    let has_dpu = text(rule, "/spec/dpuSelectionPolicy") == "Any"
+                        || hosts.iter().any(|host| host == text(&pod, "/spec/nodeName"));
+                    let key = (id, name.clone(), text(&pod, "/metadata/uid").to_owned());
+                    wanted.insert(key, Wanted { image, has_dpu });
                 }
             }
         }

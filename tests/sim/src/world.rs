@@ -37,6 +37,9 @@ pub const ADMIN: &str = "admin";
 /// The tenants, each with its hosts.
 pub const TENANTS: [(&str, &[&str]); 2] = [("blue", &["host-a", "host-b"]), ("red", &["host-c"])];
 
+/// The host that is moved from one tenant to another.
+pub const MOVING: &str = "host-b";
+
 /// The namespace of rules in a tenant's cluster.
 pub const RULES_NAMESPACE: &str = "universe";
 
@@ -220,9 +223,9 @@ impl World {
         run_pods(&self.infra);
         for (id, hosts) in TENANTS {
             let model = &self.tenants[id];
-            hosts.iter().for_each(|host| {
+            for host in hosts.iter().copied().chain([MOVING]) {
                 model.finish_deletions(host);
-            });
+            }
             model.collect_garbage();
             run_pods(model);
         }
@@ -244,6 +247,13 @@ impl World {
         }
     }
 
+    /// The hosts that a tenant has by its Tenant.
+    pub fn hosts(&self, tenant: &str) -> Vec<String> {
+        let tenant = self.infra.get("tenants", None, tenant);
+        let hosts = tenant.as_ref().and_then(|tenant| tenant["spec"]["hosts"].as_array());
+        hosts.into_iter().flatten().filter_map(|host| host.as_str().map(str::to_owned)).collect()
+    }
+
     /// The scheduler, as far as isolation and hosts are concerned.
     fn schedule(&self) {
         let nodes = self.infra.list("nodes");
@@ -253,7 +263,7 @@ impl World {
             {
                 continue;
             }
-            if let Some(node) = nodes.iter().find(|node| fits(&pod, node)) {
+            if let Some(node) = nodes.iter().find(|node| fits(&pod, node) && tolerates(&pod, node)) {
                 let at = (pod["metadata"]["namespace"].as_str(), text(&pod, "/metadata/name"), None);
                 let bound = json!({"spec": {"nodeName": node["metadata"]["name"]}});
                 let _ = self.infra.merge("system:kube-scheduler", "pods", at, bound);
@@ -293,6 +303,19 @@ fn fits(pod: &Value, node: &Value) -> bool {
                     expression["values"].as_array().into_iter().flatten().any(|value| value == found)
                 }),
             }
+        })
+    })
+}
+
+/// Whether a Pod tolerates all taints of a node.
+fn tolerates(pod: &Value, node: &Value) -> bool {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let tolerations = list(&pod["spec"]["tolerations"]);
+    list(&node["spec"]["taints"]).iter().all(|taint| {
+        tolerations.iter().any(|toleration| {
+            let any_or_same = |field: &str| toleration[field].is_null() || toleration[field] == taint[field];
+            let exists = text(toleration, "/operator") == "Exists";
+            any_or_same("key") && any_or_same("effect") && (exists || toleration["value"] == taint["value"])
         })
     })
 }
