@@ -310,6 +310,7 @@ fn flags_come_from_values() {
         ),
         ("manager.manageOffloading=false", "outrigger-manager", "--manage-offloading=false"),
         ("manager.manageMachines=false", "outrigger-manager", "--manage-machines=false"),
+        ("manager.queries.enabled=true", "outrigger-manager", "--query-address=:9443"),
         ("manager.maxConcurrentReconciles=20", "outrigger-manager", "--max-concurrent-reconciles=20"),
         ("manager.autoscaling.enabled=true", "outrigger-manager", "--max-connection-age=10m"),
         (

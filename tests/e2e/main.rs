@@ -30,6 +30,7 @@ mod offloading;
 mod operation;
 mod ordering;
 mod pod;
+mod queries;
 mod rollout;
 mod rule_sync;
 mod rules;
