@@ -10,6 +10,7 @@ mod claims;
 mod companions;
 mod companions_first;
 mod console;
+mod console_server;
 mod control_plane;
 mod devices;
 mod diff;
