@@ -27,6 +27,7 @@ pub mod outrigger;
 pub mod page;
 pub mod pki;
 pub mod plugin;
+pub mod queries;
 pub mod report;
 pub mod reviews;
 pub mod role;

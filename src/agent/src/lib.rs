@@ -12,7 +12,6 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
 
 pub mod annotations;
-mod bucket;
 mod companions;
 pub mod connect;
 mod context;

@@ -11,7 +11,7 @@ use outrigger_webhook::WebhookArgs;
 use crate::cases::TestArgs;
 use crate::check::CheckArgs;
 use crate::claims::ClaimsArgs;
-use crate::console::ConsoleArgs;
+use crate::console::{ConsoleArgs, ConsoleServerArgs};
 use crate::crd::CrdArgs;
 use crate::diff::DiffArgs;
 use crate::explain::ExplainArgs;
@@ -123,6 +123,12 @@ enum Command {
     /// interrupted, 1 it could not serve, 2 the cluster's configuration can't be used.
     Console(Box<ConsoleArgs>),
 
+    /// Run the console for users of the infrastructure cluster. In the infrastructure cluster.
+    ///
+    /// Serves HTTPS. Users log in with a bearer token, and the console reads with it; it has no rights of its own. A session ends with
+    /// its token. It only reads.
+    ConsoleServer(Box<ConsoleServerArgs>),
+
     /// List a tenant's device claims, with their devices and users.
     ///
     /// Reads ResourceClaims, Pods and Tenants from files (--filename) or from the infrastructure cluster. Exit codes: 0
@@ -169,6 +175,7 @@ impl Cli {
             Command::Check(args) => args.run(),
             Command::Status(args) => args.run(),
             Command::Console(args) => serve(args.run()),
+            Command::ConsoleServer(args) => serve(args.run()).map(done),
             Command::Claims(args) => args.run(),
             Command::Crd(args) => args.run().map(done),
             Command::Completion(args) => args.run().map(done),

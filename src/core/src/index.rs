@@ -345,6 +345,11 @@ impl TenantIndex {
         self.workloads.len()
     }
 
+    /// The label values of all workloads, in no order.
+    pub fn labels(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.workloads.keys()
+    }
+
     /// All rules that are served.
     pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
         self.rules.values()

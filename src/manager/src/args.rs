@@ -28,6 +28,11 @@ pub struct ManagerArgs {
     #[arg(long, env = "OUTRIGGER_INSECURE")]
     pub insecure: bool,
 
+    /// Address of the HTTPS port on which users of the infrastructure cluster ask, with a bearer token, which workloads of a tenant are
+    /// known and how their companions are: :PORT or IP:PORT. It has the certificate of gRPC. Without it nobody can ask.
+    #[arg(long, env = "OUTRIGGER_QUERY_ADDRESS", value_name = "ADDRESS")]
+    pub query_address: Option<Bind>,
+
     /// Name in client certificates (SPIFFE id or DNS name) of an administrator, who may act for every tenant. May be
     /// given several times, or separated by commas.
     #[arg(long, env = "OUTRIGGER_ADMIN_IDENTITY", value_delimiter = ',', value_parser = identity, value_name = "NAME")]
@@ -170,6 +175,9 @@ impl ManagerArgs {
                     "--tls-cert-file and --tls-key-file are needed, or --tls self-signed, or --insecure on loopback or a socket"
                 )
             }
+            (None, true) if self.query_address.is_some() => {
+                bail!("--query-address needs a certificate: callers send tokens; remove it or --insecure")
+            }
             (None, true) if !self.bind_address.is_local() => {
                 bail!("--insecure is only allowed on loopback or a socket file, not on {}", self.bind_address)
             }
@@ -184,6 +192,18 @@ impl ManagerArgs {
 #[cfg(test)]
 mod tests {
     use crate::fixtures;
+
+    #[test]
+    fn queries_need_a_certificate() {
+        let of = |flags: &[&str]| {
+            let args =
+                fixtures::args_of(&[&["--insecure", "--bind-address=127.0.0.1:1"], flags].concat()).unwrap();
+            args.transport().map(|tls| tls.is_some()).map_err(|error| error.to_string())
+        };
+        assert_eq!(of(&[]), Ok(false));
+        let error = of(&["--query-address=127.0.0.1:2"]).unwrap_err();
+        assert!(error.contains("--query-address needs a certificate"), "{error}");
+    }
 
     #[test]
     fn concurrent_reconciles_are_bounded_and_shared_among_tenants() {

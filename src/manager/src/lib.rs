@@ -1,7 +1,8 @@
 //! The manager.
 //!
 //! **In**: workload streams of the tenants' agents (gRPC); tenants, rules, namespaces, DPUs and companions of the
-//! infrastructure cluster (watches), and NamespaceOffloadings and Machines where it has them. **Out**: companions and their
+//! infrastructure cluster (watches), and NamespaceOffloadings and Machines where it has them; queries about workloads (HTTPS), if
+//! they are enabled. **Out**: companions and their
 //! ResourceClaimTemplates; tenants' namespaces, and the tenants of DPUs; labels of offloaded namespaces; reservations, and the
 //! marks on Machines' nodes; the status of rules, tenants, NamespaceOffloadings and Machines. **Callers**: `outrigger
 //! manager`, and the tests.
@@ -27,6 +28,7 @@ mod latency;
 mod machines;
 mod metrics;
 mod offloading;
+mod queries;
 mod queue;
 mod report;
 mod rules;
@@ -67,7 +69,9 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     let tls = args.transport()?;
     let client = args.cluster.client().await?;
     let listener = args.bind_address.listen().context("--bind-address")?;
-    let router = assemble(&mut process, args.clone(), client.clone())?;
+    let context =
+        Context::new(args.clone(), client.clone(), process.environment.clone(), &mut process.registry);
+    let router = assembled(&mut process, &context)?;
     let limits = Limits {
         window: grpc::limits::STREAM_WINDOW,
         connection_window: Some(grpc::limits::CONNECTION_WINDOW),
@@ -84,6 +88,9 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
         tls.register(&mut process.registry, &process.readiness);
         process.spawn("certificate files", tls.clone().follow());
         self_signed::start(&process, &client, &args.tls.self_signed, SELF_SIGNED, tls.clone());
+        if let Some(address) = &args.query_address {
+            queries::serve(&process, &context, address, tls.clone())?;
+        }
         server = server.tls(tls);
     } else {
         warn!("serving in plain text: whoever reaches the address can speak for any tenant and the platform");
@@ -100,9 +107,13 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
 /// When the descriptors of the services can't be used for reflection.
 pub fn assemble(process: &mut Process, args: ManagerArgs, client: Client) -> anyhow::Result<axum::Router> {
     let context = Context::new(args, client, process.environment.clone(), &mut process.registry);
-    start(process, &context);
-    elect(process, &context);
-    grpc::router(process, &context)
+    assembled(process, &context)
+}
+
+fn assembled(process: &mut Process, context: &Arc<Context>) -> anyhow::Result<axum::Router> {
+    start(process, context);
+    elect(process, context);
+    grpc::router(process, context)
 }
 
 /// Starts reports, watches and controllers.

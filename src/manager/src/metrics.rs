@@ -15,6 +15,9 @@ use prometheus_client::registry::Registry;
 const LAG_BUCKETS: [f64; 14] =
     [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
+/// Times of queries about workloads, by how they ended.
+type QueryTimes = Family<[(&'static str, QueryOutcome); 1], Histogram, fn() -> Histogram>;
+
 #[derive(Debug)]
 pub(crate) struct Metrics {
     /// Open workload streams.
@@ -24,6 +27,7 @@ pub(crate) struct Metrics {
     /// Time from a workload's message to its companion's creation.
     pub latency: Histogram,
     messages: Family<[(&'static str, StreamMessage); 1], Counter>,
+    queries: QueryTimes,
     writes: Family<WriteLabels, Histogram, fn() -> Histogram>,
 }
 
@@ -53,6 +57,26 @@ pub(crate) enum WriteOutcome {
     Failed,
 }
 
+/// How a query about workloads ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum QueryOutcome {
+    Answered,
+    /// Its parameters can't be used.
+    Invalid,
+    /// Nobody is known by the token.
+    NotAccepted,
+    /// The user may not ask about the tenant.
+    Forbidden,
+    /// There is no such tenant, and the user may know that.
+    NotFound,
+    /// This replica doesn't know the tenant's workloads.
+    Elsewhere,
+    /// A limit was reached.
+    Busy,
+    /// The caller could not be reviewed, or the replica isn't ready.
+    Failed,
+}
+
 impl WriteOutcome {
     /// How a call ended.
     pub(crate) fn of<T>(result: &Result<T, kube::Error>) -> Self {
@@ -79,18 +103,24 @@ impl Metrics {
             watches: Gauge::default(),
             latency: Histogram::new(LAG_BUCKETS),
             messages: Family::default(),
+            queries: Family::new_with_constructor(|| Histogram::new(LATENCY_BUCKETS)),
             writes: Family::new_with_constructor(|| Histogram::new(LATENCY_BUCKETS)),
         };
         metrics::STREAMS.register(registry, this.streams.clone());
         metrics::COMPANION_WATCHES.register(registry, this.watches.clone());
         metrics::MESSAGES.register(registry, this.messages.clone());
         metrics::COMPANION_LAG.register(registry, this.latency.clone());
+        metrics::QUERIES.register(registry, this.queries.clone());
         metrics::COMPANION_WRITE.register(registry, this.writes.clone());
         this
     }
 
     pub(crate) fn received(&self, kind: StreamMessage) {
         self.messages.get_or_create(&[("kind", kind)]).inc();
+    }
+
+    pub(crate) fn queried(&self, outcome: QueryOutcome, took: Duration) {
+        self.queries.get_or_create(&[("outcome", outcome)]).observe(took.as_secs_f64());
     }
 
     pub(crate) fn wrote(&self, operation: Operation, outcome: WriteOutcome, took: Duration) {

@@ -8,7 +8,9 @@
 pub mod admin;
 mod api_metrics;
 pub mod bind;
+pub mod bucket;
 pub mod cache;
+pub mod callers;
 pub mod calls;
 pub mod cluster;
 pub mod debug;

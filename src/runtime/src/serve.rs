@@ -118,6 +118,8 @@ pub struct Server {
     name: &'static str,
     listener: Listener,
     tls: Option<Arc<ServerTls>>,
+    /// Whether clients are asked for a certificate if their CA is set.
+    asks: bool,
     limits: Limits,
     leaving: CancellationToken,
 }
@@ -127,6 +129,7 @@ struct Shared {
     http1: auto::Builder<TokioExecutor>,
     http2: auto::Builder<TokioExecutor>,
     tls: Option<Arc<ServerTls>>,
+    asks: bool,
     limits: Limits,
     table: Arc<ConnectionTable>,
     router: Router,
@@ -138,13 +141,28 @@ struct Shared {
 impl Server {
     /// A server without TLS, with default limits. The name is for logs.
     pub fn new(name: &'static str, listener: Listener) -> Self {
-        Self { name, listener, tls: None, limits: Limits::default(), leaving: CancellationToken::new() }
+        Self {
+            name,
+            listener,
+            tls: None,
+            asks: true,
+            limits: Limits::default(),
+            leaving: CancellationToken::new(),
+        }
     }
 
     /// With TLS.
     #[must_use]
     pub fn tls(mut self, tls: Arc<ServerTls>) -> Self {
         self.tls = Some(tls);
+        self
+    }
+
+    /// With TLS, and without certificates of clients, which are identified by other means.
+    #[must_use]
+    pub fn open_tls(mut self, tls: Arc<ServerTls>) -> Self {
+        self.tls = Some(tls);
+        self.asks = false;
         self
     }
 
@@ -167,11 +185,11 @@ impl Server {
     /// Serves until `drain` is cancelled, then finishes the requests in progress, and closes all connections when `force` is
     /// cancelled. Returns when all connections are closed.
     pub async fn run(self, router: Router, drain: CancellationToken, force: CancellationToken) {
-        let Self { name, listener, tls, limits, leaving } = self;
+        let Self { name, listener, tls, asks, limits, leaving } = self;
         let (http1, http2) = protocols(&limits);
         let table = ConnectionTable::new(name, &limits);
         let shared =
-            Arc::new(Shared { name, http1, http2, tls, limits, table, router, leaving, drain, force });
+            Arc::new(Shared { name, http1, http2, tls, asks, limits, table, router, leaving, drain, force });
         let connections = TaskTracker::new();
         info!(server = name, address = %listener, tls = shared.tls.is_some(), "serving");
         let mut failing = false;

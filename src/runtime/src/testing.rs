@@ -149,11 +149,22 @@ impl Running {
 pub(crate) fn serve(router: Router, tls: Option<Arc<ServerTls>>, limits: Limits) -> Running {
     let listener = "127.0.0.1:0".parse::<Bind>().unwrap().listen().unwrap();
     let address = listener.address().unwrap();
-    let (drain, force) = (CancellationToken::new(), CancellationToken::new());
     let mut server = Server::new("test", listener).limits(limits);
     if let Some(tls) = tls {
         server = server.tls(tls);
     }
+    run(server, router, address)
+}
+
+/// As [`serve`], for clients that are identified by other means than certificates.
+pub(crate) fn serve_open(router: Router, tls: Arc<ServerTls>) -> Running {
+    let listener = "127.0.0.1:0".parse::<Bind>().unwrap().listen().unwrap();
+    let address = listener.address().unwrap();
+    run(Server::new("test", listener).open_tls(tls), router, address)
+}
+
+fn run(server: Server, router: Router, address: SocketAddr) -> Running {
+    let (drain, force) = (CancellationToken::new(), CancellationToken::new());
     let task = tokio::spawn(server.run(router, drain.clone(), force.clone()));
     Running { address, drain, force, task }
 }

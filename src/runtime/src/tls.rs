@@ -108,6 +108,8 @@ pub struct ServerTls {
     paths: Paths,
     interval: Duration,
     current: ArcSwap<ServerConfig>,
+    /// The same for clients without a certificate.
+    open: ArcSwap<ServerConfig>,
     /// The verifier of client certificates. When it changes, the certificates of open connections are verified again.
     clients: watch::Sender<Option<Arc<dyn ClientCertVerifier>>>,
     last: Mutex<LastLoad>,
@@ -167,6 +169,8 @@ struct Files {
 /// The configuration that results from the files, and the validity of its certificates.
 struct Loaded {
     config: ServerConfig,
+    /// The same for clients without a certificate.
+    open: ServerConfig,
     clients: Option<Arc<dyn ClientCertVerifier>>,
     serving: Option<Validity>,
     client_ca: Option<Validity>,
@@ -196,6 +200,7 @@ impl ServerTls {
             paths,
             interval: RELOAD_INTERVAL,
             current: ArcSwap::from_pointee(made.config),
+            open: ArcSwap::from_pointee(made.open),
             clients: watch::Sender::new(made.clients),
             last: Mutex::new(LastLoad { files, failure: None }),
             serving: Expiry::new("serving"),
@@ -242,6 +247,12 @@ impl ServerTls {
         self.current.load_full()
     }
 
+    /// As [`Self::config`], for clients that are identified by other means: no certificate is asked for, also if the CA of clients is
+    /// set.
+    pub fn open_config(&self) -> Arc<ServerConfig> {
+        self.open.load_full()
+    }
+
     /// Returns once a client's certificates are no longer trusted because the CAs of clients have changed. Never returns for a
     /// client without a certificate.
     pub(crate) async fn distrusted(&self, certificates: &[CertificateDer<'_>]) {
@@ -281,6 +292,7 @@ impl ServerTls {
             }
             Ok(Some((files, made))) => {
                 self.current.store(Arc::new(made.config));
+                self.open.store(Arc::new(made.open));
                 if files.client_ca != last.files.client_ca {
                     self.clients.send_replace(made.clients);
                 }
@@ -431,14 +443,20 @@ impl Paths {
         } else {
             builder.with_cert_resolver(Arc::new(NoCertificate))
         };
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let mut open = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(config.cert_resolver.clone());
+        for config in [&mut config, &mut open] {
+            config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        }
         if self.client_ca.is_some() {
             // A resumed session keeps the client certificate without verifying it again, so it would be accepted after it has
             // expired.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
-        Ok(Loaded { config, clients, serving, client_ca })
+        Ok(Loaded { config, open, clients, serving, client_ca })
     }
 }
 

@@ -1,6 +1,6 @@
 {{/*
 A part's Deployment: dict "root", "component", "args", "env", "ports", "mounts", "volumes", and "replicated" for what runs
-several times.
+several times; "command" where the subcommand is not the component's name.
 */}}
 {{- define "outrigger.deployment" -}}
 {{- $values := index .root.Values .component -}}
@@ -69,7 +69,7 @@ spec:
           imagePullPolicy: {{ . }}
           {{- end }}
           args:
-            - {{ .component }}
+            - {{ .command | default .component }}
             {{- range .args }}
             - {{ . | quote }}
             {{- end }}
@@ -170,6 +170,18 @@ spec:
       {{- range .keys }}
       - {key: {{ . }}, path: {{ . }}}
       {{- end }}
+{{- end }}
+
+{{/* The CA of the API server, without a token. */}}
+{{- define "outrigger.consoleVolume" -}}
+- name: cluster
+  projected:
+    defaultMode: 288 # 0440
+    sources:
+      - configMap:
+          name: kube-root-ca.crt
+          items:
+            - {key: ca.crt, path: ca.crt}
 {{- end }}
 
 {{/* The agent's files: its part of the values. */}}

@@ -20,9 +20,9 @@ use self::start::Starts;
 pub(crate) use self::start::{ClaimName, Start};
 use super::decide::{Condition, decide};
 use super::told::Companions;
-use crate::bucket::{Bucket, Rate};
 use crate::metrics::Metrics;
 use crate::queue::{self, Queue};
+use outrigger_runtime::bucket::{Bucket, Rate};
 
 mod known;
 mod start;

@@ -24,12 +24,12 @@ use tracing::{debug, info, warn};
 
 use super::Board;
 use super::told::Companions;
-use crate::bucket::{Bucket, Rate};
 use crate::context::Context;
 use crate::metrics::WatchEnd;
 use crate::nodes::HostListener;
 use crate::rules::printable;
 use crate::rules::wire::Measured;
+use outrigger_runtime::bucket::{Bucket, Rate};
 
 /// The call.
 const WATCH: &str = "/outrigger.companion.v1.CompanionService/Watch";

@@ -21,10 +21,10 @@ use tracing::warn;
 
 use super::plan::{Found, Seen, plan, template};
 use super::write::{Key, Outcome, Pace, Publishing, Write};
-use crate::bucket::{Bucket, Rate};
 use crate::namespaces::Scope;
 use crate::nodes::{HostListener, Knowledge, Told};
 use crate::queue::{self, Queue};
+use outrigger_runtime::bucket::{Bucket, Rate};
 
 /// Writes of all objects.
 const WRITES: Rate = Rate { burst: 200.0, minute: 3000.0 };

@@ -6,8 +6,8 @@ use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use tokio::time::Instant;
 
 use super::plan::Op;
-use crate::bucket::{Bucket, Rate};
 use crate::queue;
+use outrigger_runtime::bucket::{Bucket, Rate};
 
 /// Changes of one pool or template, as of one Node: of a DPU that comes and goes the first changes are written at once, then one every
 /// ten seconds.

@@ -19,13 +19,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use clap::Args;
 use futures::future::join_all;
-use http::{StatusCode, header};
+use http::StatusCode;
 use http_body_util::{BodyExt, Limited};
 use outrigger_api::prepare::{self, Answer, Claim, HOLD, MAX_CLAIMS, MAX_QUESTION, Prepared, Question};
 use outrigger_core::keys;
 use outrigger_core::reason::Cause;
 use outrigger_runtime::Process;
 use outrigger_runtime::bind::Bind;
+use outrigger_runtime::callers::bearer;
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::serve::{Limits, Peer, Server};
 use outrigger_runtime::tls::ServerTls;
@@ -136,7 +137,7 @@ impl Hosts {
 
     async fn prepare(&self, request: Request) -> Result<Answer, Refusal> {
         let address = request.extensions().get::<Peer>().and_then(|peer| peer.address).map(|a| a.ip());
-        let token = token(&request).ok_or_else(|| Refusal::from(Denied::NoToken))?;
+        let token = bearer(request.headers()).ok_or_else(|| Refusal::from(Denied::NoToken))?;
         let node = self.callers.node(address, token).await?;
         let question = {
             let _slot = self.read.take(&node, 1).ok_or_else(Refusal::busy)?;
@@ -232,11 +233,6 @@ impl From<Denied> for Refusal {
     }
 }
 
-fn token(request: &Request) -> Option<&str> {
-    let value = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
-    value.strip_prefix("Bearer ").map(str::trim).filter(|token| !token.is_empty())
-}
-
 async fn read(body: Body) -> Result<Question, Refusal> {
     let invalid = Refusal::invalid;
     let body = timeout(BODY, Limited::new(body, MAX_QUESTION).collect()).await;
@@ -285,17 +281,5 @@ mod tests {
         assert_eq!(status(claims(MAX_CLAIMS + 1)).await, Err(StatusCode::BAD_REQUEST));
         assert_eq!(status("{}".to_owned()).await, Err(StatusCode::BAD_REQUEST));
         assert_eq!(status(" ".repeat(MAX_QUESTION + 1)).await, Err(StatusCode::PAYLOAD_TOO_LARGE));
-    }
-
-    #[test]
-    fn a_token_is_a_bearer_token() {
-        let of = |value: &str| {
-            let request =
-                Request::builder().header(header::AUTHORIZATION, value).body(Body::empty()).unwrap();
-            token(&request).map(str::to_owned)
-        };
-        assert_eq!(of("Bearer a.b.c").as_deref(), Some("a.b.c"));
-        assert_eq!([of("Basic a"), of("Bearer "), of("a.b.c")], [None, None, None]);
-        assert_eq!(token(&Request::new(Body::empty())), None);
     }
 }

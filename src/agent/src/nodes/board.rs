@@ -15,8 +15,8 @@ use tokio::time::Instant;
 
 use super::decide::{self, Marks, decide};
 use super::told::{HostListener, Told};
-use crate::bucket::{Bucket, Rate};
 use crate::queue::{self, Queue};
+use outrigger_runtime::bucket::{Bucket, Rate};
 
 /// Writes of all Nodes.
 const WRITES: Rate = Rate { burst: 100.0, minute: 1500.0 };

@@ -4,7 +4,7 @@
 use outrigger_core::map::{HashMap, HashSet};
 use tokio::time::Instant;
 
-use crate::bucket::{Bucket, Rate};
+use outrigger_runtime::bucket::{Bucket, Rate};
 
 /// Writes of one rule's status.
 const RULE: Rate = Rate { burst: 20.0, minute: 12.0 };

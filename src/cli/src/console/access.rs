@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// 32 random bytes, as hexadecimal digits.
-fn secret() -> String {
+pub(super) fn secret() -> String {
     use rand::RngCore;
     let mut bytes = [0; 32];
     rand::rng().fill_bytes(&mut bytes);
@@ -21,7 +21,7 @@ fn secret() -> String {
 }
 
 /// Digests are compared, so that the time of the comparison says nothing of the secret.
-fn digest(secret: &str) -> [u8; 32] {
+pub(super) fn digest(secret: &str) -> [u8; 32] {
     Sha256::digest(secret.as_bytes()).into()
 }
 

@@ -1,14 +1,19 @@
-//! `outrigger console`: what a cluster is like, in a browser on this machine.
+//! `outrigger console`: what a cluster is like, in a browser on this machine; and `outrigger console-server`: the same in the cluster, for
+//! users who log in (`server`).
 //!
-//! **In**: the clusters of a kubeconfig, with its user's rights, which are only read. **Out**: pages, and an event whenever there is
-//! a newer reading. `store` reads by the code of `outrigger status`, `explain` and `diff`, `data` keeps small rows, `views`,
-//! `chain` and `what_if` write them as HTML, `access` knows the browser, and `web` answers requests.
+//! **In**: the clusters of a kubeconfig, with its user's rights, which are only read; in the cluster, users' tokens. **Out**: pages, and an
+//! event whenever there is a newer reading. `store` reads by the code of `outrigger status`, `explain` and `diff`, `data` keeps small
+//! rows, `views`, `chain` and `what_if` write them as HTML, `door` lets in those whom `access` or `sessions` know, and `web` answers
+//! requests.
 
 mod access;
 mod chain;
 mod data;
+mod door;
 mod page;
 mod query;
+mod server;
+mod sessions;
 mod store;
 mod views;
 mod web;
@@ -17,6 +22,7 @@ mod what_if;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -24,9 +30,13 @@ use clap::Args;
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_webhook::settings::AdmissionArgs;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use self::access::Access;
+use self::door::Door;
+pub(crate) use self::server::ConsoleServerArgs;
+use self::sessions::Session;
 use self::store::{Source, Store};
 use crate::explain::live::Clients;
 use crate::explain::view::ViewArgs;
@@ -55,6 +65,9 @@ pub(crate) struct ConsoleArgs {
 /// Most connections. A browser opens at most six, and a visible page keeps one of them for its events.
 const CONNECTIONS: usize = 64;
 
+/// Reads at the same time: one of each sort.
+const TURNS: usize = 2;
+
 /// What one browser may demand. The time of a request is that of a stream of events; pages have limits of their own.
 fn limits() -> Limits {
     Limits {
@@ -81,10 +94,13 @@ impl ConsoleArgs {
             admission: self.admission,
             system_namespace: self.system_namespace,
             interval: Duration::from_secs(self.interval),
+            namespace: None,
+            turns: Arc::new(Semaphore::new(TURNS)),
         });
+        let door = Door::Own(Box::new(access), Session::own(store, web::VIEWERS));
         let (drain, force) = (CancellationToken::new(), CancellationToken::new());
-        let server =
-            Server::new("console", listener).limits(limits()).run(web::router(store, access), drain, force);
+        let router = web::router(Arc::new(door));
+        let server = Server::new("console", listener).limits(limits()).run(router, drain, force);
         let mut out = std::io::stdout();
         writeln!(out, "http://127.0.0.1:{port}/?token={token}")?;
         out.flush()?;

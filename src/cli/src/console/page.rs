@@ -3,6 +3,7 @@
 use maud::{DOCTYPE, Markup, html};
 use outrigger_core::reason::Cause;
 
+use super::door::{LOGIN, LOGOUT};
 use super::query::{FILTER, Page, Query};
 use super::store::Reading;
 use crate::check::plain;
@@ -72,7 +73,15 @@ impl View {
 }
 
 /// A whole page.
-pub(super) fn page(view: View, query: &Query, reading: &Reading, rows: &Markup) -> Markup {
+///
+/// `user`: who has logged in; `None`: nobody has to.
+pub(super) fn page(
+    view: View,
+    query: &Query,
+    user: Option<&str>,
+    reading: &Reading,
+    rows: &Markup,
+) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -97,12 +106,45 @@ pub(super) fn page(view: View, query: &Query, reading: &Reading, rows: &Markup) 
                         }
                     }
                     span #live role="status" { "○ not live" }
+                    @if let Some(user) = user {
+                        form.logout method="post" action=(LOGOUT) { span { (plain(user)) } " " button { "Log out" } }
+                    }
                 }
                 main #main {
                     h1 { (view.title()) }
                     (filters(view, query))
                     // What somebody types, and the answer to it, are theirs until they ask again.
                     div #rows data-kept[view == View::WhatIf] { (notices(reading)) (rows) }
+                }
+            }
+        }
+    }
+}
+
+/// The page on which users log in.
+pub(super) fn login(error: Option<&str>) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { "Log in · Outrigger" }
+                link rel="stylesheet" href="/console.css";
+            }
+            body {
+                main #main {
+                    h1 { "Log in to Outrigger" }
+                    @if let Some(error) = error { div role="alert" { (notice(error)) } }
+                    p { "The console reads the cluster with your rights, by a bearer token of yours." }
+                    form method="post" action=(LOGIN) {
+                        label.wide { "Token" input type="password" name="token" required autocomplete="off"; }
+                        label.wide {
+                            "Namespace, if you may read the objects of one only"
+                            input name="namespace" maxlength="63" autocomplete="off";
+                        }
+                        button { "Log in" }
+                    }
                 }
             }
         }

@@ -11,7 +11,7 @@ use outrigger_runtime::environment::Clock;
 use outrigger_webhook::settings::AdmissionArgs;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
@@ -40,6 +40,10 @@ pub(super) struct Source {
     pub(super) system_namespace: Option<String>,
     /// Shortest time between two reads.
     pub(super) interval: Duration,
+    /// The only namespace that is read where the user may not read all.
+    pub(super) namespace: Option<String>,
+    /// Reads and answers at the same time, of all stores that share it: each may hold much of a cluster.
+    pub(super) turns: Arc<Semaphore>,
 }
 
 /// The newest reading.
@@ -214,22 +218,30 @@ fn too_long() -> String {
 }
 
 impl Source {
+    async fn turn(&self) -> Result<SemaphorePermit<'_>, String> {
+        self.turns.acquire().await.map_err(|error| error.to_string())
+    }
+
     async fn read(&self) -> Result<Data, String> {
+        let _turn = self.turn().await?;
         let admission = &self.admission;
         let mut collector = Collector::new(&admission.host_label, &admission.admin_resources_namespace);
         let mut look = |kind, object: &Value| collector.take(kind, object);
         let (client, namespace) = (self.clients.cluster.clone(), self.system_namespace.as_deref());
-        let report = Box::pin(status::read::report(client, namespace, admission, &mut look));
+        let own = self.namespace.as_deref();
+        let report = Box::pin(status::read::report(client, namespace, own, admission, &mut look));
         let report = report.await.map_err(|error| error.to_string())?;
         Ok(collector.finish(report))
     }
 
     async fn ask(&self, tenant: &str, workload: Option<PodName>) -> Result<Answer, String> {
+        let _turn = self.turn().await?;
         let asked = explain::ask(&self.clients, self.view_of(tenant), self.admission.clone(), workload);
         Box::pin(asked).await.map_err(|error| format!("{error:#}"))
     }
 
     async fn predict(&self, tenant: &str, place: &str, rules: &str) -> Result<Report, String> {
+        let _turn = self.turn().await?;
         let asked = diff::ask(&self.clients, self.view_of(tenant), self.admission.clone(), (place, rules));
         Box::pin(asked).await.map_err(|error| format!("{error:#}"))
     }

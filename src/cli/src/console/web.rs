@@ -6,25 +6,24 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, LOCATION, REFERRER_POLICY,
-    SET_COOKIE, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderName, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderValue, Method, StatusCode};
+use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures::stream;
 use maud::html;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::access::Access;
+use super::door::{self, Door, LOGIN, LOGOUT};
 use super::page::{self, View, notice};
 use super::query::Query;
-use super::store::Store;
+use super::sessions::Session;
 use super::what_if::{self, Form};
 use super::{chain, views};
 use crate::companion::PodName;
@@ -38,11 +37,25 @@ pub(super) const URL: usize = 4096;
 /// Most bytes of a form. Percent-encoding takes up to three bytes for each of a text.
 pub(super) const FORM: usize = 2 << 20;
 
+/// Most bytes of the form of the login: a token.
+const LOGIN_FORM: usize = 64 << 10;
+
 /// Longest time for the body of a form.
 const FORM_TIME: Duration = Duration::from_secs(10);
 
 /// How long a stream of events lasts. The browser opens the next by itself.
 pub(super) const STREAM: Duration = Duration::from_secs(600);
+
+/// How long a request waits for others of its session.
+const REQUEST_WAIT: Duration = Duration::from_secs(30);
+
+const EVENTS: &str = "/events";
+
+/// The content type of pages.
+pub(super) const HTML: &str = "text/html; charset=utf-8";
+
+/// The style sheet needs no session: the page of the login has it.
+pub(super) const STYLE_PATH: &str = "/console.css";
 
 const STYLE: &str = include_str!("assets/console.css");
 const SCRIPT: &str = include_str!("assets/console.js");
@@ -61,33 +74,32 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-struct Console {
-    store: Arc<Store>,
-    access: Access,
-    viewers: Arc<Semaphore>,
-}
+type Shared = State<Arc<Door>>;
 
-type Shared = State<Arc<Console>>;
+/// In whose session a request is answered.
+type In = Extension<Arc<Session>>;
 
-pub(super) fn router(store: Arc<Store>, access: Access) -> Router {
-    let console = Arc::new(Console { store, access, viewers: Arc::new(Semaphore::new(VIEWERS)) });
+pub(super) fn router(door: Arc<Door>) -> Router {
     let mut router = Router::new()
-        .route("/console.css", get(|| async { ([(CONTENT_TYPE, "text/css; charset=utf-8")], STYLE) }))
+        .route(STYLE_PATH, get(|| async { ([(CONTENT_TYPE, "text/css; charset=utf-8")], STYLE) }))
         .route("/console.js", get(|| async { ([(CONTENT_TYPE, "text/javascript; charset=utf-8")], SCRIPT) }))
-        .route("/events", get(events));
+        .route(EVENTS, get(events));
     for view in View::ALL {
-        let page = async move |State(console): Shared, request: Request| {
+        let page = async move |Extension(session): In, request: Request| {
             let query = Query::read(request.uri().query().unwrap_or_default());
-            let html = console.page(*view, &query).await;
-            ([(CONTENT_TYPE, "text/html; charset=utf-8")], html)
+            let html = session.page(*view, &query).await;
+            ([(CONTENT_TYPE, HTML)], html)
         };
         router = router.route(view.path(), get(page));
     }
-    let router = router.route(View::WhatIf.path(), post(predict));
-    router.layer(middleware::from_fn_with_state(console.clone(), guard)).with_state(console)
+    let router = router
+        .route(View::WhatIf.path(), post(predict))
+        .route(LOGIN, get(async |State(door): Shared| door.login_page()).post(login))
+        .route(LOGOUT, post(async |State(door): Shared, headers: HeaderMap| door.logout(&headers)));
+    router.layer(middleware::from_fn_with_state(door.clone(), guard)).with_state(door)
 }
 
-impl Console {
+impl Session {
     async fn page(&self, view: View, query: &Query) -> String {
         let reading = self.store.reading().await;
         let rows = match &reading.data {
@@ -99,7 +111,7 @@ impl Console {
             Some(data) => views::rows(view, query, data),
             None => html! {},
         };
-        page::page(view, query, &reading, &rows).into_string()
+        page::page(view, query, self.user(), &reading, &rows).into_string()
     }
 
     /// The view of a workload, of one of these tenants.
@@ -126,11 +138,26 @@ impl Console {
     }
 }
 
-/// Lets only the session's browser through, and sets the headers of all answers.
-async fn guard(State(console): Shared, request: Request, next: Next) -> Response {
-    let mut response = match refusal(&console.access, &request) {
-        Some(refusal) => refusal,
-        None => next.run(request).await,
+/// Lets only those through who have a session, and sets the headers of all answers.
+async fn guard(State(door): Shared, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let mut response = match door.enter(&parts).await {
+        Err(refusal) => refusal,
+        Ok(None) => next.run(Request::from_parts(parts, body)).await,
+        Ok(Some(session)) => {
+            let turn = match parts.uri.path() {
+                EVENTS => None,
+                _ => Some(timeout(REQUEST_WAIT, session.requests.clone().acquire_owned()).await),
+            };
+            parts.extensions.insert(session);
+            match turn {
+                None | Some(Ok(Ok(_))) => next.run(Request::from_parts(parts, body)).await,
+                Some(_) => {
+                    let why = "too many requests of this session are being answered; try again later\n";
+                    (StatusCode::TOO_MANY_REQUESTS, why).into_response()
+                }
+            }
+        }
     };
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -138,81 +165,82 @@ async fn guard(State(console): Shared, request: Request, next: Next) -> Response
     response
 }
 
-/// The answer to a request that gets no page: the exchange of the token too.
-fn refusal(access: &Access, request: &Request) -> Option<Response> {
-    let (url, headers) = (request.uri(), request.headers());
-    if !access.is_own_host(headers) {
-        return Some((StatusCode::FORBIDDEN, "the host is not this console's\n").into_response());
-    }
-    let is_form = *request.method() == Method::POST && url.path() == View::WhatIf.path();
-    if *request.method() != Method::GET && !is_form {
-        let answer = (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET")], "the console only reads\n");
-        return Some(answer.into_response());
-    }
-    if url.path_and_query().is_some_and(|whole| whole.as_str().len() > URL) {
-        let why = format!("the URL has more than {URL} bytes\n");
-        return Some((StatusCode::URI_TOO_LONG, why).into_response());
-    }
-    if access.has_session(headers) {
-        let why = "another page has caused the request; open the console by itself\n";
-        let foreign = Access::is_foreign(headers) || is_form && !access.is_own_form(headers);
-        return foreign.then(|| (StatusCode::FORBIDDEN, why).into_response());
-    }
-    let query = url.query().unwrap_or_default();
-    let token = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "token");
-    if let Some(cookie) = token.and_then(|(_, token)| access.exchange(&token)) {
-        // The browser's history keeps the URL without the token.
-        let answer = (StatusCode::SEE_OTHER, [(LOCATION, "/".to_owned()), (SET_COOKIE, cookie)]);
-        return Some(answer.into_response());
-    }
-    let why = "no session: open the URL that `outrigger console` has printed. It works once; start the command again for another\n";
-    Some((StatusCode::UNAUTHORIZED, why).into_response())
-}
-
 /// The prediction for the rules in a form, which changes nothing: a form has room for them, and a URL hasn't.
-async fn predict(State(console): Shared, request: Request) -> Response {
+async fn predict(Extension(session): In, request: Request) -> Response {
     let form = match received(request.into_body()).await {
         Ok(form) => form,
         Err((status, why)) => return (status, why).into_response(),
     };
-    let report = console.store.predict(&form.tenant, what_if::PLACE, &form.rules).await;
+    let report = session.store.predict(&form.tenant, what_if::PLACE, &form.rules).await;
     let rows = html! { (what_if::form(&form)) (what_if::answer(&report)) };
     let query = Query::of_tenant(&form.tenant);
-    let html = page::page(View::WhatIf, &query, &console.store.reading().await, &rows).into_string();
-    ([(CONTENT_TYPE, "text/html; charset=utf-8")], html).into_response()
+    let html =
+        page::page(View::WhatIf, &query, session.user(), &session.store.reading().await, &rows).into_string();
+    ([(CONTENT_TYPE, HTML)], html).into_response()
+}
+
+/// Begins a session for whoever sends a token.
+async fn login(State(door): Shared, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let address = door::address(&parts);
+    let body = match bounded(body, LOGIN_FORM).await {
+        Ok(body) => body,
+        Err((status, why)) => return (status, why).into_response(),
+    };
+    let field = |wanted: &str| form_urlencoded::parse(&body).find(|(name, _)| name == wanted);
+    let [token, namespace] =
+        ["token", "namespace"].map(|name| field(name).map(|(_, value)| value).unwrap_or_default());
+    door.login(address, &token, &namespace).await
 }
 
 /// Reads a form within its bounds.
 async fn received(body: Body) -> Result<Form, (StatusCode, String)> {
+    let body = bounded(body, FORM).await?;
+    Form::read(&body).map_err(|why| (StatusCode::PAYLOAD_TOO_LARGE, why))
+}
+
+/// Reads at most so many bytes of a form.
+async fn bounded(body: Body, most: usize) -> Result<axum::body::Bytes, (StatusCode, String)> {
     let late = |_| (StatusCode::REQUEST_TIMEOUT, "the form has taken too long\n".to_owned());
-    let body = timeout(FORM_TIME, to_bytes(body, FORM)).await.map_err(late)?;
-    let large = |error| (StatusCode::PAYLOAD_TOO_LARGE, format!("a form may have {FORM} bytes: {error}\n"));
-    Form::read(&body.map_err(large)?).map_err(|why| (StatusCode::PAYLOAD_TOO_LARGE, why))
+    let body = timeout(FORM_TIME, to_bytes(body, most)).await.map_err(late)?;
+    body.map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, format!("a form may have {most} bytes: {error}\n")))
 }
 
 /// An event for each reading. An open stream is what makes the console read again.
-async fn events(State(console): Shared) -> Response {
-    let Ok(permit) = console.viewers.clone().try_acquire_owned() else {
-        let why = format!("{VIEWERS} pages are open already\n");
+///
+/// The stream ends with the session, and when the session's user may no longer read.
+async fn events(State(door): Shared, Extension(session): In) -> Response {
+    let Ok(permit) = session.viewers.clone().try_acquire_owned() else {
+        let why = "too many pages are open already\n";
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
-    let store = console.store.clone();
-    let seen = *store.revision.borrow();
-    let readings = stream::unfold((store, seen, permit), async |(store, seen, permit)| {
-        let now = loop {
-            // At most one page in `interval` begins the read that all of them wait for.
-            tokio::time::sleep(store.interval()).await;
-            store.reading().await;
-            let now = *store.revision.borrow();
-            if now != seen {
-                break now;
+    let seen = *session.store.revision.borrow();
+    let readings = stream::unfold((door, session, seen, permit), async |(door, session, seen, permit)| {
+        let next = async {
+            loop {
+                // At most one page in `interval` begins the read that all of them wait for.
+                tokio::time::sleep(session.store.interval()).await;
+                if !door.admits(&session).await? {
+                    continue;
+                }
+                session.store.reading().await;
+                let now = *session.store.revision.borrow();
+                if now != seen {
+                    return Some(now);
+                }
             }
         };
+        let now = tokio::select! {
+            now = next => now?,
+            () = session.ended.cancelled() => return None,
+        };
         let event = Event::default().event("reading").data(now.to_string());
-        Some((Ok::<_, Infallible>(event), (store, now, permit)))
+        Some((Ok::<_, Infallible>(event), (door, session, now, permit)))
     });
     Sse::new(readings).keep_alive(KeepAlive::default()).into_response()
 }
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod users;

@@ -133,6 +133,11 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
+    /// The cluster of this client alone.
+    pub(crate) fn of(cluster: Client) -> Self {
+        Self { cluster, tenant: None }
+    }
+
     /// Those that the arguments name.
     pub(crate) async fn new(args: &ViewArgs) -> Result<Self, InputError> {
         let cluster = client(&args.cluster, "--kubeconfig").await?;

@@ -50,6 +50,11 @@ pub(crate) struct ViewArgs {
 }
 
 impl ViewArgs {
+    /// Of all tenants, in a cluster that is known otherwise.
+    pub(crate) fn of_all() -> Self {
+        Self { tenant: None, cluster: ClusterArgs::default(), tenant_kubeconfig: None, tenant_context: None }
+    }
+
     /// Refuses flags that are for clusters; `flag` names the files instead.
     pub(crate) fn for_files(&self, flag: &str) -> Result<(), InputError> {
         if self.tenant_kubeconfig.is_some() || self.tenant_context.is_some() {

@@ -83,7 +83,8 @@ impl StatusArgs {
     }
 
     async fn read(&self, client: &kube::Client) -> Result<Report, InputError> {
-        read::report(client.clone(), self.system_namespace.as_deref(), &self.admission, &mut |_, _| {}).await
+        read::report(client.clone(), self.system_namespace.as_deref(), None, &self.admission, &mut |_, _| {})
+            .await
     }
 
     fn print(&self, report: &Report) -> anyhow::Result<()> {

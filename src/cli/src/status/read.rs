@@ -48,24 +48,28 @@ struct Reader<'a> {
     not_visible: Vec<String>,
     /// Gets each object that is counted.
     look: Look<'a>,
+    /// The only namespace that is read where all may not be.
+    namespace: Option<&'a str>,
 }
 
 /// Gets each object of a list, with its kind.
 pub(crate) type Look<'a> = &'a mut (dyn FnMut(Kind, &Value) + Send);
 
-/// Reads everything that is visible. `look` gets the objects that are counted, one by one.
+/// Reads everything that is visible. Where rules and companions of all namespaces may not be read, those of `own` are. `look` gets the objects that are counted, one by one.
 ///
 /// # Errors
 /// When the cluster can't be reached.
 pub(crate) async fn report(
     client: Client,
     system_namespace: Option<&str>,
+    own: Option<&str>,
     admission: &AdmissionArgs,
     look: Look<'_>,
 ) -> Result<Report, InputError> {
     let cluster = Cluster::new(client.clone(), false);
     cluster.version().await.map_err(|error| InputError::new("the cluster", format_args!("{error:#}")))?;
-    let mut reader = Reader { cluster: Cluster::new(client, false), not_visible: Vec::new(), look };
+    let mut reader =
+        Reader { cluster: Cluster::new(client, false), not_visible: Vec::new(), look, namespace: own };
     let mut report = Report::default();
     match Installation::read(cluster, admission, system_namespace, &[]).await {
         Ok(installation) => {
@@ -120,12 +124,22 @@ impl Reader<'_> {
 
     /// Hands out the objects of a kind with a label, one by one, so that only one page is held.
     async fn each(&mut self, kind: Kind, label: &str, mut take: impl FnMut(Value)) -> Shown {
-        let (api, resource) = self.cluster.api(kind, "");
+        let (mut api, resource) = self.cluster.api(kind, "");
+        // Others have no namespaces, or none that is a tenant's.
+        let mut own = self.namespace.filter(|_| [RULE.1, POD.1].contains(&kind.1));
         let mut params = ListParams::default().labels(label).limit(PAGE);
         let mut count = 0;
         loop {
             let page = match tokio::time::timeout(PATIENCE, api.list(&params)).await {
                 Ok(Ok(page)) => page,
+                Ok(Err(kube::Error::Api(status))) if status.code == 403 && own.is_some() => {
+                    let namespace = own.take().unwrap_or_default();
+                    let note =
+                        format!("{}: only those of the namespace {namespace} are read", resource.plural);
+                    self.not_visible.push(note);
+                    api = self.cluster.api(kind, namespace).0;
+                    continue;
+                }
                 // The cluster doesn't have the kind.
                 Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Shown::NoKind,
                 Ok(Err(kube::Error::Api(status))) => return self.unread(&resource.plural, &status.message),

@@ -299,7 +299,7 @@ fn companion(told: ToldCompanion, texts: &mut usize) -> Companion {
 
 /// The cause's own words, and the faults of the tenant's own fields. Never other words of the API server, whose plugins name
 /// namespaces, quotas, policies and the taints of other tenants.
-fn message(cause: Cause, faults: &str) -> String {
+pub(crate) fn message(cause: Cause, faults: &str) -> String {
     let mut text = cause.message();
     if !faults.is_empty() {
         text.push_str("; ");

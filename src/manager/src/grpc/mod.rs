@@ -34,6 +34,7 @@ use crate::context::Context;
 use access::{Access, Admitted};
 use admin_rules::AdminRules;
 use companions::CompanionOutcomes;
+pub(crate) use companions::message;
 use intake::Intake;
 use rules::Rules;
 use workloads::Workloads;

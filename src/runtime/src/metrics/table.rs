@@ -135,6 +135,9 @@ table! {
     COMPANION_WRITE = seconds("companion_write", Histogram, &[Manager],
         &[("operation", OneOf(&["Create", "Annotate", "Delete"])), ("outcome", OUTCOMES)],
         "Time that the API server took for a write of a companion");
+    QUERIES = seconds("query", Histogram, &[Manager],
+        &[("outcome", OneOf(&["Answered", "Invalid", "NotAccepted", "Forbidden", "NotFound", "Elsewhere", "Busy", "Failed"]))],
+        "Time that a query about workloads took; Elsewhere: another replica serves the tenant, or none does");
     QUEUE = plain("queue_keys", Gauge, &[Manager],
         &[
             ("queue", OneOf(&["companions", "rules", "tenants", "machines"])),

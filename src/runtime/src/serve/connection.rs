@@ -52,7 +52,8 @@ impl Shared {
         };
         let peer_address = address;
         let address = address.map(display);
-        let handshake = tokio_rustls::TlsAcceptor::from(tls.config()).accept(stream);
+        let config = if self.asks { tls.config() } else { tls.open_config() };
+        let handshake = tokio_rustls::TlsAcceptor::from(config).accept(stream);
         let stream = tokio::select! {
             result = timeout(self.limits.handshake, handshake) => match result {
                 Ok(Ok(stream)) => stream,

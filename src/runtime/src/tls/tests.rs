@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::serve::Limits;
-use crate::testing::{Authority, Mount, Running, SOON, ask, serve, settings};
+use crate::testing::{Authority, Mount, Running, SOON, ask, serve, serve_open, settings};
 
 fn hello() -> Router {
     Router::new().route("/", get(async || "hello"))
@@ -181,6 +181,30 @@ async fn clients_may_be_asked_only_and_what_they_show_is_verified() {
     mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &second.pem())]);
     assert!(tls.refresh());
     assert_eq!([asks(None).await, asks(Some(&first)).await, asks(Some(&second)).await], [none, None, one]);
+}
+
+#[tokio::test]
+async fn one_certificate_serves_clients_with_and_without_certificates_on_two_ports() {
+    let (mut mount, authority, clients) = (Mount::new(), Authority::new(), Authority::new());
+    let dir = tempfile::tempdir().unwrap();
+    let publish = |mount: &mut Mount| {
+        let (cert, key) = authority.pair();
+        mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &clients.pem())]);
+    };
+    publish(&mut mount);
+    let tls = mount.tls(true);
+    let (verified, open) =
+        (serve(hello(), Some(tls.clone()), Limits::default()), serve_open(hello(), tls.clone()));
+    let (nobody, known) =
+        (client(&dir, &authority, None), client(&dir, &authority, Some(&identity(&clients))));
+    assert_eq!((served(&verified, &nobody).await, served(&verified, &known).await), (false, true));
+    assert_eq!((served(&open, &nobody).await, served(&open, &known).await), (true, true));
+    // A session of the open port is none at the other one, and both show the new certificate.
+    assert!(!served(&verified, &nobody).await);
+    publish(&mut mount);
+    assert!(tls.refresh());
+    assert_eq!(shown(&open, &nobody).await, shown(&verified, &known).await);
+    assert!(served(&open, &nobody).await && !served(&verified, &nobody).await);
 }
 
 #[tokio::test]

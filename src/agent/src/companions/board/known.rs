@@ -14,10 +14,10 @@ use tokio::time::Instant;
 
 use super::start::ClaimName;
 use super::{Link, NewCondition, SILENCE, Write};
-use crate::bucket::Bucket;
 use crate::companions::decide::{Condition, Conditions, Knowledge};
 use crate::companions::told::Companions;
 use crate::pod::{is_gated, workload};
+use outrigger_runtime::bucket::Bucket;
 
 /// A Pod.
 #[derive(Debug)]

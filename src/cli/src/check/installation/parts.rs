@@ -215,6 +215,7 @@ fn names(admission: &AdmissionArgs, system: &str, deployments: &BTreeMap<Part, V
         machines: !is(Part::Manager, "manage-machines", "false"),
         webhook_self_signed: is(Part::Webhook, "tls", "self-signed"),
         manager_self_signed: is(Part::Manager, "tls", "self-signed"),
+        queries: of(Part::Manager, "query-address").is_some(),
     }
 }
 

@@ -24,6 +24,7 @@ pub(crate) struct Names {
     pub(super) machines: bool,
     pub(super) webhook_self_signed: bool,
     pub(super) manager_self_signed: bool,
+    pub(super) queries: bool,
 }
 
 const WEBHOOK: &str = include_str!("../../../../../deploy/base/webhook/rbac.yaml");
@@ -32,6 +33,7 @@ const AGENT: &str = include_str!("../../../../../deploy/base/agent/rbac.yaml");
 const ADMIN: &str = include_str!("../../../../../deploy/base/admin/rbac.yaml");
 const SLOTS: &str = include_str!("../../../../../deploy/base/slots/rbac.yaml");
 const MACHINES: &str = include_str!("../../../../../deploy/base/machines/rbac.yaml");
+const QUERIES: &str = include_str!("../../../../../deploy/base/queries/rbac.yaml");
 const WEBHOOK_SELF_SIGNED: &str = include_str!("../../../../../certs/self-signed/webhook/certificates.yaml");
 const MANAGER_SELF_SIGNED: &str = include_str!("../../../../../certs/self-signed/manager/certificates.yaml");
 
@@ -56,7 +58,12 @@ fn files(part: Part, names: &Names) -> Vec<&'static str> {
         }
         Part::Manager => (
             &[MANAGER, ADMIN][..],
-            [(names.machines, MACHINES), (names.manager_self_signed, MANAGER_SELF_SIGNED)].to_vec(),
+            [
+                (names.machines, MACHINES),
+                (names.manager_self_signed, MANAGER_SELF_SIGNED),
+                (names.queries, QUERIES),
+            ]
+            .to_vec(),
         ),
         Part::Agent => (&[AGENT][..], Vec::new()),
     };

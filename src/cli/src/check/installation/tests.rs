@@ -22,6 +22,7 @@ fn names() -> Names {
         machines: true,
         webhook_self_signed: false,
         manager_self_signed: false,
+        queries: false,
     }
 }
 
@@ -51,6 +52,9 @@ fn each_part_needs_what_the_shipped_roles_give_it() {
     let without_machines = needs(Part::Manager, &Names { machines: false, ..names() });
     let is_machines = |right: &String| right.contains("imperator.tenzen-y.io");
     assert!(manager.iter().any(is_machines) && !without_machines.iter().any(is_machines));
+    let with_queries = needs(Part::Manager, &Names { queries: true, ..names() });
+    let reviews = "create tokenreviews.authentication.k8s.io".to_owned();
+    assert!(with_queries.contains(&reviews) && !manager.contains(&reviews), "{with_queries:?}");
     assert!(has(&needs(Part::Agent, &names()), "watch pods"));
 }
 

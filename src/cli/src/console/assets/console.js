@@ -8,6 +8,8 @@ async function refresh() {
   busy = true;
   try {
     const answer = await fetch(location.href, { credentials: "same-origin" });
+    // The session has ended, and the answer is the page of the login.
+    if (answer.redirected) { location.assign(answer.url); return; }
     if (answer.ok) {
       const next = new DOMParser().parseFromString(await answer.text(), "text/html");
       const rows = document.getElementById("rows"), fresh = next.getElementById("rows");
@@ -31,7 +33,10 @@ function follow() {
   } else if (!events) {
     events = new EventSource("/events");
     events.addEventListener("open", () => { state.textContent = "● live"; });
-    events.addEventListener("error", () => { state.textContent = "○ not connected"; });
+    events.addEventListener("error", () => {
+      state.textContent = "○ not connected";
+      if (events && events.readyState === EventSource.CLOSED) { refresh(); }
+    });
     events.addEventListener("reading", refresh);
   }
 }

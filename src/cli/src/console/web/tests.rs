@@ -1,13 +1,15 @@
 use axum::body::Body;
 use axum::http::HeaderMap;
-use axum::http::header::{COOKIE, HOST};
+use axum::http::header::{COOKIE, HOST, LOCATION, SET_COOKIE};
 use http_body_util::BodyExt;
 use proptest::prelude::*;
 use serde_json::json;
 use tower::ServiceExt;
 
+use super::super::access::Access;
 use super::super::data::{Data, tests as objects};
 use super::super::query::PAGE;
+use super::super::store::Store;
 use super::*;
 
 const OWN: &str = "127.0.0.1:7000";
@@ -18,10 +20,15 @@ struct Browser {
     token: String,
 }
 
+/// The router of a console on a user's machine.
+fn own(store: Arc<Store>, access: Access) -> Router {
+    router(Arc::new(Door::Own(Box::new(access), Session::own(store, VIEWERS))))
+}
+
 impl Browser {
     fn of(data: Data) -> Self {
         let (access, token) = Access::new(7000);
-        Self { router: router(Store::fixed(data), access), token }
+        Self { router: own(Store::fixed(data), access), token }
     }
 
     fn new() -> Self {
@@ -203,7 +210,7 @@ async fn a_long_url_and_one_viewer_too_many_are_refused() {
 async fn a_reading_is_an_event() {
     let (access, token) = Access::new(7000);
     let store = Store::fixed(Data::default());
-    let browser = Browser { router: router(store.clone(), access), token };
+    let browser = Browser { router: own(store.clone(), access), token };
     let cookie = browser.cookie().await;
     let mut events = browser.ask("GET", OWN, "/events", &cookie).await.into_body();
     store.revision.send_modify(|revision| *revision += 1);

@@ -1,10 +1,10 @@
-//! Token buckets, which bound what another party can make the agent write or read.
+//! Token buckets, which bound what another party can make a process read, write or ask.
 
 use tokio::time::Instant;
 
 /// A burst, and a sustained rate per minute.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rate {
+pub struct Rate {
     /// Number of tokens of an unused bucket.
     pub burst: f64,
     /// Number of tokens that are added each minute.
@@ -13,19 +13,19 @@ pub(crate) struct Rate {
 
 /// A bucket of tokens. Its rate is given with each call, because all buckets of one kind share it.
 #[derive(Debug)]
-pub(crate) struct Bucket {
+pub struct Bucket {
     left: f64,
     at: Instant,
 }
 
 impl Bucket {
     /// A full bucket.
-    pub(crate) fn new(rate: Rate, now: Instant) -> Self {
+    pub fn new(rate: Rate, now: Instant) -> Self {
         Self { left: rate.burst, at: now }
     }
 
     /// Adds the tokens for the time since the last call. Returns the number of tokens.
-    pub(crate) fn refill(&mut self, rate: Rate, now: Instant) -> f64 {
+    pub fn refill(&mut self, rate: Rate, now: Instant) -> f64 {
         let minutes = now.duration_since(self.at).as_secs_f64() / 60.0;
         self.left = (self.left + minutes * rate.minute).min(rate.burst);
         self.at = now;
@@ -33,12 +33,12 @@ impl Bucket {
     }
 
     /// Removes tokens. The bucket may become negative.
-    pub(crate) fn spend(&mut self, tokens: f64) {
+    pub fn spend(&mut self, tokens: f64) {
         self.left -= tokens;
     }
 
     /// Removes one token, and returns whether there was one.
-    pub(crate) fn take(&mut self, rate: Rate, now: Instant) -> bool {
+    pub fn take(&mut self, rate: Rate, now: Instant) -> bool {
         let there = self.refill(rate, now) >= 1.0;
         if there {
             self.spend(1.0);
@@ -47,7 +47,7 @@ impl Bucket {
     }
 
     /// Returns when there is a token again; `now` if there is one.
-    pub(crate) fn next(&mut self, rate: Rate, now: Instant) -> Instant {
+    pub fn next(&mut self, rate: Rate, now: Instant) -> Instant {
         let missing = (1.0 - self.refill(rate, now)).max(0.0);
         now + std::time::Duration::from_secs_f64(missing / rate.minute * 60.0)
     }

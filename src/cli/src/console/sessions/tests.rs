@@ -1,0 +1,189 @@
+use http::HeaderValue;
+use outrigger_runtime::environment::Environment;
+use outrigger_runtime::fake_api::{FakeApi, failure};
+use serde_json::json;
+
+use super::super::data::Data;
+use super::*;
+
+const PATH: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+
+/// Users by their tokens: each has an API server of its own, which says who the user is.
+struct World {
+    apis: HashMap<String, FakeApi>,
+    sessions: Sessions,
+}
+
+fn is(api: &FakeApi, name: &str) {
+    let user = json!({"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1", "metadata": {},
+        "status": {"userInfo": {"username": name}}});
+    api.answers("POST", PATH, 201, user);
+}
+
+fn fails(api: &FakeApi, code: u16) {
+    api.answers("POST", PATH, code, failure(code, "no"));
+}
+
+impl World {
+    /// Each token is that of a user of the same name.
+    fn of(tokens: &[&str]) -> Self {
+        let apis: HashMap<String, FakeApi> = tokens
+            .iter()
+            .map(|token| {
+                let api = FakeApi::default();
+                is(&api, token);
+                ((*token).to_owned(), api)
+            })
+            .collect();
+        let known = apis.clone();
+        let open: Open = Box::new(move |token, _| {
+            let client = known.get(token).ok_or(NoSession::NotAccepted)?.client();
+            Ok(Reader { client, store: Store::fixed(Data::default()) })
+        });
+        Self { apis, sessions: Sessions::new(Environment::system().clock, open) }
+    }
+
+    fn api(&self, token: &str) -> &FakeApi {
+        &self.apis[token]
+    }
+
+    /// Logs in from an address of its own; returns the headers of the browser's requests.
+    async fn login(&self, token: &str) -> Result<HeaderMap, NoSession> {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let address = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let cookie =
+            self.sessions.login(Some(std::net::Ipv4Addr::from_bits(address).into()), token, "").await?;
+        assert!(cookie.ends_with("; Path=/; Secure; HttpOnly; SameSite=Strict"), "{cookie}");
+        assert!(!cookie.contains(token), "the browser doesn't get the token back");
+        Ok(headers(&[cookie.split(';').next().unwrap()]))
+    }
+
+    async fn user(&self, headers: &HeaderMap) -> Result<String, NoSession> {
+        Ok(self.sessions.of(headers).await?.user().unwrap().to_owned())
+    }
+}
+
+fn headers(cookies: &[&str]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for cookie in cookies {
+        headers.append(COOKIE, HeaderValue::from_str(cookie).unwrap());
+    }
+    headers
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_user_has_a_session_from_the_login_to_the_logout() {
+    let world = World::of(&["jane", "joan"]);
+    let (jane, joan) = (world.login("jane").await.unwrap(), world.login("joan").await.unwrap());
+    assert_eq!((world.user(&jane).await, world.user(&joan).await), (Ok("jane".into()), Ok("joan".into())));
+    let value = jane[COOKIE].to_str().unwrap();
+    let with_others = headers(&["a=b", &format!("c=d; {value}")]);
+    assert_eq!(world.user(&with_others).await, Ok("jane".into()));
+    let twice = headers(&[value, joan[COOKIE].to_str().unwrap()]);
+    assert_eq!(world.user(&twice).await, Err(NoSession::None), "two sessions are none");
+    for other in ["", "__Host-outrigger-console=", "__Host-outrigger-console=guess"] {
+        assert_eq!(world.user(&headers(&[other])).await, Err(NoSession::None), "{other}");
+    }
+    let ended = world.sessions.of(&jane).await.unwrap();
+    world.sessions.logout(&jane);
+    assert_eq!(world.user(&jane).await, Err(NoSession::None));
+    assert!(ended.ended.is_cancelled());
+    assert_eq!(world.user(&joan).await, Ok("joan".into()), "another's isn't concerned");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_has_no_token_that_is_accepted_gets_no_session() {
+    let world = World::of(&["jane", "x y", &"z".repeat(TOKEN + 1)]);
+    for code in [401, 403] {
+        fails(world.api("jane"), code);
+        assert_eq!(world.login("jane").await, Err(NoSession::NotAccepted));
+    }
+    is(world.api("jane"), "system:anonymous");
+    assert_eq!(world.login("jane").await, Err(NoSession::NotAccepted));
+    fails(world.api("jane"), 500);
+    assert!(matches!(world.login("jane").await, Err(NoSession::Failed(_))));
+    for wrong in ["", "x y", &"z".repeat(TOKEN + 1)] {
+        assert_eq!(world.login(wrong).await, Err(NoSession::NotAccepted));
+    }
+    assert!(world.api("x y").calls("POST").is_empty(), "nobody was asked");
+    assert_eq!(world.sessions.login(None, "jane", "a/b").await, Err(NoSession::Namespace));
+    is(world.api("jane"), "jane");
+    assert!(world.login("jane").await.is_ok(), "the control case");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_ends_ten_seconds_after_its_token_at_the_latest() {
+    let world = World::of(&["jane"]);
+    let jane = world.login("jane").await.unwrap();
+    let session = world.sessions.of(&jane).await.unwrap();
+    fails(world.api("jane"), 401);
+    tokio::time::advance(CHECKED - Duration::from_millis(1)).await;
+    assert_eq!(world.user(&jane).await, Ok("jane".into()));
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert_eq!(world.user(&jane).await, Err(NoSession::None));
+    assert!(session.ended.is_cancelled(), "so do its streams of events");
+    is(world.api("jane"), "jane");
+    assert_eq!(world.user(&jane).await, Err(NoSession::None), "it doesn't come back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_of_somebody_else_ends_the_session_and_an_outage_refuses_it_only() {
+    let world = World::of(&["jane", "joan"]);
+    let (jane, joan) = (world.login("jane").await.unwrap(), world.login("joan").await.unwrap());
+    fails(world.api("jane"), 500);
+    is(world.api("joan"), "another");
+    tokio::time::advance(CHECKED).await;
+    assert!(matches!(world.user(&jane).await, Err(NoSession::Failed(_))), "nobody reads without an answer");
+    assert_eq!(world.user(&joan).await, Err(NoSession::None));
+    is(world.api("jane"), "jane");
+    assert_eq!(world.user(&jane).await, Ok("jane".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_ends_when_it_is_not_used_or_old() {
+    let world = World::of(&["jane", "joan"]);
+    let (jane, joan) = (world.login("jane").await.unwrap(), world.login("joan").await.unwrap());
+    for _ in 0..AGE.as_secs() / 1200 - 1 {
+        tokio::time::advance(Duration::from_secs(1200)).await;
+        assert_eq!(world.user(&jane).await, Ok("jane".into()));
+    }
+    assert_eq!(world.user(&joan).await, Err(NoSession::None));
+    tokio::time::advance(Duration::from_secs(1200)).await;
+    assert_eq!(world.user(&jane).await, Err(NoSession::None));
+    world.sessions.sweep();
+    assert!(world.sessions.all.lock().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_and_logins_are_bounded() {
+    let names: Vec<String> = (0..=SESSIONS).map(|n| format!("user-{n}")).collect();
+    let world = World::of(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut own = Vec::new();
+    for _ in 0..=SESSIONS_OF_USER {
+        own.push(world.login("user-0").await.unwrap());
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(world.user(&own[0]).await, Err(NoSession::None), "the oldest of the user's ends");
+    assert_eq!(world.user(&own[1]).await, Ok("user-0".into()));
+    for name in &names[1..=SESSIONS - SESSIONS_OF_USER] {
+        world.login(name).await.unwrap();
+    }
+    assert_eq!(world.login(&names[SESSIONS]).await, Err(NoSession::Busy));
+    world.sessions.logout(&own[1]);
+    assert!(world.login(&names[SESSIONS]).await.is_ok());
+    let address = Some("2001:db8::1".parse().unwrap());
+    let mut refused = Vec::new();
+    for _ in 0..=10 {
+        refused.push(world.sessions.login(address, "wrong", "").await.unwrap_err());
+    }
+    assert_eq!(refused.pop(), Some(NoSession::Busy), "{refused:?}");
+    assert!(refused.iter().all(|why| *why == NoSession::NotAccepted));
+    let neighbour = Some("2001:db8::2".parse().unwrap());
+    assert_eq!(
+        world.sessions.login(neighbour, "wrong", "").await,
+        Err(NoSession::Busy),
+        "it is the same network"
+    );
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(world.sessions.login(address, "wrong", "").await, Err(NoSession::NotAccepted));
+}
