@@ -51,11 +51,14 @@ pub async fn start_agent(t: &Tenant, hosts: &[&str], more: &[String]) -> u16 {
     // What is shipped for the plugin and the agent, apart from what needs nodes that run containers.
     let mut objects = kustomize(SHIPPED).unwrap();
     objects.retain(|object| object["kind"] != "DaemonSet" && object["kind"] != "Service");
-    let devices = kustomize("deploy/base/companions-first").unwrap();
-    objects.extend(of_kind(&devices, "DeviceClass").cloned());
-    objects.push(json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
-        "metadata": {"name": claim, "namespace": t.source},
-        "spec": {"spec": {"devices": {"requests": [request]}}}}));
+    // Without hosts nothing is claimed. Where an agent publishes devices of its own, nobody else may create a template.
+    if !hosts.is_empty() {
+        let devices = kustomize("deploy/base/companions-first").unwrap();
+        objects.extend(of_kind(&devices, "DeviceClass").cloned());
+        objects.push(json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+            "metadata": {"name": claim, "namespace": t.source},
+            "spec": {"spec": {"devices": {"requests": [request]}}}}));
+    }
     for host in hosts {
         let node = t.node(host);
         let devices: Vec<Value> = (0..DEVICES).map(|n| json!({"name": format!("d{n}")})).collect();
