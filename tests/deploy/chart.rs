@@ -171,6 +171,7 @@ fn the_agent_gets_out_to_where_its_manager_is() {
         ("9090", json!([9090])),
         ("31090", json!([9090, 31090])),
         ("31090,networkPolicy.managerPort=50051", json!([50051, 31090])),
+        ("31090,agent.proxy.url=http://proxy.example:3128", json!([9090, 31090, 3128])),
     ] {
         let values =
             format!("agent.enabled=true,agent.tenantId=blue,agent.managerAddress=https://m.example:{port}");
@@ -179,6 +180,15 @@ fn the_agent_gets_out_to_where_its_manager_is() {
         let ports: Vec<_> = ports.as_array().unwrap().iter().map(|port| port["port"].clone()).collect();
         assert_eq!(json!(ports), expected, "{values}");
     }
+}
+
+#[test]
+fn managers_may_have_addresses_of_ipv6() {
+    let values = "agent.enabled=true,agent.tenantId=blue,agent.managerAddress=https://[fd00::1]:31090";
+    let objects = chart(&["--set", values]).unwrap();
+    let (_, env) = container(&objects, "outrigger-agent").unwrap();
+    assert!(env.contains(&"OUTRIGGER_MANAGER_ADDRESS=https://[fd00::1]:31090".to_owned()), "{env:?}");
+    assert!(text(&objects).contains("\"port\":31090"));
 }
 
 #[test]
@@ -219,6 +229,8 @@ fn values_change_what_they_say() {
     let manager = ("Deployment", "outrigger-manager", "/spec/template/spec");
     let agent = ["agent.enabled=true", "agent.tenantId=blue", "agent.managerAddress=https://m.example:9090"];
     let with_agent = agent.join(",");
+    let with_proxy = format!("{with_agent},agent.proxy.url=http://p.example:3128");
+    let with_secret = format!("{with_agent},agent.proxy.urlSecret=proxy");
     for (values, (kind, name, at), path, expected) in [
         ("image.tag=2.0.0", webhook, "/containers/0/image", json!("registry.example/outrigger:2.0.0")),
         (
@@ -261,6 +273,12 @@ fn values_change_what_they_say() {
             json!("LoadBalancer"),
         ),
         (
+            "manager.service.ipFamilyPolicy=PreferDualStack",
+            ("Service", "outrigger-manager", ""),
+            "/spec/ipFamilyPolicy",
+            json!("PreferDualStack"),
+        ),
+        (
             "networkPolicy.apiServerCIDRs={10.0.0.0/28}",
             ("NetworkPolicy", "outrigger-webhook", ""),
             "/spec/ingress/0/from",
@@ -290,6 +308,18 @@ fn values_change_what_they_say() {
             "/containers/0/env",
             json!([{"name": "OUTRIGGER_TENANT_ID", "value": "blue"},
                 {"name": "OUTRIGGER_MANAGER_ADDRESS", "value": "https://m.example:9090"}]),
+        ),
+        (
+            with_proxy.as_str(),
+            ("Deployment", "outrigger-agent", "/spec/template/spec"),
+            "/containers/0/env/2",
+            json!({"name": "HTTPS_PROXY", "value": "http://p.example:3128"}),
+        ),
+        (
+            with_secret.as_str(),
+            ("Deployment", "outrigger-agent", "/spec/template/spec"),
+            "/containers/0/env/2",
+            json!({"name": "HTTPS_PROXY", "valueFrom": {"secretKeyRef": {"name": "proxy", "key": "url"}}}),
         ),
     ] {
         let objects = chart(&["--set", values]).unwrap();
@@ -395,6 +425,9 @@ fn values_that_can_not_be_are_refused_with_their_path() {
         ("agent.enabled=true,agent.tenantId=blue", "/agent/managerAddress"),
         ("agent.enabled=true,agent.tenantId=Blue_,agent.managerAddress=https://m:1", "/agent/tenantId"),
         ("agent.enabled=true,agent.tenantId=blue,agent.managerAddress=http://m:1", "/agent/managerAddress"),
+        ("agent.proxy.url=http://user:secret@proxy.example:3128", "/agent/proxy/url"),
+        ("agent.proxy.url=https://proxy.example:3128", "/agent/proxy/url"),
+        ("manager.service.ipFamilyPolicy=Both", "/manager/service/ipFamilyPolicy"),
         ("webhook.caBundle=-----BEGIN CERTIFICATE-----", "/webhook/caBundle"),
         ("webhook.extraArgs={-v}", "/webhook/extraArgs/0"),
         ("certManager.enabled=true,selfSigned.enabled=true", "choose one"),

@@ -9,6 +9,7 @@ mod audit;
 mod claims;
 mod companions;
 mod companions_first;
+mod connections;
 mod console;
 mod control_plane;
 mod devices;

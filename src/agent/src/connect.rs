@@ -14,10 +14,12 @@ use http::uri::Authority;
 use hyper_util::rt::TokioIo;
 use outrigger_runtime::tls::ClientTls;
 use rustls_pki_types::ServerName;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
+
+use crate::proxy::{self, Proxy};
 
 /// Address of the manager: `https://HOST:PORT`, `http://HOST:PORT` or `unix:///PATH`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,13 +65,14 @@ impl Address {
         !matches!(self, Self::Https { .. })
     }
 
-    /// Reports whether plain text is allowed, because it doesn't leave the machine. The host must be a loopback address:
-    /// `127.example.com` is a DNS name.
+    /// Reports whether plain text is allowed, because it doesn't leave the machine.
     pub(crate) fn may_be_plain(&self) -> bool {
-        let authority = match self {
-            Self::Unix(_) => return true,
-            Self::Https { authority, .. } | Self::Http(authority) => authority,
-        };
+        matches!(self, Self::Unix(_)) || self.is_loopback()
+    }
+
+    /// Reports whether the host is a loopback address: `127.example.com` is a DNS name.
+    pub(crate) fn is_loopback(&self) -> bool {
+        let (Self::Https { authority, .. } | Self::Http(authority)) = self else { return false };
         let Ok(authority) = authority.parse::<Authority>() else { return false };
         let host = authority.host().trim_matches(['[', ']']);
         host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
@@ -88,12 +91,17 @@ impl Connector {
         Self(Arc::new(open))
     }
 
-    /// Creates a connector that calls [`connect`].
-    pub(crate) fn to(address: Address, tls: ClientTls, server_name: Option<String>) -> Self {
-        let target = Arc::new((address, tls, server_name));
+    /// Creates a connector that calls [`connect`], through a proxy if there is one.
+    pub(crate) fn to(
+        address: Address,
+        tls: ClientTls,
+        server_name: Option<String>,
+        proxy: Option<Proxy>,
+    ) -> Self {
+        let target = Arc::new((address, tls, server_name, proxy));
         Self::new(move || {
             let target = target.clone();
-            async move { connect(&target.0, &target.1, target.2.as_deref()).await }.boxed()
+            async move { through(&target.0, &target.1, target.2.as_deref(), target.3.as_ref()).await }.boxed()
         })
     }
 
@@ -123,6 +131,16 @@ pub async fn connect(
     tls: &ClientTls,
     server_name: Option<&str>,
 ) -> anyhow::Result<Channel> {
+    through(address, tls, server_name, None).await
+}
+
+/// As [`connect`], through a proxy if there is one.
+async fn through(
+    address: &Address,
+    tls: &ClientTls,
+    server_name: Option<&str>,
+    proxy: Option<&Proxy>,
+) -> anyhow::Result<Channel> {
     let endpoint = endpoint();
     match address {
         Address::Unix(path) => {
@@ -137,7 +155,7 @@ pub async fn connect(
             let authority = authority.clone();
             let connector = service_fn(move |_: Uri| {
                 let authority = authority.clone();
-                async move { tcp(&authority).await.map(TokioIo::new) }
+                async move { proxy::open(&authority, None).await.map(TokioIo::new) }
             });
             Ok(endpoint.connect_with_connector(connector).await?)
         }
@@ -149,10 +167,14 @@ pub async fn connect(
             let name = server_name.unwrap_or(host).to_owned();
             let name = ServerName::try_from(name.clone())
                 .with_context(|| format!("{name:?} is not a server name"))?;
-            let authority = authority.clone();
+            let (authority, proxy) = (authority.clone(), proxy.cloned());
             let connector = service_fn(move |_: Uri| {
                 let (authority, config, name) = (authority.clone(), config.clone(), name.clone());
-                async move { config.connect(name, tcp(&authority).await?).await.map(TokioIo::new) }
+                let proxy = proxy.clone();
+                async move {
+                    let stream = proxy::open(&authority, proxy.as_ref()).await?;
+                    anyhow::Ok(TokioIo::new(config.connect(name, stream).await?))
+                }
             });
             // tonic wraps the connector's error and omits it from its own message.
             endpoint
@@ -161,12 +183,6 @@ pub async fn connect(
                 .map_err(|e| anyhow::Error::from(e).context("connecting"))
         }
     }
-}
-
-async fn tcp(authority: &str) -> std::io::Result<TcpStream> {
-    let stream = TcpStream::connect(authority).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ mod namespaces;
 mod nodes;
 pub mod pod;
 mod pod_watches;
+mod proxy;
 mod queue;
 pub mod rules;
 mod sender;
@@ -47,6 +48,7 @@ use outrigger_runtime::watch::Watch;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
+use tracing::info;
 
 use crate::annotations::{Pattern, Selection};
 use crate::companions::{Board, Follower, Link, Writer};
@@ -57,6 +59,7 @@ use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::namespaces::{CONFIG_MAP, Scope};
 use crate::nodes::{HostListener, Hosts};
+use crate::proxy::Proxy;
 use crate::rules::{RuleStore, Syncer};
 use crate::sender::Sender;
 pub use crate::settings::AgentArgs;
@@ -77,7 +80,11 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     });
     let identity = args.client_cert_file.clone().zip(args.client_key_file.clone());
     let tls = ClientTls { ca: args.ca_file.clone().unwrap_or_default(), identity };
-    let connector = Connector::to(args.manager_address.clone(), tls, args.server_name.clone());
+    let proxy = Proxy::from_env(&args.manager_address)?;
+    if let Some(proxy) = &proxy {
+        info!(proxy = proxy.authority(), "connecting to the manager through a proxy");
+    }
+    let connector = Connector::to(args.manager_address.clone(), tls, args.server_name.clone(), proxy);
     let (gate, host) = (args.gate.clone(), args.host.clone());
     let ports = assemble(&mut process, args, client.clone(), connector)?;
     ports.serve(&mut process, &client, own.as_deref(), &gate, &host)?;

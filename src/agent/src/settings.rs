@@ -20,7 +20,8 @@ use crate::namespaces::Scope;
 /// Command-line options of the agent.
 #[derive(Debug, Clone, Args)]
 pub struct AgentArgs {
-    /// Address of the manager: https://HOST:PORT, or with --insecure http://HOST:PORT on loopback or unix:///PATH.
+    /// Address of the manager: https://HOST:PORT, or with --insecure http://HOST:PORT on loopback or unix:///PATH. An IPv6 address
+    /// has brackets. The connection goes through the HTTP proxy that HTTPS_PROXY names, unless NO_PROXY excludes the host.
     #[arg(long, env = "OUTRIGGER_MANAGER_ADDRESS", value_name = "ADDRESS")]
     pub manager_address: Address,
 

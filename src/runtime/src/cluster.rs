@@ -1,9 +1,12 @@
 //! The cluster that a process connects to.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use http::Uri;
+use hyper_util::client::proxy::matcher::Matcher;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
@@ -38,6 +41,13 @@ impl ClusterArgs {
     }
 
     async fn config(&self) -> anyhow::Result<Config> {
+        let mut config = self.named().await?;
+        let environment = ["HTTPS_PROXY", "https_proxy"].map(|name| std::env::var(name).unwrap_or_default());
+        config.proxy_url = proxy(config.proxy_url, &environment, &Matcher::from_env(), &config.cluster_url);
+        Ok(config)
+    }
+
+    async fn named(&self) -> anyhow::Result<Config> {
         let options = || KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         Ok(if let Some(file) = &self.kubeconfig {
             let kubeconfig = Kubeconfig::read_from(file)
@@ -53,6 +63,17 @@ impl ClusterArgs {
     }
 }
 
+/// The proxy for an API server, as kubectl decides: one that the kubeconfig names, or that of the environment unless `NO_PROXY`
+/// excludes the API server or it is on this machine. The library compares `NO_PROXY` with the name of the proxy instead.
+fn proxy(found: Option<Uri>, environment: &[String], matcher: &Matcher, server: &Uri) -> Option<Uri> {
+    let is_from_environment = found
+        .as_ref()
+        .is_some_and(|found| environment.iter().any(|url| url.parse().ok().as_ref() == Some(found)));
+    let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
+    let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    found.filter(|_| !is_from_environment || !is_here && matcher.intercept(server).is_some())
+}
+
 /// Whether a cluster is the one of the Pod's service account, if there is one.
 fn is_same(config: &Config, own: Option<&Config>) -> bool {
     own.is_some_and(|own| own.cluster_url == config.cluster_url)
@@ -61,6 +82,26 @@ fn is_same(config: &Config, own: Option<&Config>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_environment_s_proxy_has_exceptions_and_the_kubeconfig_s_has_none() {
+        let url = "http://proxy.example:3128";
+        let to = |found: &str, server: &str| {
+            let matcher =
+                Matcher::builder().https(url.to_owned()).no("10.0.0.0/8,excluded.example".to_owned()).build();
+            let found = Some(found.parse().unwrap());
+            proxy(found, &[url.to_owned()], &matcher, &server.parse().unwrap()).is_some()
+        };
+        assert!(to(url, "https://api.example:6443"));
+        for excluded in
+            ["10.1.2.3:443", "excluded.example", "a.excluded.example", "127.0.0.1:1", "[::1]:1", "localhost"]
+        {
+            assert!(!to(url, &format!("https://{excluded}")), "{excluded}");
+            assert!(to("http://own.example:1", &format!("https://{excluded}")), "{excluded}");
+        }
+        let matcher = Matcher::builder().build();
+        assert_eq!(proxy(None, &[], &matcher, &"https://api.example".parse().unwrap()), None);
+    }
 
     #[test]
     fn only_the_cluster_of_the_service_account_is_own() {

@@ -133,6 +133,9 @@ metadata:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
+  {{- with $service.ipFamilyPolicy }}
+  ipFamilyPolicy: {{ . }}
+  {{- end }}
   {{- if and $service.type (ne $service.type "ClusterIP") }}
   type: {{ $service.type }}
   {{- end }}

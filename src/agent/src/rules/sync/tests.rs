@@ -122,7 +122,7 @@ impl Fixture {
         let context = Context {
             client: api.client(),
             environment: Environment::system(),
-            connector: Connector::to(address, ClientTls::default(), None),
+            connector: Connector::to(address, ClientTls::default(), None, None),
             tenant: AsciiMetadataValue::from_static("blue"),
             events: Arc::new(Events::new(api.client(), "test", None)),
             metrics: Metrics::default(),
