@@ -39,7 +39,7 @@ impl Proxy {
 
     fn by(matcher: &Matcher, address: &Address) -> anyhow::Result<Option<Self>> {
         let Address::Https { authority, .. } = address else { return Ok(None) };
-        // Another machine's loopback isn't this one's.
+        // To a proxy on another machine, loopback is that machine.
         if address.is_loopback() {
             return Ok(None);
         }
@@ -116,7 +116,10 @@ mod tests {
         for no in ["manager.example", ".example", "*", "10.0.0.0/8, example"] {
             assert_eq!(authority("http://proxy.example:3128", no, manager), None, "{no}");
         }
-        assert_eq!(authority("http://proxy.example:3128", "10.0.0.0/8", "https://10.1.2.3:9090"), None);
+        for (no, address) in [("10.0.0.0/8", "https://10.1.2.3:9090"), ("fd00::/8", "https://[fd00::1]:9090")]
+        {
+            assert_eq!(authority("http://proxy.example:3128", no, address), None, "{no}");
+        }
         for own in
             ["https://localhost:9090", "https://127.0.0.1:9090", "https://[::1]:9090", "http://127.0.0.1:1"]
         {
