@@ -3,16 +3,17 @@
 //! All limits of rates are kept here. Level-based: however often a DPU changes, the next write of its Node holds the last state.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::{ResourceClaimTemplate, ResourceSlice};
 use kube::core::PartialObjectMeta;
+use outrigger_core::gate::Hold;
 use outrigger_core::keys;
 use outrigger_core::map::HashMap;
-use outrigger_proto::companion::HostStatus;
+use outrigger_core::reason::Cause;
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::environment::Clock;
-use outrigger_runtime::node::Node;
 use outrigger_runtime::ready::Warning;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -22,9 +23,12 @@ use tracing::warn;
 use super::plan::{Found, Seen, plan, template};
 use super::write::{Key, Outcome, Pace, Publishing, Write};
 use crate::bucket::{Bucket, Rate};
+use crate::companions::Board;
 use crate::namespaces::Scope;
-use crate::nodes::{HostListener, Knowledge, Told};
+use crate::nodes::{Knowledge, Told};
 use crate::queue::{self, Queue};
+
+mod hosts;
 
 /// Writes of all objects.
 const WRITES: Rate = Rate { burst: 200.0, minute: 3000.0 };
@@ -34,6 +38,10 @@ pub(crate) struct Devices {
     clock: Clock,
     state: Mutex<State>,
     publishing: watch::Sender<Publishing>,
+    /// It is known whether devices have binding conditions.
+    settled: watch::Sender<bool>,
+    /// Learns which Nodes have no devices any longer.
+    board: Option<Arc<Board>>,
     /// Set while namespaces have templates of somebody else.
     foreign: Warning,
     /// Wakes a writer.
@@ -57,6 +65,18 @@ struct State {
     /// Something could not be listed for long.
     unread: bool,
     unsupported: bool,
+    binding: Binding,
+}
+
+/// What binding conditions need.
+#[derive(Debug, Clone, Copy, Default)]
+struct Binding {
+    /// The cluster has them; `None` until it was asked.
+    supported: Option<bool>,
+    /// The claims that have them can be read.
+    claims: bool,
+    /// Those claims could not be listed for long.
+    unread: bool,
 }
 
 /// A Node, or what slices say of one.
@@ -76,7 +96,7 @@ struct Capacity(Option<usize>);
 struct Home {
     /// It exists, and isn't being deleted.
     alive: bool,
-    template: Option<Template>,
+    templates: BTreeMap<Hold, Template>,
     pace: Pace,
 }
 
@@ -113,14 +133,33 @@ impl Devices {
             listed: false,
             unread: false,
             unsupported: false,
+            binding: Binding::default(),
         };
-        let (publishing, changed) = (watch::Sender::new(Publishing::Working), Notify::new());
-        Self { clock, state: Mutex::new(state), publishing, foreign, changed }
+        let (publishing, settled) = (watch::Sender::new(Publishing::Working), watch::Sender::new(false));
+        Self {
+            clock,
+            state: Mutex::new(state),
+            publishing,
+            settled,
+            board: None,
+            foreign,
+            changed: Notify::new(),
+        }
+    }
+
+    /// Has the board learn which Nodes have no devices any longer.
+    pub(crate) fn telling(self, board: Arc<Board>) -> Self {
+        Self { board: Some(board), ..self }
     }
 
     /// Whether devices are published.
     pub(crate) fn publishing(&self) -> watch::Receiver<Publishing> {
         self.publishing.subscribe()
+    }
+
+    /// Whether it is known whether devices have binding conditions.
+    pub(crate) fn settled(&self) -> watch::Receiver<bool> {
+        self.settled.subscribe()
     }
 
     /// Changes the state, and wakes a writer.
@@ -136,6 +175,10 @@ impl Devices {
     fn tell(&self, state: &State) {
         let now = state.publishing();
         self.publishing.send_if_modified(|before| std::mem::replace(before, now) != now);
+        let Binding { supported, claims, unread } = state.binding;
+        let settled =
+            state.unsupported || supported == Some(false) || supported.is_some() && (claims || unread);
+        self.settled.send_if_modified(|before| std::mem::replace(before, settled) != settled);
     }
 
     /// Records a change of a slice of the driver.
@@ -171,16 +214,23 @@ impl Devices {
         });
     }
 
-    /// Records a change of a template of Outrigger's name.
+    /// Records a change of a template of one of Outrigger's names.
     pub(super) fn template(&self, change: Change<ResourceClaimTemplate>) {
         self.update(|state| {
-            let (namespace, _, template) = change.into_parts();
-            let template = template.map(|template| Template {
-                found: Found::of(&template),
-                uid: template.metadata.uid.unwrap_or_default(),
-                deleted: template.metadata.deletion_timestamp.is_some(),
-            });
-            state.homes.entry(namespace.clone()).or_default().template = template;
+            let (namespace, name, template) = change.into_parts();
+            let Some(hold) = Hold::of_template(&name) else { return };
+            let templates = &mut state.homes.entry(namespace.clone()).or_default().templates;
+            match template {
+                Some(template) => {
+                    let template = Template {
+                        found: Found::of(&template, hold),
+                        uid: template.metadata.uid.unwrap_or_default(),
+                        deleted: template.metadata.deletion_timestamp.is_some(),
+                    };
+                    templates.insert(hold, template);
+                }
+                None => _ = templates.remove(&hold),
+            }
             state.queue.push(Key::Namespace(namespace), false);
         });
         self.tell_foreign();
@@ -188,24 +238,21 @@ impl Devices {
 
     fn tell_foreign(&self) {
         let state = self.state.lock();
-        let is_foreign = |home: &Home| home.template.as_ref().is_some_and(|t| t.found == Found::Foreign);
-        let first = state.homes.iter().find(|(_, home)| is_foreign(home)).map(|(name, _)| name.clone());
+        let foreign = |home: &Home| {
+            home.templates.iter().find(|(_, t)| t.found == Found::Foreign).map(|(hold, _)| hold.template())
+        };
+        let first = state.homes.iter().find_map(|(name, home)| Some((name.clone(), foreign(home)?)));
         drop(state);
-        let text = first.as_ref().map(|namespace| {
-            let name = keys::COMPANIONS_CLAIM;
+        let text = first.as_ref().map(|(namespace, name)| {
             format!(
                 "the ResourceClaimTemplate {namespace}/{name} isn't Outrigger's, so Pods there don't wait for their companions before \
                  they start; delete it, and the agent creates its own"
             )
         });
         if self.foreign.set(text)
-            && let Some(namespace) = first
+            && let Some((namespace, name)) = first
         {
-            warn!(
-                namespace,
-                name = keys::COMPANIONS_CLAIM,
-                "a template of Outrigger's name isn't Outrigger's"
-            );
+            warn!(namespace, name, "a template of Outrigger's name isn't Outrigger's");
         }
     }
 
@@ -238,6 +285,23 @@ impl Devices {
         });
     }
 
+    /// Records whether the cluster has binding conditions.
+    pub(super) fn binding(&self, supported: bool) {
+        self.update(|state| {
+            if state.binding.supported.replace(supported) != Some(supported) {
+                state.push_all();
+            }
+        });
+    }
+
+    /// Records whether the claims with binding conditions are listed.
+    pub(crate) fn claims(&self, listed: bool) {
+        self.update(|state| {
+            (state.binding.claims, state.binding.unread) = (listed, !listed);
+            state.push_all();
+        });
+    }
+
     /// Waits for the next write.
     pub(super) async fn next(&self) -> (Key, Write) {
         queue::next(&self.changed, || self.take()).await
@@ -251,8 +315,12 @@ impl Devices {
             return Err(None);
         }
         while let Some(key) = state.queue.pop(now, |_| false) {
+            let withdrawn = state.withdrawn(&key, now);
             let step = state.examine(&key, now);
             self.tell(&state);
+            if let (Key::Node(node), Some(board), Some(cause)) = (&key, &self.board, withdrawn) {
+                board.withdrawn(node, cause);
+            }
             match step {
                 Step::Nothing => {}
                 Step::Later(at) => state.queue.push_later(key, at),
@@ -283,7 +351,9 @@ impl Devices {
                     &mut pool.pace
                 }),
                 Key::Namespace(name) => state.homes.get_mut(name).map(|home| {
-                    home.template.iter_mut().for_each(|template| template.deleted |= !deleted.is_empty());
+                    for (hold, template) in &mut home.templates {
+                        template.deleted |= deleted.iter().any(|name| name == hold.template());
+                    }
                     &mut home.pace
                 }),
             };
@@ -296,62 +366,24 @@ impl Devices {
     }
 }
 
-impl HostListener for Devices {
-    fn node(&self, change: &Change<Node>) {
-        let mut state = self.state.lock();
-        let (name, node) = match change {
-            Change::Gone { name, .. } => (name.clone(), None),
-            Change::Applied(node) => {
-                let pods = node.status.as_ref().and_then(|status| status.pods);
-                let pods = pods.map(|pods| usize::try_from(pods).unwrap_or(usize::MAX));
-                (node.metadata.name.clone().unwrap_or_default(), Some(Capacity(pods)))
-            }
-        };
-        if node.is_none() && !state.pools.contains_key(&name) {
-            return;
-        }
-        let pool = state.pools.entry(name.clone()).or_default();
-        if std::mem::replace(&mut pool.node, node) == node {
-            return;
-        }
-        state.queue.push(Key::Node(name), false);
-        drop(state);
-        self.changed.notify_one();
-    }
-
-    fn opened(&self) {
-        self.state.lock().told.opened(self.clock.now());
-    }
-
-    fn told(&self, host: &HostStatus) {
-        self.update(|state| {
-            if state.told.host(host) && state.pools.contains_key(&host.node_name) {
-                state.queue.push(Key::Node(host.node_name.clone()), false);
-            }
-        });
-    }
-
-    fn complete(&self) {
-        self.update(|state| {
-            state.told.complete(self.clock.now());
-            state.push_all();
-        });
-    }
-
-    fn down(&self) {
-        self.state.lock().told.down(self.clock.now());
-    }
-}
-
 impl State {
     fn publishing(&self) -> Publishing {
         if self.unsupported {
             Publishing::Unsupported
         } else if self.unread || !self.forbidden.is_empty() {
             Publishing::Forbidden
+        } else if self.binding.supported == Some(true) && self.binding.unread {
+            Publishing::BindingForbidden
+        } else if !self.binding() {
+            Publishing::NoBinding
         } else {
             Publishing::Working
         }
+    }
+
+    /// Whether devices have binding conditions: nobody would set those of claims that can't be read.
+    fn binding(&self) -> bool {
+        self.binding.supported == Some(true) && self.binding.claims
     }
 
     fn push_all(&mut self) {
@@ -390,6 +422,22 @@ impl State {
         Step::Write(write)
     }
 
+    /// Returns whether a Node has no devices any longer, and for what cause; `None` if that isn't known.
+    fn withdrawn(&self, key: &Key, now: Instant) -> Option<Option<Cause>> {
+        let Key::Node(name) = key else { return None };
+        let pool = self.pools.get(name)?;
+        if !pool.slices.is_empty() {
+            return Some(None);
+        }
+        match self.told.knowledge(name, now).0 {
+            _ if pool.node.is_none() => Some(Some(Cause::HostNotListed)),
+            Knowledge::Told(None) => Some(None),
+            Knowledge::Told(Some(cause)) => Some(Some(cause)),
+            Knowledge::Absent => Some(Some(Cause::HostNotListed)),
+            Knowledge::Unknown => None,
+        }
+    }
+
     /// Returns what has to be written for a Node, and when silence about it will mean something.
     fn slices_of(&mut self, name: &str, now: Instant) -> (Option<Write>, Option<Instant>) {
         let Some(pool) = self.pools.get(name) else { return (None, None) };
@@ -408,15 +456,17 @@ impl State {
             // The last truth stays.
             (Knowledge::Unknown, due) => (None, due),
         };
-        let ops = devices.map(|devices| plan(name, devices, &pool.slices)).unwrap_or_default();
+        let binding = self.binding();
+        let ops = devices.map(|devices| plan(name, devices, binding, &pool.slices)).unwrap_or_default();
         ((!ops.is_empty()).then_some(Write::Slices(ops)), due)
     }
 
-    /// Returns what has to be written for a namespace. The template of one whose Pods are no longer sent stays: Pods may claim it.
+    /// Returns what has to be written next for a namespace. Templates stay if its Pods are no longer sent, or if the cluster has no
+    /// binding conditions any longer: Pods may claim them.
     fn template_of(&mut self, name: &str) -> Option<Write> {
         let home = self.homes.get(name)?;
         if !home.alive {
-            if home.template.is_none() && !home.pace.busy {
+            if home.templates.is_empty() && !home.pace.busy {
                 self.homes.remove(name);
             }
             return None;
@@ -428,13 +478,14 @@ impl State {
         if !sent {
             return None;
         }
-        match &home.template {
-            None => Some(Write::CreateTemplate(Box::new(template(name)))),
+        let wanted = if self.binding() { &Hold::ALL[..] } else { &[Hold::Start] };
+        wanted.iter().find_map(|hold| match home.templates.get(hold) {
+            None => Some(Write::CreateTemplate(Box::new(template(name, *hold)))),
             Some(Template { found: Found::Outdated, uid, deleted: false }) => {
-                Some(Write::DeleteTemplate(uid.clone()))
+                Some(Write::DeleteTemplate(*hold, uid.clone()))
             }
             Some(_) => None,
-        }
+        })
     }
 }
 
