@@ -195,6 +195,30 @@ fn what_is_named_exists() {
     }
 }
 
+/// The one part that needs more of its node than restricted permits is alone in its namespace.
+#[test]
+fn only_the_plugin_on_hosts_is_in_a_privileged_namespace() {
+    for (lot, objects) in everything() {
+        let level =
+            |namespace: &Value| namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"].clone();
+        for namespace in of_kind(&objects, "Namespace") {
+            let of = namespace["metadata"]["name"].as_str().unwrap();
+            match of {
+                "outrigger-system" => assert_eq!(level(namespace), "restricted", "{lot}"),
+                "outrigger-hosts" => assert_eq!(level(namespace), "privileged", "{lot}"),
+                _ => assert_ne!(level(namespace), "privileged", "{lot}: {of}"),
+            }
+        }
+        for part in parts(&objects) {
+            let alone = part["metadata"]["namespace"] == "outrigger-hosts";
+            assert_eq!(alone, part["kind"] == "DaemonSet", "{lot}: {}", name(part));
+            let hosts = list(&part["spec"]["template"]["spec"]["volumes"])
+                .any(|volume| volume.get("hostPath").is_some());
+            assert_eq!(alone, hosts, "{lot}: {}", name(part));
+        }
+    }
+}
+
 #[test]
 fn prometheus_finds_every_part() {
     let monitoring = kustomize("deploy/monitoring").unwrap();

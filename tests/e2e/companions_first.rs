@@ -6,11 +6,13 @@
 use std::collections::BTreeSet;
 
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate, ResourceSlice};
 use kube::api::{Api, DeleteParams, ListParams};
+use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, ports};
+use outrigger_tests::plugin::can_run;
 use outrigger_tests::shipped::{kustomize, of_kind};
 use outrigger_tests::tenant::{Tenant, namespace, node_of, rule_for, takes_pods};
 use outrigger_tests::{InWords, create, dry_run, eventually, gate, holds, is_gone};
@@ -39,28 +41,14 @@ async fn start() -> Tenant {
     for (host, pods) in [("a", "300"), ("b", "260")] {
         can_run(&t, host, pods).await;
     }
-    gate::start_agent(&t, &[&t.source], &["--companions-first".to_owned()]);
+    let [hosts] = ports().unwrap();
+    let more = ["--companions-first".to_owned(), format!("--host-address=127.0.0.1:{hosts}")];
+    gate::start_agent(&t, &[&t.source], &more);
     t.own_rule("fw", before_start("web")).await.unwrap();
     t.own_rule("log", rule_for("app", "db")).await.unwrap();
     published(&t, &[("a", 300), ("b", 260)]).await;
     gets_claims(&t, &pod("w", "web", json!({})), &[keys::COMPANIONS_CLAIM]).await;
     t
-}
-
-/// Sets how many Pods a host can run, once kwok has said what it can.
-async fn can_run(t: &Tenant, host: &str, pods: &str) {
-    let nodes: Api<Node> = Api::all(t.cluster.clone());
-    let (name, patch) =
-        (t.node(host), json!({"status": {"allocatable": {"pods": pods}, "capacity": {"pods": pods}}}));
-    eventually("the Node can run so many Pods", || async {
-        let object = format!("node/{name}");
-        t.outrigger.plane.tenant.patch(&object, &["--subresource=status"], &patch).in_words()?;
-        let status = nodes.get(&name).await.in_words()?.status.unwrap_or_default();
-        let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
-        let found = status.allocatable.and_then(|all| all.get("pods").cloned());
-        holds(ready && found.as_ref().is_some_and(|found| found.0 == pods), format!("{ready} {found:?}"))
-    })
-    .await;
 }
 
 fn before_start(app: &str) -> Value {
@@ -249,6 +237,42 @@ async fn a_host_has_devices_only_while_its_dpu_takes_companions() {
 }
 
 #[tokio::test]
+async fn the_end_of_the_device_class_is_the_end_of_what_is_published_and_the_rule_says_so_until_it_is_back() {
+    let (t, _alone) = stage().await;
+    let cluster = &t.outrigger.plane.tenant;
+    t.own_condition("fw", "Accepted", Status::True, "Valid").await;
+    let foreign = foreign_slice(&t);
+    cluster.apply(std::slice::from_ref(&foreign)).unwrap();
+    cluster.kubectl(&["delete", "deviceclass", keys::COMPANIONS_DRIVER]).unwrap();
+    let (_, said) = t.own_condition("fw", "Accepted", Status::True, "OrderingNotEnforced").await;
+    assert!(said.contains("doesn't have the DeviceClass companions.outrigger.dev"), "{said}");
+    // The garbage collector deletes slices and templates; another tenant's slice has another owner.
+    published(&t, &[("other", 1)]).await;
+    let templates: Api<ResourceClaimTemplate> = Api::namespaced(t.cluster.clone(), &t.source);
+    is_gone(&templates, keys::COMPANIONS_CLAIM).await;
+    // Its Pods get the claim nevertheless: they don't start too early.
+    assert_eq!(claims(&t, &pod("w", "web", json!({}))).await.unwrap(), [keys::COMPANIONS_CLAIM]);
+    let devices = kustomize("deploy/base/companions-first").unwrap();
+    cluster.apply(&of_kind(&devices, "DeviceClass").cloned().collect::<Vec<_>>()).unwrap();
+    t.own_condition("fw", "Accepted", Status::True, "Valid").await;
+    published(&t, &[("a", 300), ("b", 260), ("other", 1)]).await;
+    eventually("the template is there again", || async { templates.get(keys::COMPANIONS_CLAIM).await }).await;
+    cluster.kubectl(&["delete", "resourceslice", foreign["metadata"]["name"].as_str().unwrap()]).unwrap();
+}
+
+/// A slice as the agent of another tenant in this cluster publishes it. This tenant has no such host, so its agent would delete a slice of
+/// its own.
+fn foreign_slice(t: &Tenant) -> Value {
+    let node = t.node("other");
+    json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+        "metadata": {"name": format!("{node}-companions-0"), "labels": {keys::TENANT: "another"}},
+        "spec": {"driver": keys::COMPANIONS_DRIVER, "devices": [{"name": "pod-0"}],
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [
+                {"key": "metadata.name", "operator": "In", "values": [node]}]}]}}})
+}
+
+#[tokio::test]
 async fn without_the_setting_nothing_is_held_and_the_rule_and_a_strict_namespace_say_so() {
     let t = Tenant::without_agent(Outrigger::shared().await, "cf-off", &[("a", 1)]).await;
     gate::start_agent(&t, &[&t.source], &[]);
@@ -261,6 +285,16 @@ async fn without_the_setting_nothing_is_held_and_the_rule_and_a_strict_namespace
         holds(text.contains("enable the agent's setting companionsFirst"), text)
     })
     .await;
+    let (_, said) = t.own_condition("fw", "Accepted", Status::True, "OrderingNotEnforced").await;
+    assert!(
+        said.contains("spec.ordering: is BeforeStart, but this cluster's agent adds no claims"),
+        "{said}"
+    );
+    // Less is enforced, so a rule that asks for less has nothing to say.
+    let mut less = before_start("log");
+    less["ordering"] = json!("BeforeReady");
+    t.own_rule("less", less).await.unwrap();
+    t.own_condition("less", "Accepted", Status::True, "Valid").await;
     let web = pod("w", "web", json!({}));
     let created = dry_run(&t.work(), &web).await.unwrap().spec.unwrap();
     assert!(created.readiness_gates.is_some() && created.resource_claims.is_none());

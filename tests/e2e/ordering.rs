@@ -5,6 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, ListParams};
+use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, ports};
 use outrigger_tests::tenant::{Tenant, is_ready, namespace, rule_for, rule_with, takes_pods};
@@ -157,6 +158,19 @@ async fn a_rule_that_gets_an_ordering_replaces_no_companion_and_says_that_nothin
         holds(about.as_deref() == Some("fw"), format!("{about:?}"))
     })
     .await;
+    // So does the condition, as long as that is so.
+    let (_, said) = t.own_condition("fw", "Accepted", Status::True, "OrderingNotEnforced").await;
+    assert!(
+        said.contains("spec.ordering: is BeforeReady") && said.ends_with("enable the agent's gate"),
+        "{said}"
+    );
+    t.outrigger.plane.command(&format!("stop agent-{}", t.id)).unwrap();
+    gate::start_agent(&t, &[&t.source], &[]);
+    let (_, said) = t.own_condition("fw", "Accepted", Status::True, "Valid").await;
+    assert_eq!(said, "the rule is served");
+    t.outrigger.plane.command(&format!("stop agent-{}", t.id)).unwrap();
+    t.start_agent(&[]);
+    t.own_condition("fw", "Accepted", Status::True, "OrderingNotEnforced").await;
 }
 
 #[tokio::test]

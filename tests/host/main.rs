@@ -4,6 +4,8 @@
 // Helpers of tests fail by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod many;
+
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -211,7 +213,7 @@ async fn a_host_learns_of_its_own_pods_only_and_nobody_else_of_any() {
         "token",
         keys::HOST_PLUGIN,
         "-n",
-        "outrigger-system",
+        keys::HOST_NAMESPACE,
         &format!("--audience={audience}"),
     ]);
     let unbound = unbound.unwrap();

@@ -35,7 +35,7 @@ type request struct {
 	// Number of the request, which its answer repeats.
 	ID int `json:"id"`
 	// registered: is the plugin of Driver registered? prepare: prepare the claims of a Pod. unprepare: the opposite. cancel: end the
-	// request with the number Of, as a kubelet does for a Pod that is deleted meanwhile.
+	// request with the number Of, as a kubelet does for a Pod that is deleted meanwhile. run: start every Pod of the Node from now on.
 	Do        string `json:"do"`
 	Driver    string `json:"driver"`
 	Namespace string `json:"namespace"`
@@ -81,6 +81,8 @@ func start(ctx context.Context, kubeconfig, node, registry, state string) (*kube
 	if err != nil {
 		return nil, err
 	}
+	// A kubelet's defaults.
+	settings.QPS, settings.Burst = 50, 100
 	client, err := kubernetes.NewForConfig(settings)
 	if err != nil {
 		return nil, err
@@ -123,22 +125,31 @@ func (k *kubelet) serve(ctx context.Context) {
 			fmt.Fprintln(os.Stderr, "a line is no request:", err)
 			os.Exit(1)
 		}
+		if asked.Do == "run" {
+			// It goes on after the answer.
+			respond(&output, asked.ID, k.run(ctx))
+			continue
+		}
 		within, cancel := context.WithCancel(ctx)
 		k.mutex.Lock()
 		k.cancels[asked.ID] = cancel
 		k.mutex.Unlock()
 		go func() {
 			defer cancel()
-			text := ""
-			if err := k.answer(within, asked); err != nil {
-				text = err.Error()
-			}
-			line, _ := json.Marshal(answer{ID: asked.ID, Error: text})
-			output.Lock()
-			defer output.Unlock()
-			fmt.Println(string(line))
+			respond(&output, asked.ID, k.answer(within, asked))
 		}()
 	}
+}
+
+func respond(output *sync.Mutex, id int, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	line, _ := json.Marshal(answer{ID: id, Error: text})
+	output.Lock()
+	defer output.Unlock()
+	fmt.Println(string(line))
 }
 
 func (k *kubelet) answer(ctx context.Context, asked request) error {

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use kube::api::Api;
 use outrigger_core::keys;
@@ -19,10 +19,10 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::oneshot;
 
 use crate::control_plane::tool;
-use crate::outrigger::{Outrigger, SYSTEM, ports};
+use crate::outrigger::{Outrigger, ports};
 use crate::shipped::{kustomize, of_kind, with};
 use crate::tenant::Tenant;
-use crate::{InWords, create, eventually, holds, until};
+use crate::{InWords, create, eventually, gate, holds, until};
 
 /// What is shipped for it.
 const SHIPPED: &str = "deploy/base/host";
@@ -75,12 +75,41 @@ pub async fn start_agent(t: &Tenant, hosts: &[&str], more: &[String]) -> u16 {
     port
 }
 
+/// Applies what is shipped for Pods that wait on the Nodes of hosts, and starts the tenant's agent as shipped: its webhook adds the claim,
+/// and it publishes devices of all Nodes of the cluster. Returns the port of its endpoint for hosts.
+pub fn start_publishing_agent(t: &Tenant) -> u16 {
+    let mut objects = kustomize(SHIPPED).unwrap();
+    objects.retain(|object| object["kind"] != "DaemonSet" && object["kind"] != "Service");
+    objects.extend(kustomize("deploy/base/companions-first").unwrap());
+    t.outrigger.plane.tenant.apply(&objects).unwrap();
+    let [port] = ports().unwrap();
+    let more = ["--companions-first".to_owned(), format!("--host-address=127.0.0.1:{port}")];
+    gate::start_agent(t, &[&t.source], &more);
+    port
+}
+
+/// Sets how many Pods a host can run, once kwok has said what it can.
+pub async fn can_run(t: &Tenant, host: &str, pods: &str) {
+    let nodes: Api<Node> = Api::all(t.cluster.clone());
+    let (name, patch) =
+        (t.node(host), json!({"status": {"allocatable": {"pods": pods}, "capacity": {"pods": pods}}}));
+    eventually("the Node can run so many Pods", || async {
+        let object = format!("node/{name}");
+        t.outrigger.plane.tenant.patch(&object, &["--subresource=status"], &patch).in_words()?;
+        let status = nodes.get(&name).await.in_words()?.status.unwrap_or_default();
+        let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+        let found = status.allocatable.and_then(|all| all.get("pods").cloned());
+        holds(ready && found.as_ref().is_some_and(|found| found.0 == pods), format!("{ready} {found:?}"))
+    })
+    .await;
+}
+
 /// A token of a service account for this audience, of a Pod on a host of the tenant, as kubelets project them into Pods.
 pub async fn token(t: &Tenant, account: &str, audience: &str, host: &str) -> String {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let name = format!("{account}-{}-{host}-{}", t.id, COUNT.fetch_add(1, Ordering::Relaxed));
-    let pods: Api<Pod> = Api::namespaced(t.cluster.clone(), SYSTEM);
-    // It only has to be there: the plugin itself is a process of the test. The namespace takes restricted Pods only.
+    let pods: Api<Pod> = Api::namespaced(t.cluster.clone(), keys::HOST_NAMESPACE);
+    // It only has to be there: the plugin itself is a process of the test.
     let restricted = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
     let pod = json!({"metadata": {"name": name}, "spec": {"nodeName": t.node(host), "serviceAccountName": account,
         "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
@@ -89,11 +118,10 @@ pub async fn token(t: &Tenant, account: &str, audience: &str, host: &str) -> Str
     let uid = pod.uid().unwrap();
     let audience = format!("--audience={audience}");
     let of = ["--bound-object-kind=Pod", "--bound-object-name", &name, "--bound-object-uid", &uid];
-    let token = t
-        .outrigger
-        .plane
-        .tenant
-        .kubectl(&[&["create", "token", account, "-n", SYSTEM, &audience][..], &of].concat());
+    let token =
+        t.outrigger.plane.tenant.kubectl(
+            &[&["create", "token", account, "-n", keys::HOST_NAMESPACE, &audience][..], &of].concat(),
+        );
     token.unwrap().trim().to_owned()
 }
 
@@ -232,6 +260,12 @@ impl Kubelet {
     /// Whether the plugin is registered.
     pub async fn registered(&self) -> Result<(), String> {
         Self::done(self.ask(json!({"do": "registered", "driver": keys::COMPANIONS_DRIVER})).await.1).await
+    }
+
+    /// Starts from now on every Pod that is bound to the Node, and writes the condition `example.com/started` at it: see
+    /// `tests/kubelet/run.go`.
+    pub async fn run(&self) -> Result<(), String> {
+        Self::done(self.ask(json!({"do": "run"})).await.1).await
     }
 
     /// Starts to prepare the claims of a Pod: number and answer. When it has succeeded, a kubelet starts the Pod's containers.

@@ -36,7 +36,7 @@ use crate::context::Context;
 use crate::first::Publishing;
 use crate::namespaces::Scope;
 use crate::pod_watches::changed;
-use crate::rules::RuleStore;
+use crate::rules::{ORDERING_NOT_ENFORCED, RuleStore};
 
 /// Maximum number of connections. API servers keep a few each.
 const CONNECTIONS: usize = 128;
@@ -112,13 +112,13 @@ impl Gate {
 
 impl GateArgs {
     /// The certificate of the agent's ports. `own`: the one that it has as a client of the manager. `hosts`: the plugin on hosts has to
-    /// trust it too.
+    /// trust it too, and finds its CA in this namespace.
     pub(crate) fn certificate(
         &self,
         process: &mut Process,
         client: &kube::Client,
         own: Option<&Expiry>,
-        hosts: bool,
+        hosts: Option<&str>,
     ) -> anyhow::Result<Arc<ServerTls>> {
         let Some(tls) = self.tls.load()? else {
             bail!(
@@ -128,8 +128,21 @@ impl GateArgs {
         };
         tls.register_with(own, &mut process.registry, &process.readiness);
         process.spawn("certificate files", tls.clone().follow());
-        let component = if hosts { SELF_SIGNED_FOR_HOSTS } else { SELF_SIGNED };
-        self_signed::start(process, client, &self.tls.self_signed, component, tls.clone());
+        let args = &self.tls.self_signed;
+        match hosts {
+            None => self_signed::start(process, client, args, SELF_SIGNED, tls.clone()),
+            Some(namespace) => {
+                let component = SELF_SIGNED_FOR_HOSTS;
+                self_signed::start_with_config_maps_in(
+                    namespace,
+                    process,
+                    client,
+                    args,
+                    component,
+                    tls.clone(),
+                );
+            }
+        }
         Ok(tls)
     }
 }
@@ -143,10 +156,28 @@ pub(crate) struct Follower {
     pub(crate) caches: Arc<Caches>,
     /// Learns of the rules too.
     pub(crate) board: Arc<Board>,
+    pub(crate) enforcement: Enforcement,
+}
+
+/// Says at any time what of an ordering the agent enforces.
+#[derive(Debug, Clone)]
+pub(crate) struct Enforcement {
     /// Whether the gate is served.
     pub(crate) served: bool,
     /// Whether Pods can claim devices.
     pub(crate) devices: watch::Receiver<Publishing>,
+}
+
+impl Enforcement {
+    /// What is enforced now; [`Self::changed`] waits for the next change.
+    pub(crate) fn now(&mut self) -> Enforces {
+        Enforces { gates: self.served, devices: *self.devices.borrow_and_update() }
+    }
+
+    /// Waits for a change.
+    pub(crate) async fn changed(&mut self) {
+        changed(&mut self.devices).await;
+    }
 }
 
 /// What of an ordering the agent enforces.
@@ -165,6 +196,7 @@ impl Enforces {
             Publishing::Off => Claims::Missing("this cluster's agent adds no claims"),
             Publishing::Unsupported => Claims::Missing("this cluster doesn't have resource.k8s.io/v1"),
             Publishing::Forbidden
+            | Publishing::NoClass
             | Publishing::NoBinding
             | Publishing::BindingForbidden
             | Publishing::Working => Claims::Added,
@@ -176,12 +208,19 @@ impl Enforces {
     fn binds(self, before: bool) -> bool {
         match self.devices {
             Publishing::Working => true,
-            Publishing::Forbidden => before,
+            Publishing::Forbidden | Publishing::NoClass => before,
             Publishing::Off
             | Publishing::Unsupported
             | Publishing::NoBinding
             | Publishing::BindingForbidden => false,
         }
+    }
+
+    /// Returns in words that and why a rule's ordering isn't enforced, with the field and the remedy; `None` if it is.
+    pub(crate) fn complains(self, rule: &WorkloadRule) -> Option<String> {
+        let ordering = rule.spec.ordering.parse::<Ordering>().unwrap_or_default();
+        let why = self.lacks(ordering)?;
+        Some(format!("spec.ordering: is {}, but {why}", ordering.as_str()))
     }
 
     /// Returns why Pods don't wait for their companions as an ordering says, with the remedy; `None` if they do.
@@ -205,10 +244,14 @@ impl Enforces {
                 "this cluster's agent may not publish devices, so Pods that claim them aren't scheduled; grant it the role \
                  outrigger-agent-companions-first",
             ),
+            Publishing::NoClass => Some(
+                "this cluster doesn't have the DeviceClass companions.outrigger.dev, so Pods that claim its devices aren't scheduled; \
+                 create it as deploy/base/companions-first has it",
+            ),
             Publishing::NoBinding if ordering.binds() => Some(
                 "this cluster's devices have no binding conditions, so Pods are bound before their companions, and only start after \
                  them; upgrade it to Kubernetes 1.36, or enable the feature gate DRADeviceBindingConditions of its API server and \
-                 scheduler",
+                 scheduler, and create the DeviceClass binding.companions.outrigger.dev as deploy/base/companions-first has it",
             ),
             Publishing::BindingForbidden if ordering.binds() => Some(
                 "this cluster's agent may not read ResourceClaims, so Pods are bound before their companions, and only start after \
@@ -221,14 +264,17 @@ impl Enforces {
 
 impl Follower {
     /// Runs forever. Without a store there are no rules; a store has been listed.
-    pub(crate) async fn run(self, store: Option<Arc<RuleStore>>, mut scope: watch::Receiver<Option<Scope>>) {
+    pub(crate) async fn run(
+        mut self,
+        store: Option<Arc<RuleStore>>,
+        mut scope: watch::Receiver<Option<Scope>>,
+    ) {
         let mut changes = store.as_ref().map_or_else(|| watch::channel(()).1, |store| store.changes());
         let _ = tokio::time::timeout(PATIENCE, scope.wait_for(Option::is_some)).await;
-        let mut devices = self.devices.clone();
         let mut ordered = Ordered::new();
         let (mut enforced_before, mut binding) = (None, false);
         loop {
-            let enforces = Enforces { gates: self.served, devices: *devices.borrow_and_update() };
+            let enforces = self.enforcement.now();
             let namespaces_unknown = scope.borrow_and_update().is_none();
             let namespaces = namespaces(scope.borrow().as_ref());
             let all = store.as_ref().map(|store| store.all()).unwrap_or_default();
@@ -247,7 +293,7 @@ impl Follower {
                 claims,
                 binding,
             }));
-            self.context.metrics.ordered_rules(self.served, ordered.len());
+            self.context.metrics.ordered_rules(enforces.gates, ordered.len());
             self.context.metrics.held_rules(held.len(), lacking.len());
             if enforced_before.replace(enforces) == Some(enforces) {
                 self.report(enforces, &added).await;
@@ -258,7 +304,7 @@ impl Follower {
             tokio::select! {
                 () = changed(&mut changes) => {}
                 () = changed(&mut scope) => {}
-                () = changed(&mut devices) => {}
+                () = self.enforcement.changed() => {}
             }
         }
     }
@@ -266,12 +312,10 @@ impl Follower {
     /// Says of rules whose workloads don't wait for their companions why that is so.
     async fn report(&self, enforces: Enforces, rules: &[Arc<WorkloadRule>]) {
         for rule in rules {
-            let ordering = rule.spec.ordering.parse().unwrap_or_default();
-            let Some(why) = enforces.lacks(ordering) else { continue };
-            warn!(rule = %rule.name_any(), ordering = ordering.as_str(), why, "an ordering is not enforced");
-            let text = format!("spec.ordering: is {}, but {why}", ordering.as_str());
+            let Some(text) = enforces.complains(rule) else { continue };
+            warn!(rule = %rule.name_any(), reason = text, "an ordering is not enforced");
             let about = rule.object_ref(&());
-            self.context.events.publish(true, "OrderingNotEnforced", "ReadOrdering", &text, &about).await;
+            self.context.events.publish(true, ORDERING_NOT_ENFORCED, "ReadOrdering", &text, &about).await;
         }
     }
 }
@@ -349,7 +393,7 @@ mod tests {
 
     #[test]
     fn an_ordering_that_is_not_enforced_says_what_to_enable() {
-        use Publishing::{BindingForbidden, Forbidden, NoBinding, Off, Unsupported, Working};
+        use Publishing::{BindingForbidden, Forbidden, NoBinding, NoClass, Off, Unsupported, Working};
         for (gates, devices, ordering, remedy) in [
             (false, Off, Ordering::Parallel, None),
             (false, Off, Ordering::BeforeReady, Some("enable the agent's gate")),
@@ -358,10 +402,17 @@ mod tests {
             (true, Off, Ordering::BeforeStart, Some("enable the agent's setting companionsFirst")),
             (true, Unsupported, Ordering::BeforeStart, Some("upgrade it to Kubernetes 1.34 or later")),
             (true, Forbidden, Ordering::BeforeStart, Some("the role outrigger-agent-companions-first")),
+            (true, NoClass, Ordering::BeforeStart, Some("as deploy/base/companions-first has it")),
+            (true, NoClass, Ordering::BeforeReady, None),
             (true, Working, Ordering::BeforeStart, None),
             (true, Working, Ordering::BeforeBinding, None),
             (true, NoBinding, Ordering::BeforeStart, None),
-            (true, NoBinding, Ordering::BeforeBinding, Some("of its API server and scheduler")),
+            (
+                true,
+                NoBinding,
+                Ordering::BeforeBinding,
+                Some("binding.companions.outrigger.dev as deploy/base/companions-first has it"),
+            ),
             (
                 true,
                 BindingForbidden,

@@ -54,7 +54,7 @@ use crate::companions::{Board, Follower, Link, Writer};
 use crate::connect::Connector;
 use crate::context::Context;
 use crate::first::{Devices, Publishing};
-use crate::gate::Gate;
+use crate::gate::{Enforcement, Gate};
 use crate::metrics::Metrics;
 use crate::namespaces::{CONFIG_MAP, Scope};
 use crate::nodes::{HostListener, Hosts};
@@ -108,7 +108,8 @@ impl Ports {
             }
             return Ok(());
         }
-        let tls = gate.certificate(process, client, own, host.host_address.is_some())?;
+        let plugin = host.host_address.is_some().then_some(host.host_namespace.as_str());
+        let tls = gate.certificate(process, client, own, plugin)?;
         if let Some(address) = &gate.gate_address {
             self.gate.serve(process, address, tls.clone())?;
         }
@@ -163,7 +164,9 @@ pub fn assemble(
     let (gate, caches) = Gate::new(process, &context);
     let hosts = host::Hosts::new(process, &context, board.clone(), &args.host.host_namespace);
     let served = args.gate.gate_address.is_some();
-    let follower = gate::Follower { context: context.clone(), caches, board, served, devices };
+    let enforcement = Enforcement { served, devices };
+    let follower =
+        gate::Follower { context: context.clone(), caches, board, enforcement: enforcement.clone() };
     follow_gates(process, follower, rules.as_ref(), scope.clone(), settled);
     process.spawn("pods", pod_watches::pods(context.clone(), store.clone(), scope, selection, listed));
     if let Some(WatchedRules { store: rules, listed }) = rules {
@@ -173,6 +176,7 @@ pub fn assemble(
             namespace: args.rules_namespace,
             store: rules,
             workloads: store.clone(),
+            enforcement,
             interval: args.periodic_check_interval,
             concurrency: args.max_concurrent_reconciles,
         };

@@ -75,9 +75,10 @@ pub struct AgentArgs {
     pub node_taints: bool,
 
     /// Enforce the orderings BeforeStart and BeforeBinding: publish a device for each Pod that a host with a DPU can run, and have Pods
-    /// claim one that don't start before their companions. BeforeBinding needs Kubernetes 1.36 too. Needs resource.k8s.io/v1 (Kubernetes 1.34 or later), and `outrigger host` on every
-    /// host: without it these Pods don't start. The role and policy outrigger-agent-companions-first permit it.
-    #[arg(long, env = "OUTRIGGER_COMPANIONS_FIRST", requires = "gate_address")]
+    /// claim one that don't start before their companions. Needs resource.k8s.io/v1 (Kubernetes 1.34 or later), for BeforeBinding
+    /// binding conditions of devices (1.36), and `outrigger host` on every host: without it these Pods don't start. The role and policy
+    /// outrigger-agent-companions-first permit it. It needs --gate-address and --host-address.
+    #[arg(long, env = "OUTRIGGER_COMPANIONS_FIRST", requires_all = ["gate_address", "host_address"])]
     pub companions_first: bool,
 
     /// PEM file with the CA certificates that verify the manager's certificate.

@@ -43,6 +43,9 @@ pub const NOT_READY: [&str; 4] = [NODE_NOT_READY, UNSCHEDULABLE, NETWORK_UNAVAIL
 /// Namespace of webhook and manager themselves.
 pub const SYSTEM_NAMESPACE: &str = "outrigger-system";
 
+/// Namespace of the plugin on a tenant's hosts, which needs more of its host than other parts.
+pub const HOST_NAMESPACE: &str = "outrigger-hosts";
+
 /// Namespaces of the cluster's own components and of Outrigger's: admission never holds up their Pods, whatever labels the
 /// namespaces have, and no tenant may have one.
 pub const SYSTEM_NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", SYSTEM_NAMESPACE];

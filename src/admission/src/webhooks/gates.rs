@@ -4,7 +4,7 @@
 
 use outrigger_core::keys;
 
-use super::{DEFAULTS, Endpoint, NOT_SYSTEMS, PLAIN, Requirement, Webhook};
+use super::{DEFAULTS, Endpoint, PLAIN, Requirement, Webhook};
 use crate::gates;
 
 /// For Pods that a rule with an ordering matches.
@@ -44,6 +44,12 @@ pub(super) static ALL_REQUIRED: Endpoint = Endpoint {
     handler: gates::hold_all,
     ..PLAIN
 };
+
+/// Without the plugin's own namespace nothing would ever start where a rule matches the plugin.
+const NOT_SYSTEMS: Requirement = Requirement::NameNotIn(&{
+    let [system, public, node_lease, own] = keys::SYSTEM_NAMESPACES;
+    [system, public, node_lease, own, keys::HOST_NAMESPACE]
+});
 
 const ALL_PODS: Requirement = Requirement::Is(keys::COMPANIONS_GATE_NAMESPACE, "true");
 const MATCHING_PODS: Requirement = Requirement::IsNot(keys::COMPANIONS_GATE_NAMESPACE, "true");

@@ -11,7 +11,6 @@ use kube::core::PartialObjectMeta;
 use outrigger_core::gate::Hold;
 use outrigger_core::keys;
 use outrigger_core::map::HashMap;
-use outrigger_core::reason::Cause;
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::ready::Warning;
@@ -20,6 +19,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tracing::warn;
 
+use self::binding::Binding;
 use super::plan::{Found, Seen, plan, template};
 use super::write::{Key, Outcome, Pace, Publishing, Write};
 use crate::bucket::{Bucket, Rate};
@@ -28,6 +28,7 @@ use crate::namespaces::Scope;
 use crate::nodes::{Knowledge, Told};
 use crate::queue::{self, Queue};
 
+mod binding;
 mod hosts;
 
 /// Writes of all objects.
@@ -66,17 +67,19 @@ struct State {
     unread: bool,
     unsupported: bool,
     binding: Binding,
+    class: Class,
 }
 
-/// What binding conditions need.
-#[derive(Debug, Clone, Copy, Default)]
-struct Binding {
-    /// The cluster has them; `None` until it was asked.
-    supported: Option<bool>,
-    /// The claims that have them can be read.
-    claims: bool,
-    /// Those claims could not be listed for long.
-    unread: bool,
+/// The DeviceClass of the devices. What is published belongs to it, so its end is the end of everything that was published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Class {
+    /// Nobody has asked yet.
+    Unknown,
+    /// The agent may not ask.
+    Forbidden,
+    Missing,
+    /// It has this uid.
+    Exists(String),
 }
 
 /// A Node, or what slices say of one.
@@ -134,6 +137,7 @@ impl Devices {
             unread: false,
             unsupported: false,
             binding: Binding::default(),
+            class: Class::Unknown,
         };
         let (publishing, settled) = (watch::Sender::new(Publishing::Working), watch::Sender::new(false));
         Self {
@@ -147,19 +151,9 @@ impl Devices {
         }
     }
 
-    /// Has the board learn which Nodes have no devices any longer.
-    pub(crate) fn telling(self, board: Arc<Board>) -> Self {
-        Self { board: Some(board), ..self }
-    }
-
     /// Whether devices are published.
     pub(crate) fn publishing(&self) -> watch::Receiver<Publishing> {
         self.publishing.subscribe()
-    }
-
-    /// Whether it is known whether devices have binding conditions.
-    pub(crate) fn settled(&self) -> watch::Receiver<bool> {
-        self.settled.subscribe()
     }
 
     /// Changes the state, and wakes a writer.
@@ -285,21 +279,17 @@ impl Devices {
         });
     }
 
-    /// Records whether the cluster has binding conditions.
-    pub(super) fn binding(&self, supported: bool) {
-        self.update(|state| {
-            if state.binding.supported.replace(supported) != Some(supported) {
-                state.push_all();
-            }
-        });
+    /// Records what is known of the DeviceClass. Nothing is published without it.
+    pub(super) fn classed(&self, class: Class) {
+        self.update(|state| state.class = class);
     }
 
-    /// Records whether the claims with binding conditions are listed.
-    pub(crate) fn claims(&self, listed: bool) {
-        self.update(|state| {
-            (state.binding.claims, state.binding.unread) = (listed, !listed);
-            state.push_all();
-        });
+    /// The uid of the DeviceClass, as it was known last.
+    pub(super) fn class(&self) -> Option<String> {
+        match &self.state.lock().class {
+            Class::Exists(uid) => Some(uid.clone()),
+            Class::Unknown | Class::Forbidden | Class::Missing => None,
+        }
     }
 
     /// Waits for the next write.
@@ -311,7 +301,7 @@ impl Devices {
     fn take(&self) -> Result<(Key, Write), Option<Instant>> {
         let now = self.clock.now();
         let mut state = self.state.lock();
-        if !state.listed || state.unsupported {
+        if !state.listed || state.unsupported || !matches!(state.class, Class::Exists(_)) {
             return Err(None);
         }
         while let Some(key) = state.queue.pop(now, |_| false) {
@@ -370,8 +360,10 @@ impl State {
     fn publishing(&self) -> Publishing {
         if self.unsupported {
             Publishing::Unsupported
-        } else if self.unread || !self.forbidden.is_empty() {
+        } else if self.unread || !self.forbidden.is_empty() || self.class == Class::Forbidden {
             Publishing::Forbidden
+        } else if self.class == Class::Missing {
+            Publishing::NoClass
         } else if self.binding.supported == Some(true) && self.binding.unread {
             Publishing::BindingForbidden
         } else if !self.binding() {
@@ -379,11 +371,6 @@ impl State {
         } else {
             Publishing::Working
         }
-    }
-
-    /// Whether devices have binding conditions: nobody would set those of claims that can't be read.
-    fn binding(&self) -> bool {
-        self.binding.supported == Some(true) && self.binding.claims
     }
 
     fn push_all(&mut self) {
@@ -422,22 +409,6 @@ impl State {
         Step::Write(write)
     }
 
-    /// Returns whether a Node has no devices any longer, and for what cause; `None` if that isn't known.
-    fn withdrawn(&self, key: &Key, now: Instant) -> Option<Option<Cause>> {
-        let Key::Node(name) = key else { return None };
-        let pool = self.pools.get(name)?;
-        if !pool.slices.is_empty() {
-            return Some(None);
-        }
-        match self.told.knowledge(name, now).0 {
-            _ if pool.node.is_none() => Some(Some(Cause::HostNotListed)),
-            Knowledge::Told(None) => Some(None),
-            Knowledge::Told(Some(cause)) => Some(Some(cause)),
-            Knowledge::Absent => Some(Some(Cause::HostNotListed)),
-            Knowledge::Unknown => None,
-        }
-    }
-
     /// Returns what has to be written for a Node, and when silence about it will mean something.
     fn slices_of(&mut self, name: &str, now: Instant) -> (Option<Write>, Option<Instant>) {
         let Some(pool) = self.pools.get(name) else { return (None, None) };
@@ -472,10 +443,10 @@ impl State {
             return None;
         }
         let sent = match self.scope.as_ref()? {
-            Scope::All => !keys::SYSTEM_NAMESPACES.contains(&name),
-            Scope::Only(names) => names.contains(name) && !keys::SYSTEM_NAMESPACES.contains(&name),
+            Scope::All => true,
+            Scope::Only(names) => names.contains(name),
         };
-        if !sent {
+        if !sent || keys::SYSTEM_NAMESPACES.contains(&name) || name == keys::HOST_NAMESPACE {
             return None;
         }
         let wanted = if self.binding() { &Hold::ALL[..] } else { &[Hold::Start] };

@@ -27,6 +27,8 @@ pub(crate) enum Publishing {
     Unsupported,
     /// The agent may not read or write what it has to.
     Forbidden,
+    /// The cluster doesn't have the DeviceClass that claims name, so nothing is allocated to them.
+    NoClass,
     /// Pods can claim devices by which they wait before they start, and the cluster has no binding conditions.
     NoBinding,
     /// As [`Self::NoBinding`]: the agent may not read the claims whose conditions it has to write.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::api::resource::v1::{ResourceClaimTemplate, ResourceSlice};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate, ResourceSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource, ResourceExt};
@@ -24,6 +25,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::Devices;
+use super::board::Class;
 use super::plan::{self, Op};
 use super::write::{Key, Outcome, Write};
 use crate::context::Context;
@@ -35,14 +37,16 @@ use crate::pod_watches::changed;
 const WRITERS: usize = 4;
 /// Time after which what could not be listed is worth a warning.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Interval at which the cluster is asked whether it has the kinds.
-const DISCOVERY: Duration = Duration::from_secs(30);
+/// Interval at which the cluster is asked whether it has the kinds, and the DeviceClass.
+const DISCOVERY: Duration = Duration::from_secs(10);
 /// The kinds' group and version.
 const API: &str = "resource.k8s.io/v1";
 
 struct Writer {
     context: Arc<Context>,
     devices: Arc<Devices>,
+    /// The tenant's id, which labels its slices.
+    tenant: String,
     /// Receive the objects of the API server's responses.
     slices: Feed<ResourceSlice>,
     templates: [(Hold, Feed<ResourceClaimTemplate>); 2],
@@ -61,7 +65,10 @@ pub(crate) fn start(
 ) {
     let (client, listed) = (&context.client, Readiness::default());
     let driver = format!("spec.driver={}", keys::COMPANIONS_DRIVER);
-    let slices = Watch::all(client, "resource slices").fields(&driver).optional();
+    let tenant = context.tenant.to_str().unwrap_or_default().to_owned();
+    // Those of another tenant's agent in this cluster are none of its business.
+    let own = format!("{}={tenant}", keys::TENANT);
+    let slices = Watch::all(client, "resource slices").fields(&driver).labels(&own).optional();
     let slices = follow(process, context, slices, &listed, devices, Devices::slice);
     // A watch follows the objects of one name.
     let templates = Hold::ALL.map(|hold| {
@@ -77,6 +84,7 @@ pub(crate) fn start(
     let writer = Writer {
         context: context.clone(),
         devices: devices.clone(),
+        tenant,
         slices,
         templates,
         forbidden: process.readiness.warning("devices"),
@@ -110,8 +118,10 @@ async fn follow_scope(devices: Arc<Devices>, mut scope: watch::Receiver<Option<S
     }
 }
 
-/// Asks whether the cluster has the kinds, and devices binding conditions: it may be upgraded, or its features be changed.
+/// Asks whether the cluster has the kinds, and devices binding conditions, because it may be upgraded, or its features be changed; and
+/// whether it has the DeviceClass.
 async fn discover(client: Client, devices: Arc<Devices>) {
+    let classes: Api<DeviceClass> = Api::all(client.clone());
     let (slices, dry_run): (Api<ResourceSlice>, _) =
         (Api::all(client.clone()), PostParams { dry_run: true, ..params() });
     loop {
@@ -121,11 +131,26 @@ async fn discover(client: Client, devices: Arc<Devices>) {
             // The last answer stays.
             Err(error) => debug!(%error, "failed to ask for the kinds of devices; retrying"),
         }
-        match slices.create(&dry_run, &plan::probe()).await {
-            Ok(answer) => devices.binding(plan::has_binding(&answer)),
+        let has_binding = async {
+            if classes.get_metadata_opt(keys::COMPANIONS_BINDING_CLASS).await?.is_none() {
+                return Ok(false);
+            }
+            let answer = slices.create(&dry_run, &plan::probe()).await?;
+            Ok(plan::has_binding(&answer))
+        };
+        match has_binding.await {
+            Ok(found) => devices.binding(found),
             Err(kube::Error::Api(status)) if status.code == 404 => devices.binding(false),
             // The last answer stays.
             Err(error) => debug!(%error, "failed to ask for binding conditions of devices; retrying"),
+        }
+        match classes.get_metadata_opt(keys::COMPANIONS_DRIVER).await {
+            Ok(found) => {
+                devices.classed(found.and_then(|class| class.uid()).map_or(Class::Missing, Class::Exists))
+            }
+            Err(kube::Error::Api(status)) if status.code == 403 => devices.classed(Class::Forbidden),
+            // The last answer stays.
+            Err(error) => debug!(%error, "failed to ask for the class of devices; retrying"),
         }
         sleep(DISCOVERY).await;
     }
@@ -194,7 +219,8 @@ impl Writer {
                 }
                 info!(node, "deleted the devices of a Node that is gone");
             }
-            (Key::Namespace(namespace), Write::CreateTemplate(template)) => {
+            (Key::Namespace(namespace), Write::CreateTemplate(mut template)) => {
+                template.metadata.owner_references = self.owner();
                 let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), namespace);
                 let written = api.create(&params(), &template).await?;
                 let hold = Hold::of_template(&written.name_any());
@@ -222,7 +248,11 @@ impl Writer {
         deleted: &mut Vec<String>,
     ) -> Result<(), kube::Error> {
         match op {
-            Op::Create(slice) => _ = self.slices.answer(slices.create(&params(), &slice).await?),
+            Op::Create(mut slice) => {
+                slice.metadata.labels = Some([(keys::TENANT.to_owned(), self.tenant.clone())].into());
+                slice.metadata.owner_references = self.owner();
+                self.slices.answer(slices.create(&params(), &slice).await?);
+            }
             Op::Update { uid, version, slice } => {
                 // Lists are replaced as a whole. The spec has no other owner.
                 let patch = json!({"metadata": {"uid": uid, "resourceVersion": version}, "spec": slice.spec});
@@ -237,6 +267,18 @@ impl Writer {
             }
         }
         Ok(())
+    }
+
+    /// The DeviceClass: the garbage collector deletes what was published after it. If it has gone meanwhile, that is at once.
+    fn owner(&self) -> Option<Vec<OwnerReference>> {
+        let owner = |uid| OwnerReference {
+            api_version: API.to_owned(),
+            kind: "DeviceClass".to_owned(),
+            name: keys::COMPANIONS_DRIVER.to_owned(),
+            uid,
+            ..OwnerReference::default()
+        };
+        self.devices.class().map(|uid| vec![owner(uid)])
     }
 
     fn failed(&self, key: &Key, error: &kube::Error) -> Outcome {

@@ -61,7 +61,7 @@ pub(super) enum Denied {
     NoToken,
     #[error("the API server doesn't accept the token for the audience outrigger-agent")]
     NotAccepted,
-    #[error("the token isn't one of the service account outrigger-host in the agent's namespace")]
+    #[error("the token isn't one of the service account outrigger-host in the namespace of --host-namespace")]
     OtherUser,
     #[error("the token names no Node; use a projected token of a Pod, on Kubernetes 1.32 or later")]
     NoNode,

@@ -74,11 +74,12 @@ pub(crate) struct HostArgs {
     #[arg(long, env = "OUTRIGGER_HOST_ADDRESS", value_name = "ADDRESS")]
     pub(crate) host_address: Option<Bind>,
 
-    /// Namespace of the service account outrigger-host, whose tokens callers of that port need.
+    /// Namespace of the service account outrigger-host, whose tokens callers of that port need, and of the ConfigMap outrigger-agent-ca,
+    /// in which the agent publishes the CA of a certificate that it signs itself.
     #[arg(
         long,
         env = "OUTRIGGER_HOST_NAMESPACE",
-        default_value = "outrigger-system",
+        default_value = keys::HOST_NAMESPACE,
         value_name = "NAMESPACE"
     )]
     pub(crate) host_namespace: String,

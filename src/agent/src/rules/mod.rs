@@ -15,5 +15,6 @@ mod sync;
 pub mod wire;
 
 pub(crate) use sanitize::printable;
+pub(crate) use status::ORDERING_NOT_ENFORCED;
 pub(crate) use store::RuleStore;
 pub(crate) use sync::Syncer;

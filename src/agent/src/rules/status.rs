@@ -83,6 +83,33 @@ pub(super) fn compute(rule: &WorkloadRule, state: &SyncState, now: Timestamp) ->
     }
 }
 
+/// Reason of the condition Accepted of a rule that is served without the order that it asks for, and of the Event about it.
+pub(crate) const ORDERING_NOT_ENFORCED: &str = "OrderingNotEnforced";
+
+/// Has the condition Accepted of a rule that is served say what of its ordering isn't enforced, or no longer say so. The condition stays
+/// True, because the rule's companions are created and kept. The manager doesn't know what this cluster enforces. A condition about
+/// another generation of the rule says nothing of its present ordering, and stays.
+pub(super) fn tell_ordering(
+    rule: &WorkloadRule,
+    mut status: WorkloadRuleStatus,
+    complaint: Option<String>,
+) -> WorkloadRuleStatus {
+    let is_served = |c: &&mut Condition| {
+        c.type_ == "Accepted" && c.status == "True" && c.observed_generation == rule.metadata.generation
+    };
+    let Some(accepted) = status.conditions.iter_mut().find(is_served) else { return status };
+    let (reason, message) = match complaint {
+        Some(complaint) => {
+            (ORDERING_NOT_ENFORCED, format!("the rule is served without its ordering. {complaint}"))
+        }
+        // It was kept from before.
+        None if accepted.reason == ORDERING_NOT_ENFORCED => ("Valid", "the rule is served".to_owned()),
+        None => return status,
+    };
+    (accepted.reason, accepted.message) = (reason.to_owned(), message);
+    status
+}
+
 /// Replaces the conditions of these types and keeps the others.
 fn replace(before: &WorkloadRuleStatus, new: Vec<Condition>) -> Vec<Condition> {
     let mut all = before.conditions.clone();
@@ -161,5 +188,43 @@ mod tests {
             reasons(&refused)[..2],
             [("Accepted".into(), "Invalid".into()), ("Synced".into(), "Invalid".into())]
         );
+    }
+
+    #[test]
+    fn a_served_rule_says_what_of_its_ordering_is_not_enforced_and_no_longer_says_so_when_it_is() {
+        let now = Timestamp::UNIX_EPOCH;
+        let of = |kind: &str, status: &str| {
+            json!({"type": kind, "status": status, "reason": "Valid", "message": "the rule is served",
+            "observedGeneration": 2, "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
+        let complaint = || Some("spec.ordering: is BeforeStart, but".to_owned());
+        let told = |status: serde_json::Value, complaint| {
+            let rule = rule(status);
+            tell_ordering(&rule, compute(&rule, &SyncState::Unreachable(None), now), complaint)
+        };
+        let served = json!({"conditions": [of("Accepted", "True"), of("Ready", "True")]});
+        let lacking = told(served.clone(), complaint());
+        let accepted = &lacking.conditions[0];
+        assert_eq!((accepted.status.as_str(), accepted.reason.as_str()), ("True", ORDERING_NOT_ENFORCED));
+        assert_eq!(
+            accepted.message,
+            "the rule is served without its ordering. spec.ordering: is BeforeStart, but"
+        );
+        assert_eq!(accepted.last_transition_time.0.to_string(), "2026-01-01T00:00:00Z");
+        assert_eq!(
+            lacking.conditions[2],
+            told(served.clone(), None).conditions[2],
+            "no other condition changes"
+        );
+        let lacking = serde_json::to_value(&lacking).unwrap();
+        assert_eq!(serde_json::to_value(told(lacking.clone(), complaint())).unwrap(), lacking, "told once");
+        assert_eq!(told(lacking, None), told(served, None));
+        // What isn't served, or is about another generation, has its own words.
+        let mut old = of("Accepted", "True");
+        old["observedGeneration"] = json!(1);
+        for other in [of("Accepted", "False"), of("Accepted", "Unknown"), old] {
+            let status = json!({"conditions": [other]});
+            assert_eq!(told(status.clone(), complaint()), told(status, None));
+        }
     }
 }

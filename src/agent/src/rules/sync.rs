@@ -28,6 +28,7 @@ use super::skew::IneffectiveWrites;
 use super::status::SyncState;
 use super::wire::RuleClient;
 use crate::context::Context;
+use crate::gate::{Enforcement, Enforces};
 use crate::metrics::RoundOutcome;
 use crate::store::WorkloadStore;
 
@@ -48,6 +49,8 @@ pub(crate) struct Syncer {
     pub namespace: String,
     pub store: Arc<RuleStore>,
     pub workloads: Arc<WorkloadStore>,
+    /// What of orderings is enforced, which the status of rules says.
+    pub enforcement: Enforcement,
     /// Time between two rounds without changes.
     pub interval: Duration,
     /// Number of rules that are synchronized concurrently.
@@ -55,6 +58,7 @@ pub(crate) struct Syncer {
 }
 
 struct Memory {
+    enforces: Enforces,
     client: Option<RuleClient>,
     last_success: Option<Timestamp>,
     /// By uid.
@@ -77,8 +81,14 @@ struct RuleMemory {
 }
 
 impl Memory {
-    fn new(now: Instant) -> Self {
-        Self { client: None, last_success: None, rules: HashMap::default(), budget: Budget::new(now) }
+    fn new(enforces: Enforces, now: Instant) -> Self {
+        Self {
+            enforces,
+            client: None,
+            last_success: None,
+            rules: HashMap::default(),
+            budget: Budget::new(now),
+        }
     }
 
     /// Removes expired state, and the state of all other rules.
@@ -157,10 +167,12 @@ impl From<Status> for CallError {
 
 impl Syncer {
     pub(crate) async fn run(self) {
-        let mut memory = Memory::new(self.context.environment.clock.now());
+        let mut enforcement = self.enforcement.clone();
+        let mut memory = Memory::new(enforcement.now(), self.context.environment.clock.now());
         let mut pace = Pace::default();
         let mut deferred = false;
         loop {
+            memory.enforces = enforcement.now();
             match self.round(&mut memory).await {
                 Ok(wrote) => {
                     self.context.metrics.round(RoundOutcome::Ok);
@@ -177,6 +189,7 @@ impl Syncer {
                 biased;
                 () = self.context.drain.cancelled() => return,
                 () = tokio::time::sleep(pace.pause(self.interval)) => {}
+                () = enforcement.changed() => {}
                 () = self.store.changed() => {
                     // Several rules are usually applied one after the other.
                     tokio::time::sleep(Duration::from_millis(20)).await;

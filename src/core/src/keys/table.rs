@@ -78,6 +78,7 @@ macro_rules! keys {
 keys! {
     pub const TENANT = "outrigger.dev/tenant",
         Label on "Namespaces, companions, claims" by "manager; administrators on a namespace that will be adopted": "The owner: the tenant's id",
+        Label on "ResourceSlices of a tenant's cluster" by "agent": "The tenant whose agent published it",
         Taint on "Nodes of DPUs" by "manager": "`=<tenant>:NoSchedule`: only that tenant's Pods";
     /// The prefix is one that a kubelet may not set on its own Node (the NodeRestriction admission plugin), so a taken-over
     /// DPU can't move itself to another tenant.

@@ -83,6 +83,18 @@ pub fn start(
     component: Component,
     tls: Arc<ServerTls>,
 ) {
+    start_with_config_maps_in(&args.self_signed_namespace, process, client, args, component, tls);
+}
+
+/// As [`start`], with the ConfigMaps of the component in a namespace of their own.
+pub fn start_with_config_maps_in(
+    config_maps: &str,
+    process: &Process,
+    client: &Client,
+    args: &SelfSignedArgs,
+    component: Component,
+    tls: Arc<ServerTls>,
+) {
     if args.tls != TlsSource::SelfSigned {
         return;
     }
@@ -91,6 +103,7 @@ pub fn start(
         environment: process.environment.clone(),
         spec: args.spec(&component),
         namespace: args.self_signed_namespace.clone(),
+        config_maps: config_maps.to_owned(),
         component,
         tls,
         changed: Arc::default(),
@@ -106,6 +119,8 @@ struct CertificateController {
     environment: Environment,
     spec: CertificateSpec,
     namespace: String,
+    /// Namespace of ConfigMaps.
+    config_maps: String,
     component: Component,
     tls: Arc<ServerTls>,
     /// Notified when the Secret or a target has changed.
@@ -150,7 +165,7 @@ impl CertificateController {
             changed.clone(),
         ))];
         for target in self.component.bundle_targets {
-            let (api, name) = (target.api(&self.client, &self.namespace), target.name());
+            let (api, name) = (target.api(&self.client, &self.config_maps), target.name());
             watches.push(tokio::spawn(notify_changes(api, name, environment.clone(), changed.clone())));
         }
         let _watches: Vec<_> = watches.into_iter().map(AbortOnDropHandle::new).collect();
@@ -205,7 +220,7 @@ impl CertificateController {
     ) -> anyhow::Result<RoundResult> {
         let mut targets = Vec::new();
         for target in self.component.bundle_targets {
-            targets.push((target, target.read(&self.client, &self.namespace).await));
+            targets.push((target, target.read(&self.client, &self.config_maps).await));
         }
         let (version, state) = self.read().await?;
         let now = self.environment.clock.unix();
@@ -345,7 +360,7 @@ impl CertificateController {
         if let Some(left) = contention.backoff(bundle, self.environment.clock.now()) {
             return Ok(PublishResult { backoff: Some(left), conflict: false });
         }
-        let writer = (self.namespace.as_str(), self.component.service);
+        let writer = (self.config_maps.as_str(), self.component.service);
         match target.write(&self.client, writer, &patch).await {
             Ok(()) => {
                 contention.written(bundle, self.environment.clock.now());

@@ -29,7 +29,7 @@ pub enum BundleTarget {
         /// Suffix of the names of Outrigger's entries.
         entries: &'static str,
     },
-    /// A ConfigMap in the namespace of the Secret: the key `ca.crt`. The object has to exist.
+    /// A ConfigMap: the key `ca.crt`. The object has to exist.
     ConfigMap {
         /// The object's name.
         name: &'static str,

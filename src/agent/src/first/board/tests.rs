@@ -43,6 +43,7 @@ impl Stage {
         let devices = Devices::new(Clock::system(), Readiness::default().warning("foreign"));
         devices.scope(Some(Scope::All));
         devices.listed();
+        devices.classed(Class::Exists("c".into()));
         let (slices, templates) = (BTreeMap::new(), BTreeMap::new());
         Self { devices, slices, templates, written: 0, outcome: Outcome::Done }
     }
@@ -247,10 +248,19 @@ async fn what_is_not_published_is_told() {
     is(Publishing::Working);
     stage.devices.supported(false);
     is(Publishing::Unsupported);
+    stage.devices.classed(Class::Missing);
+    is(Publishing::Unsupported);
     stage.node("a", Some("10"));
     stage.told(&[("a", true)]);
     assert_eq!(stage.writes(), []);
     stage.devices.supported(true);
+    is(Publishing::NoClass);
+    assert_eq!(stage.writes(), [], "what is published has to have an owner");
+    stage.devices.classed(Class::Forbidden);
+    is(Publishing::Forbidden);
+    assert_eq!(stage.writes(), []);
+    stage.devices.classed(Class::Exists("c".into()));
+    is(Publishing::Working);
     stage.outcome = Outcome::Forbidden;
     assert_eq!(stage.writes().len(), 1);
     is(Publishing::Forbidden);

@@ -14,6 +14,7 @@ use tonic::{Request, Response};
 
 use super::*;
 use crate::connect::Connector;
+use crate::first::Publishing;
 use crate::metrics::Metrics;
 
 const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/universe/workloadrules/r";
@@ -134,10 +135,15 @@ impl Fixture {
             namespace: "universe".to_owned(),
             store: Arc::default(),
             workloads: Arc::default(),
+            enforcement: Enforcement {
+                served: true,
+                devices: tokio::sync::watch::channel(Publishing::Off).1,
+            },
             interval: Duration::from_secs(5),
             concurrency: 1,
         };
-        Self { api, manager, syncer, memory: Memory::new(Instant::now()) }
+        let memory = Memory::new(syncer.enforcement.clone().now(), Instant::now());
+        Self { api, manager, syncer, memory }
     }
 
     async fn round(&mut self) -> Result<bool, Code> {
