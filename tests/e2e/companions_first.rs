@@ -19,8 +19,11 @@ use outrigger_tests::{InWords, create, dry_run, eventually, gate, holds, is_gone
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
+/// The feature by which devices have binding conditions.
+pub(crate) const BINDING: &str = "DRADeviceBindingConditions";
+
 /// The tenant whose agent publishes devices, for one test at a time. It has the hosts a and b.
-async fn stage() -> (Tenant, MutexGuard<'static, ()>) {
+pub(crate) async fn stage() -> (Tenant, MutexGuard<'static, ()>) {
     static ALONE: Mutex<()> = Mutex::const_new(());
     static TENANT: OnceCell<Tenant> = OnceCell::const_new();
     let alone = ALONE.lock().await;
@@ -55,7 +58,7 @@ fn before_start(app: &str) -> Value {
 }
 
 /// A Pod without a Node.
-fn pod(name: &str, app: &str, spec: Value) -> Value {
+pub(crate) fn pod(name: &str, app: &str, spec: Value) -> Value {
     let mut pod = json!({"metadata": {"name": name, "labels": {"app": app}},
         "spec": {"containers": [{"name": "c", "image": "i"}]}});
     json_patch::merge(&mut pod["spec"], &spec);
@@ -69,7 +72,7 @@ async fn claims(t: &Tenant, pod: &Value) -> Result<Vec<String>, String> {
     Ok(claims.into_iter().map(|claim| claim.name).collect())
 }
 
-async fn gets_claims(t: &Tenant, pod: &Value, expected: &[&str]) {
+pub(crate) async fn gets_claims(t: &Tenant, pod: &Value, expected: &[&str]) {
     eventually(&format!("the Pod gets {expected:?}"), || async {
         let found = claims(t, pod).await?;
         holds(found == expected, format!("{found:?}"))
@@ -77,8 +80,9 @@ async fn gets_claims(t: &Tenant, pod: &Value, expected: &[&str]) {
     .await;
 }
 
-/// Waits until the hosts have so many devices each, and no other Node has any.
-async fn published(t: &Tenant, expected: &[(&str, usize)]) {
+/// Waits until the hosts have so many devices each for Pods that wait to start, and as many for those that wait to be bound, and no
+/// other Node has any.
+pub(crate) async fn published(t: &Tenant, expected: &[(&str, usize)]) {
     let slices: Api<ResourceSlice> = Api::all(t.cluster.clone());
     let mut expected: Vec<(String, usize)> =
         expected.iter().map(|(host, devices)| (t.node(host), *devices)).collect();
@@ -89,7 +93,14 @@ async fn published(t: &Tenant, expected: &[(&str, usize)]) {
         let pools: BTreeSet<String> = all.iter().map(|slice| slice.spec.pool.name.clone()).collect();
         let of = |pool: &String| {
             let own = all.iter().filter(|slice| slice.spec.pool.name == *pool);
-            (pool.clone(), own.map(|slice| slice.spec.devices.as_ref().map_or(0, Vec::len)).sum())
+            let devices = own.flat_map(|slice| slice.spec.devices.iter().flatten());
+            let (binding, start): (Vec<_>, Vec<_>) =
+                devices.partition(|device| device.binding_conditions.is_some());
+            // Slices of others have what others write.
+            let own = [t.node("a"), t.node("b")].contains(pool);
+            let binds = own && !t.outrigger.plane.tenant.lacks(BINDING);
+            let right = binding.len() == if binds { start.len() } else { 0 };
+            (pool.clone(), if right { start.len() } else { usize::MAX })
         };
         let found: Vec<(String, usize)> = pools.iter().map(of).collect();
         holds(found == expected, format!("{found:?}"))
@@ -98,7 +109,7 @@ async fn published(t: &Tenant, expected: &[(&str, usize)]) {
 }
 
 /// Waits until a Pod is scheduled and its claims are allocated on its Node. Returns the Node, and the devices as text.
-async fn scheduled(t: &Tenant, name: &str) -> (String, Vec<String>) {
+pub(crate) async fn scheduled(t: &Tenant, name: &str) -> (String, Vec<String>) {
     let all: Api<ResourceClaim> = Api::namespaced(t.cluster.clone(), &t.source);
     eventually(&format!("{name} is scheduled"), || async {
         let pod: Pod = t.work().get(name).await.in_words()?;

@@ -6,6 +6,7 @@
 mod admin_rules;
 mod admission;
 mod audit;
+mod before_binding;
 mod claims;
 mod companions;
 mod companions_first;

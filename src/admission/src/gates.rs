@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use json_patch::Patch;
 use outrigger_api::pod::Pod;
-use outrigger_core::gate;
+use outrigger_core::gate::{self, Hold};
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::keys;
 use outrigger_core::rule::{Ordering, POD, Rule};
@@ -21,7 +21,7 @@ use crate::review::Request;
 /// What the agent knows of its cluster.
 #[derive(Debug, Default)]
 pub struct GateRules {
-    /// The rules by which workloads wait: with the ordering `BeforeReady` or `BeforeStart`. Of each its terms and its ordering are read.
+    /// The rules by which workloads wait: with any ordering but `Parallel`. Of each its terms and its ordering are read.
     pub rules: Vec<Arc<Rule>>,
     /// The namespaces whose Pods are workloads; `None` for all. The condition of a gate in another namespace would never be set.
     pub namespaces: Option<BTreeSet<String>>,
@@ -29,6 +29,8 @@ pub struct GateRules {
     pub namespaces_unknown: bool,
     /// Whether claims are added by which Pods wait before they start; otherwise why not.
     pub claims: Claims,
+    /// Whether these claims can also keep Pods from being bound. Otherwise Pods of rules with `BeforeBinding` wait before they start.
+    pub binding: bool,
 }
 
 /// Whether claims are added by which Pods wait before they start.
@@ -97,8 +99,8 @@ fn order(cx: Context<'_>, request: &Request, asks: Asks) -> Result<Admission, Re
     }
     let Reasons { gate, claim } = Reasons::of(&gates, request, asks);
     let claim = match (claim, gates.claims) {
-        (Some(claim), Claims::Missing(why)) if asks.required => {
-            return Ok(cannot_wait(why).decided_by(|| claim).into());
+        (Some((_, reason)), Claims::Missing(why)) if asks.required => {
+            return Ok(cannot_wait(why).decided_by(|| reason).into());
         }
         (_, Claims::Missing(_)) => None,
         (claim, Claims::Added) => claim,
@@ -113,8 +115,8 @@ fn order(cx: Context<'_>, request: &Request, asks: Asks) -> Result<Admission, Re
     if let Some(reason) = gate {
         add(gate::patch(&request.object), provenance::GATE, reason);
     }
-    if let Some(reason) = claim {
-        match gate::claim_patch(&request.object) {
+    if let Some((hold, reason)) = claim {
+        match gate::claim_patch(&request.object, hold) {
             Ok(more) => add(more, provenance::CLAIM, reason),
             Err(error) => {
                 let denied = Decision::deny_fields(CONTRADICTION, &[error]).decided_by(|| reason);
@@ -141,7 +143,8 @@ fn cannot_wait(why: &str) -> Decision {
 #[derive(Debug)]
 struct Reasons {
     gate: Option<String>,
-    claim: Option<String>,
+    /// How long it waits by the claim, too.
+    claim: Option<(Hold, String)>,
 }
 
 impl Reasons {
@@ -156,9 +159,14 @@ impl Reasons {
             let origin = Origin::object("WorkloadRule", rule.name().as_str());
             Some(origin.of_generation(rule.generation()).to_string())
         };
+        let first = || if asks.all && asks.required { Some(namespace()) } else { rule(Ordering::holds) };
+        let binding = if gates.binding { rule(Ordering::binds) } else { None };
         Self {
             gate: if asks.all { Some(namespace()) } else { rule(Ordering::gates) },
-            claim: if asks.all && asks.required { Some(namespace()) } else { rule(Ordering::holds) },
+            claim: match binding {
+                Some(reason) => Some((Hold::Binding, reason)),
+                None => first().map(|reason| (Hold::Start, reason)),
+            },
         }
     }
 }

@@ -43,13 +43,13 @@ const CONNECTIONS: usize = 128;
 
 /// How long the first rules wait for the namespaces whose Pods are sent. Until then requests wait too, for a moment; afterwards no
 /// namespace counts until they are known.
-const SCOPE_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Settings of the gate.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GateArgs {
     /// Address of the HTTPS port that this cluster's API server calls for new Pods, :PORT or IP:PORT, to add the readiness gate
-    /// to those that wait for their companions. Without it rules with the ordering BeforeReady or BeforeStart are not enforced,
+    /// to those that wait for their companions. Without it rules with another ordering than Parallel are not enforced,
     /// and the log, an Event and the metric outrigger_agent_ordered_rules say so.
     #[arg(long, env = "OUTRIGGER_GATE_ADDRESS", value_name = "ADDRESS")]
     pub(crate) gate_address: Option<Bind>,
@@ -195,7 +195,24 @@ impl Enforces {
         match self.devices {
             Publishing::Off => Claims::Missing("this cluster's agent adds no claims"),
             Publishing::Unsupported => Claims::Missing("this cluster doesn't have resource.k8s.io/v1"),
-            Publishing::Forbidden | Publishing::NoClass | Publishing::Working => Claims::Added,
+            Publishing::Forbidden
+            | Publishing::NoClass
+            | Publishing::NoBinding
+            | Publishing::BindingForbidden
+            | Publishing::Working => Claims::Added,
+        }
+    }
+
+    /// Whether claims keep Pods from being bound; `before`: whether they did. A Pod doesn't get a weaker claim because something can't be
+    /// written at the moment.
+    fn binds(self, before: bool) -> bool {
+        match self.devices {
+            Publishing::Working => true,
+            Publishing::Forbidden | Publishing::NoClass => before,
+            Publishing::Off
+            | Publishing::Unsupported
+            | Publishing::NoBinding
+            | Publishing::BindingForbidden => false,
         }
     }
 
@@ -231,7 +248,16 @@ impl Enforces {
                 "this cluster doesn't have the DeviceClass companions.outrigger.dev, so Pods that claim its devices aren't scheduled; \
                  create it as deploy/base/companions-first has it",
             ),
-            Publishing::Working => None,
+            Publishing::NoBinding if ordering.binds() => Some(
+                "this cluster's devices have no binding conditions, so Pods are bound before their companions, and only start after \
+                 them; upgrade it to Kubernetes 1.36, or enable the feature gate DRADeviceBindingConditions of its API server and \
+                 scheduler, and create the DeviceClass binding.companions.outrigger.dev as deploy/base/companions-first has it",
+            ),
+            Publishing::BindingForbidden if ordering.binds() => Some(
+                "this cluster's agent may not read ResourceClaims, so Pods are bound before their companions, and only start after \
+                 them; grant it the role outrigger-agent-companions-first",
+            ),
+            Publishing::NoBinding | Publishing::BindingForbidden | Publishing::Working => None,
         }
     }
 }
@@ -244,9 +270,9 @@ impl Follower {
         mut scope: watch::Receiver<Option<Scope>>,
     ) {
         let mut changes = store.as_ref().map_or_else(|| watch::channel(()).1, |store| store.changes());
-        let _ = tokio::time::timeout(SCOPE_PATIENCE, scope.wait_for(Option::is_some)).await;
+        let _ = tokio::time::timeout(PATIENCE, scope.wait_for(Option::is_some)).await;
         let mut ordered = Ordered::new();
-        let mut enforced_before = None;
+        let (mut enforced_before, mut binding) = (None, false);
         loop {
             let enforces = self.enforcement.now();
             let namespaces_unknown = scope.borrow_and_update().is_none();
@@ -255,11 +281,20 @@ impl Follower {
             let added = update(&mut ordered, &all);
             let rules: Vec<Arc<Rule>> = ordered.values().map(|(_, _, rule)| rule.clone()).collect();
             self.board.expect(rules.clone());
-            let held = rules.iter().filter(|rule| rule.ordering().holds()).count();
+            let holding = rules.iter().map(|rule| rule.ordering()).filter(|ordering| ordering.holds());
+            let (lacking, held): (Vec<_>, Vec<_>) =
+                holding.partition(|ordering| enforces.lacks(*ordering).is_some());
+            binding = enforces.binds(binding);
             let claims = enforces.claims();
-            self.caches.set_gates(Arc::new(GateRules { rules, namespaces, namespaces_unknown, claims }));
+            self.caches.set_gates(Arc::new(GateRules {
+                rules,
+                namespaces,
+                namespaces_unknown,
+                claims,
+                binding,
+            }));
             self.context.metrics.ordered_rules(enforces.gates, ordered.len());
-            self.context.metrics.held_rules(enforces.devices == Publishing::Working, held);
+            self.context.metrics.held_rules(held.len(), lacking.len());
             if enforced_before.replace(enforces) == Some(enforces) {
                 self.report(enforces, &added).await;
             } else {
@@ -358,7 +393,7 @@ mod tests {
 
     #[test]
     fn an_ordering_that_is_not_enforced_says_what_to_enable() {
-        use Publishing::{Forbidden, NoClass, Off, Unsupported, Working};
+        use Publishing::{BindingForbidden, Forbidden, NoBinding, NoClass, Off, Unsupported, Working};
         for (gates, devices, ordering, remedy) in [
             (false, Off, Ordering::Parallel, None),
             (false, Off, Ordering::BeforeReady, Some("enable the agent's gate")),
@@ -370,6 +405,21 @@ mod tests {
             (true, NoClass, Ordering::BeforeStart, Some("as deploy/base/companions-first has it")),
             (true, NoClass, Ordering::BeforeReady, None),
             (true, Working, Ordering::BeforeStart, None),
+            (true, Working, Ordering::BeforeBinding, None),
+            (true, NoBinding, Ordering::BeforeStart, None),
+            (
+                true,
+                NoBinding,
+                Ordering::BeforeBinding,
+                Some("binding.companions.outrigger.dev as deploy/base/companions-first has it"),
+            ),
+            (
+                true,
+                BindingForbidden,
+                Ordering::BeforeBinding,
+                Some("the role outrigger-agent-companions-first"),
+            ),
+            (true, Forbidden, Ordering::BeforeBinding, Some("the role outrigger-agent-companions-first")),
         ] {
             let enforces = Enforces { gates, devices };
             let starts = matches!(devices, Off | Unsupported);
@@ -381,6 +431,22 @@ mod tests {
             let found = enforces.lacks(ordering);
             assert_eq!(found.is_some(), remedy.is_some(), "{found:?}");
             assert!(found.unwrap_or_default().ends_with(remedy.unwrap_or_default()), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn claims_get_no_weaker_because_something_cannot_be_written() {
+        use Publishing::{BindingForbidden, Forbidden, NoBinding, Off, Unsupported, Working};
+        for (devices, expected) in [
+            (Working, [true, true]),
+            (Forbidden, [false, true]),
+            (NoBinding, [false, false]),
+            (BindingForbidden, [false, false]),
+            (Unsupported, [false, false]),
+            (Off, [false, false]),
+        ] {
+            let enforces = Enforces { gates: true, devices };
+            assert_eq!([false, true].map(|before| enforces.binds(before)), expected, "{devices:?}");
         }
     }
 

@@ -4,7 +4,7 @@
 //! companions are. **Out**: a workload stream to the manager, with all workloads first and then each change; the rules in the
 //! infrastructure cluster, and their status in the tenant's cluster ([`rules`]); conditions and Events of Pods, of their
 //! companions (`companions`); and, where the tenant wants it, a condition and a taint of its Nodes (`nodes`), and devices for Pods
-//! that don't start before their companions (`first`). **Callers**: `outrigger agent`, and the tests.
+//! that don't start before their companions (`first`) or aren't bound before (`binding`). **Callers**: `outrigger agent`, and the tests.
 //!
 //! The stream is level-based and not acknowledged. After an interruption the agent reconnects with exponential backoff
 //! and sends all workloads again.
@@ -12,6 +12,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
 
 pub mod annotations;
+mod binding;
 mod companions;
 pub mod connect;
 mod context;
@@ -161,7 +162,9 @@ pub fn assemble(
         Some(scope) => watch::channel(Some(scope)).1,
         None => configured(process, &context, &args.rules_namespace),
     };
-    let (hosts, devices) = hosts(process, &context, &args, &scope);
+    let (hosts, devices) = hosts(process, &context, &args, &store, &board, &scope);
+    let settled = devices.as_ref().map(|devices| devices.settled());
+    let devices = devices.map_or_else(|| watch::channel(Publishing::Off).1, |devices| devices.publishing());
     tell_companions(process, &context, &store, &board, hosts);
     let listed = process.readiness.wait_for("pods");
     let (gate, caches) = Gate::new(process, &context);
@@ -170,7 +173,7 @@ pub fn assemble(
     let enforcement = Enforcement { served, devices };
     let follower =
         gate::Follower { context: context.clone(), caches, board, enforcement: enforcement.clone() };
-    follow_gates(process, follower, rules.as_ref(), scope.clone());
+    follow_gates(process, follower, rules.as_ref(), scope.clone(), settled);
     process.spawn("pods", pod_watches::pods(context.clone(), store.clone(), scope, selection, listed));
     if let Some(WatchedRules { store: rules, listed }) = rules {
         let ready = process.readiness.wait_for("workload rules");
@@ -201,9 +204,14 @@ fn follow_gates(
     follower: gate::Follower,
     rules: Option<&WatchedRules>,
     scope: watch::Receiver<Option<Scope>>,
+    settled: Option<watch::Receiver<bool>>,
 ) {
     let rules = rules.map(|WatchedRules { store, listed }| (store.clone(), listed.clone()));
     process.spawn("gates", async move {
+        if let Some(mut settled) = settled {
+            // Until it is known what the cluster's devices have, no Pod gets a weaker claim.
+            let _ = tokio::time::timeout(gate::PATIENCE, settled.wait_for(|settled| *settled)).await;
+        }
         let Some((store, listed)) = rules else { return follower.run(None, scope).await };
         listed.done().await;
         follower.run(Some(store), scope).await;
@@ -250,32 +258,34 @@ fn selection(
 }
 
 /// Starts to write to Nodes what the manager tells of their DPUs, and to publish devices for them, if the tenant wants that. Returns
-/// who has to learn of hosts, and whether devices are published.
+/// who has to learn of hosts, and the devices.
 fn hosts(
     process: &Process,
     context: &Arc<Context>,
     args: &AgentArgs,
+    store: &Arc<WorkloadStore>,
+    board: &Arc<Board>,
     scope: &watch::Receiver<Option<Scope>>,
-) -> (Vec<Arc<dyn HostListener>>, watch::Receiver<Publishing>) {
+) -> (Vec<Arc<dyn HostListener>>, Option<Arc<Devices>>) {
     let clock = context.environment.clock;
     let hosts = args.node_conditions.then(|| Arc::new(Hosts::new(clock, args.node_taints)));
     let foreign = || process.readiness.warning("claim templates");
-    let devices = args.companions_first.then(|| Arc::new(Devices::new(clock, foreign())));
+    let devices =
+        args.companions_first.then(|| Arc::new(Devices::new(clock, foreign()).telling(board.clone())));
     let mut listeners: Vec<Arc<dyn HostListener>> = Vec::new();
     listeners.extend(hosts.clone().map(|hosts| hosts as Arc<dyn HostListener>));
     listeners.extend(devices.clone().map(|devices| devices as Arc<dyn HostListener>));
-    let mut publishing = watch::channel(Publishing::Off).1;
     if !listeners.is_empty() {
         let (feed, listed) = nodes::watch(process, context, listeners.clone());
         if let Some(hosts) = &hosts {
             nodes::start(process, context, hosts, feed);
         }
         if let Some(devices) = &devices {
-            publishing = devices.publishing();
+            binding::start(process, context, store, board, devices);
             first::start(process, context, devices, listed, scope.clone());
         }
     }
-    (listeners, publishing)
+    (listeners, devices)
 }
 
 /// Starts to follow what the manager tells of companions, and to write it to Pods.

@@ -71,6 +71,7 @@ struct DeviceWrite {
 enum DeviceObject {
     Slice,
     Template,
+    Claim,
 }
 
 /// Whether devices are published for rules that need them.
@@ -183,7 +184,7 @@ impl Metrics {
             for part in [NodePart::Condition, NodePart::Taint] {
                 let _ = this.node_writes.get_or_create(&NodeWrite { part, outcome });
             }
-            for object in [DeviceObject::Slice, DeviceObject::Template] {
+            for object in [DeviceObject::Slice, DeviceObject::Template, DeviceObject::Claim] {
                 let _ = this.device_writes.get_or_create(&DeviceWrite { object, outcome });
             }
         }
@@ -191,7 +192,7 @@ impl Metrics {
         this.ordered_rules(false, 0);
         metrics::AGENT_DEVICE_WRITES.register(registry, this.device_writes.clone());
         metrics::AGENT_HELD_RULES.register(registry, this.held.clone());
-        this.held_rules(false, 0);
+        this.held_rules(0, 0);
         this
     }
 
@@ -203,17 +204,21 @@ impl Metrics {
         }
     }
 
-    /// Sets the number of rules whose Pods don't start before their companions, by whether devices are published.
-    pub(crate) fn held_rules(&self, published: bool, count: usize) {
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
-        for (state, of) in [(DeviceState::Published, published), (DeviceState::Missing, !published)] {
-            self.held.get_or_create(&[("devices", state)]).set(if of { count } else { 0 });
+    /// Sets the number of rules whose Pods don't start before their companions, by whether there are devices as they need them.
+    pub(crate) fn held_rules(&self, published: usize, missing: usize) {
+        for (state, count) in [(DeviceState::Published, published), (DeviceState::Missing, missing)] {
+            self.held.get_or_create(&[("devices", state)]).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
 
     pub(crate) fn device_write(&self, template: bool, outcome: WriteOutcome) {
         let object = if template { DeviceObject::Template } else { DeviceObject::Slice };
         self.device_writes.get_or_create(&DeviceWrite { object, outcome }).inc();
+    }
+
+    /// Counts a write of the condition of a claim.
+    pub(crate) fn claim_write(&self, outcome: WriteOutcome) {
+        self.device_writes.get_or_create(&DeviceWrite { object: DeviceObject::Claim, outcome }).inc();
     }
 
     pub(crate) fn sent(&self, message: &Message) {

@@ -14,6 +14,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 use tracing::{info, warn};
 
+use crate::binding::CLAIMS;
 use crate::context::Context;
 use crate::store::WorkloadStore;
 use crate::stream;
@@ -32,7 +33,8 @@ pub(crate) struct Sender {
 impl Sender {
     pub(crate) async fn run(self, readiness: Readiness, connected: ReadyHandle) {
         // A sync before all Pods are listed would delete the workloads that it lacks.
-        while readiness.missing().contains(&"pods") && !self.context.drain.is_cancelled() {
+        let unlisted = || readiness.missing().iter().any(|task| ["pods", CLAIMS].contains(task));
+        while unlisted() && !self.context.drain.is_cancelled() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let mut connected = Some(connected);

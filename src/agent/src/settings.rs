@@ -75,10 +75,10 @@ pub struct AgentArgs {
     #[arg(long, env = "OUTRIGGER_NODE_TAINTS", requires = "node_conditions")]
     pub node_taints: bool,
 
-    /// Enforce the ordering BeforeStart: publish a device for each Pod that a host with a DPU can run, and have Pods claim one that
-    /// don't start before their companions. Needs resource.k8s.io/v1 (Kubernetes 1.34 or later), and `outrigger host` on every
-    /// host: without it these Pods don't start. The role and policy outrigger-agent-companions-first permit it. It needs --gate-address and
-    /// --host-address.
+    /// Enforce the orderings BeforeStart and BeforeBinding: publish a device for each Pod that a host with a DPU can run, and have Pods
+    /// claim one that don't start before their companions. Needs resource.k8s.io/v1 (Kubernetes 1.34 or later), for BeforeBinding
+    /// binding conditions of devices (1.36), and `outrigger host` on every host: without it these Pods don't start. The role and policy
+    /// outrigger-agent-companions-first permit it. It needs --gate-address and --host-address.
     #[arg(long, env = "OUTRIGGER_COMPANIONS_FIRST", requires_all = ["gate_address", "host_address"])]
     pub companions_first: bool,
 

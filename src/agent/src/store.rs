@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use outrigger_api::workload_wire;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::map::{HashMap, HashSet};
@@ -18,7 +19,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::annotations::Selection;
-use crate::companions::Board;
+use crate::binding::{Allocation, Allocations};
+use crate::companions::{Board, ClaimName};
 use crate::pod::{is_workload, workload};
 
 #[derive(Debug, Default)]
@@ -27,6 +29,8 @@ pub(crate) struct WorkloadStore {
     board: Option<Arc<Board>>,
     /// The feeds of the current watches, by their namespaces.
     feeds: Mutex<BTreeMap<Option<String>, Feed<Pod>>>,
+    /// Where claims of Pods are allocated that aren't bound yet. It is locked while a Pod or a claim is recorded.
+    allocations: Mutex<Allocations>,
     state: Mutex<State>,
     /// Wakes the current stream.
     changed: Notify,
@@ -172,6 +176,12 @@ impl WorkloadStore {
     }
 
     fn remove(&self, id: &WorkloadId) {
+        let mut allocations = self.allocations.lock();
+        allocations.forget(id);
+        self.drop_workload(id);
+    }
+
+    fn drop_workload(&self, id: &WorkloadId) {
         if let Some(board) = &self.board {
             board.remove(id);
         }
@@ -239,14 +249,42 @@ impl WorkloadStore {
     /// Applies a Pod. A Pod that has terminated is not a workload.
     fn apply(&self, pod: Pod) {
         let Some(id) = id(&pod) else { return };
-        if is_workload(&pod)
-            && let Some(board) = &self.board
-        {
+        let mut allocations = self.allocations.lock();
+        if !is_workload(&pod) {
+            allocations.forget(&id);
+            self.drop_workload(&id);
+            return;
+        }
+        let allocation = allocations.pod(&id, &pod);
+        if let Some(board) = &self.board {
             board.apply(&id, &pod);
+            board.allocated(&id, allocation.clone());
         }
         match workload(pod) {
-            Some(workload) => self.set(workload),
-            None => self.remove(&id),
+            Some(mut workload) => {
+                // Its companion starts on the DPU of the Node that the scheduler has chosen.
+                workload.node_name = workload.node_name.or(allocation.map(|allocation| allocation.node));
+                self.set(workload);
+            }
+            None => self.drop_workload(&id),
+        }
+    }
+
+    /// Records a change of the claim of a Pod that isn't bound before its companions are Ready.
+    pub(crate) fn claim(&self, change: Change<ResourceClaim>) {
+        let (namespace, name, claim) = change.into_parts();
+        let allocation = claim.as_ref().and_then(Allocation::of);
+        let mut allocations = self.allocations.lock();
+        let Some((id, allocation)) = allocations.claim(ClaimName { namespace, name }, allocation) else {
+            return;
+        };
+        if let Some(board) = &self.board {
+            board.allocated(&id, allocation.clone());
+        }
+        let known = self.state.lock().workloads.get(&id).cloned();
+        if let Some(mut workload) = known {
+            Arc::make_mut(&mut workload).node_name = allocation.map(|allocation| allocation.node);
+            self.set(Arc::unwrap_or_clone(workload));
         }
     }
 
@@ -267,6 +305,9 @@ impl WorkloadStore {
 fn id(pod: &Pod) -> Option<WorkloadId> {
     WorkloadId::new(pod.metadata.uid.as_deref()?).ok()
 }
+
+#[cfg(test)]
+mod claims;
 
 #[cfg(test)]
 mod tests {

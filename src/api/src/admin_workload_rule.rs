@@ -14,7 +14,7 @@ use kube::{CustomResource, KubeSchema};
 use outrigger_core::field::{FieldError, FieldErrors};
 use outrigger_core::ids::{TenantId, is_label_key, is_label_name};
 use outrigger_core::keys;
-use outrigger_core::rule::Rule;
+use outrigger_core::rule::{Ordering, Rule};
 use outrigger_core::text::quoted;
 use outrigger_core::validate;
 use schemars::JsonSchema;
@@ -168,6 +168,13 @@ impl AdminWorkloadRule {
             .map_err(|mut wrong| errors.append(&mut wrong))
             .ok();
         errors.extend(validate::admin_template(&self.spec.rule.template.tree(), "spec.template"));
+        if self.spec.rule.ordering.parse().is_ok_and(Ordering::binds) {
+            errors.refuse(
+                "spec.ordering",
+                &self.spec.rule.ordering,
+                "is for rules of tenants: a tenant's cluster doesn't know which of its Pods this rule matches; use BeforeStart",
+            );
+        }
         let tenants = selector(self.spec.tenant_selector.as_ref(), &mut errors);
         match rule {
             Some(rule) if errors.is_empty() => Ok(AdminRule { rule: rule.into_admin(), tenants }),
@@ -300,6 +307,7 @@ mod tests {
         let selector = |expression: Value| json!({"tenantSelector": {"matchExpressions": [expression]}});
         for (change, path) in [
             (json!({"workloadTerms": []}), "spec.workloadTerms"),
+            (json!({"ordering": "BeforeBinding"}), "spec.ordering"),
             (
                 json!({"tenantSelector": {"matchLabels": {"a b": "c"}}}),
                 "spec.tenantSelector.matchLabels[a b]",

@@ -7,6 +7,7 @@
 use k8s_openapi::api::core::v1 as full;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
+use outrigger_core::gate::Hold;
 use outrigger_core::keys;
 use serde::{Deserialize, Deserializer};
 
@@ -42,19 +43,16 @@ pub struct Spec {
     /// The conditions that have to be true before it is ready.
     #[serde(default)]
     pub readiness_gates: Option<Vec<full::PodReadinessGate>>,
-    /// Whether it claims a device of its Node by which it waits for its companions before it starts.
+    /// How long it waits for its companions by a claim for a device of its Node; `None` if it has no such claim.
     #[serde(default, rename = "resourceClaims", deserialize_with = "holds")]
-    pub held: bool,
+    pub held: Option<Hold>,
 }
 
 /// Reads whether the claims of a Pod include that of [`keys::COMPANIONS_CLAIM`], and keeps nothing else of them.
-fn holds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+fn holds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Hold>, D::Error> {
     let claims = Option::<Vec<full::PodResourceClaim>>::deserialize(deserializer)?;
-    let ours = |claim: &full::PodResourceClaim| {
-        claim.name == keys::COMPANIONS_CLAIM
-            && claim.resource_claim_template_name.as_deref() == Some(keys::COMPANIONS_CLAIM)
-    };
-    Ok(claims.iter().flatten().any(ours))
+    let ours = claims.into_iter().flatten().find(|claim| claim.name == keys::COMPANIONS_CLAIM);
+    Ok(ours.and_then(|claim| Hold::of_template(claim.resource_claim_template_name.as_deref()?)))
 }
 
 /// A Pod's status.
@@ -191,7 +189,7 @@ mod tests {
             [("kept".into(), "x".into())]
         );
         let spec = pod.spec.unwrap();
-        assert_eq!((spec.node_name.as_deref(), spec.held), (Some("h"), true));
+        assert_eq!((spec.node_name.as_deref(), spec.held), (Some("h"), Some(Hold::Start)));
         let status = pod.status.unwrap();
         assert_eq!(status.conditions.unwrap()[0].type_, "Ready");
         assert_eq!(status.companions_claim.as_deref(), Some("p-x7"));
@@ -206,7 +204,9 @@ mod tests {
         };
         let claim = |name: &str, source: &str, of: &str| json!([{"name": name, source: of}]);
         let ours = keys::COMPANIONS_CLAIM;
-        assert!(held(claim(ours, "resourceClaimTemplateName", ours)));
+        for hold in Hold::ALL {
+            assert_eq!(held(claim(ours, "resourceClaimTemplateName", hold.template())), Some(hold));
+        }
         for other in [
             json!(null),
             json!([]),
@@ -214,9 +214,9 @@ mod tests {
             claim(ours, "resourceClaimTemplateName", "other"),
             claim(ours, "resourceClaimName", ours),
         ] {
-            assert!(!held(other.clone()), "{other}");
+            assert_eq!(held(other.clone()), None, "{other}");
         }
-        assert!(!serde_json::from_value::<Spec>(json!({})).unwrap().held);
+        assert_eq!(serde_json::from_value::<Spec>(json!({})).unwrap().held, None);
     }
 
     #[test]

@@ -112,11 +112,12 @@ pub struct WorkloadRuleSpec {
 
     /// ordering defines whether a workload waits for its companion. Parallel: it doesn't. BeforeReady: it is Ready only
     /// once its companion is, by a readiness gate. BeforeStart: moreover, none of its containers starts before its
-    /// companion is Ready, by a claim for a device of its node. Pods get gate and claim when they are created; it has no
-    /// effect on existing Pods. The tenant's cluster needs the agent's gate for both, and for BeforeStart also its
-    /// setting companionsFirst. Defaults to Parallel.
+    /// companion is Ready, by a claim for a device of its node. BeforeBinding: moreover, it isn't bound to its node
+    /// before; only for rules of tenants. Pods get gate and claim when they are created; it has no effect on existing
+    /// Pods. The tenant's cluster needs the agent's gate for all of them, for BeforeStart and BeforeBinding also its
+    /// setting companionsFirst, and for BeforeBinding Kubernetes 1.36. Defaults to Parallel.
     #[serde(default = "parallel")]
-    #[schemars(extend("enum" = ["Parallel", "BeforeReady", "BeforeStart"]))]
+    #[schemars(extend("enum" = ["Parallel", "BeforeReady", "BeforeStart", "BeforeBinding"]))]
     pub ordering: String,
 
     /// lingerSeconds is the time in seconds for which a companion outlives its workload, from 0 to 3600. It counts from

@@ -18,6 +18,33 @@ use crate::keys;
 use crate::path::Path;
 use crate::workload::Workload;
 
+/// How long a Pod waits that has the claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Hold {
+    /// None of its containers starts before its companions are Ready.
+    Start,
+    /// Moreover, the scheduler doesn't bind it before.
+    Binding,
+}
+
+impl Hold {
+    /// All of them, the weakest first.
+    pub const ALL: [Self; 2] = [Self::Start, Self::Binding];
+
+    /// Name of the ResourceClaimTemplate that the claim names.
+    pub fn template(self) -> &'static str {
+        match self {
+            Self::Start => keys::COMPANIONS_CLAIM,
+            Self::Binding => keys::COMPANIONS_BINDING_CLAIM,
+        }
+    }
+
+    /// What a claim of the name [`keys::COMPANIONS_CLAIM`] with this template says; `None` for somebody else's.
+    pub fn of_template(template: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|hold| hold.template() == template)
+    }
+}
+
 /// Fields of a workload that no one knows before its Pod is stored: its uid, which the API server generates, and its Ready
 /// condition.
 pub const UNKNOWN_AT_CREATION: [Path; 2] = [Path::Id, Path::Ready];
@@ -45,8 +72,8 @@ fn is_ours(gate: &Value) -> bool {
 /// refuses anyway, because its fields have wrong types, gets no patch.
 ///
 /// # Errors
-/// If the Pod has an entry of this name that is another claim, or a Node already.
-pub fn claim_patch(pod: &Value) -> Result<Patch, FieldError> {
+/// If the Pod has an entry of this name that is another claim or a weaker one, or a Node already.
+pub fn claim_patch(pod: &Value, hold: Hold) -> Result<Patch, FieldError> {
     let none = Patch(Vec::new());
     let name = keys::COMPANIONS_CLAIM;
     let Some(spec) = pod.get("spec").filter(|spec| spec.is_object()) else { return Ok(none) };
@@ -55,13 +82,13 @@ pub fn claim_patch(pod: &Value) -> Result<Patch, FieldError> {
                    spec.affinity.nodeAffinity instead";
         return Err(FieldError::of_value("spec.nodeName", node, why));
     }
-    let claim = json!({"name": name, "resourceClaimTemplateName": name});
+    let claim = json!({"name": name, "resourceClaimTemplateName": hold.template()});
     let (path, value) = match spec.get("resourceClaims") {
         None | Some(Value::Null) => (PointerBuf::from_tokens(["spec", "resourceClaims"]), json!([claim])),
         Some(Value::Array(claims)) => {
             let named = claims.iter().enumerate().find(|(_, claim)| text(claim, "name") == Some(name));
             if let Some((i, named)) = named {
-                return check_claim(i, named).map(|()| none);
+                return check_claim(i, named, hold).map(|()| none);
             }
             (PointerBuf::from_tokens(["spec", "resourceClaims", "-"]), claim)
         }
@@ -70,8 +97,8 @@ pub fn claim_patch(pod: &Value) -> Result<Patch, FieldError> {
     Ok(Patch(vec![PatchOperation::Add(AddOperation { path, value })]))
 }
 
-/// Refuses an entry that has the name of Outrigger's claim and is another one.
-fn check_claim(i: usize, claim: &Value) -> Result<(), FieldError> {
+/// Refuses an entry that has the name of Outrigger's claim and is another one, or by which the Pod waits less long.
+fn check_claim(i: usize, claim: &Value, hold: Hold) -> Result<(), FieldError> {
     let name = keys::COMPANIONS_CLAIM;
     let path = format!("spec.resourceClaims[{i}]");
     if let Some(other) = text(claim, "resourceClaimName") {
@@ -79,7 +106,7 @@ fn check_claim(i: usize, claim: &Value) -> Result<(), FieldError> {
         return Err(FieldError::of_value(format!("{path}.resourceClaimName"), other, why));
     }
     match text(claim, "resourceClaimTemplateName") {
-        Some(template) if template == name => Ok(()),
+        Some(template) if Hold::of_template(template).is_some_and(|found| found >= hold) => Ok(()),
         other => Err(FieldError::of_value(
             format!("{path}.resourceClaimTemplateName"),
             other.unwrap_or_default(),
@@ -144,8 +171,12 @@ mod tests {
     }
 
     fn claimed(pod: &Value) -> Result<Value, String> {
+        claimed_for(pod, Hold::Start)
+    }
+
+    fn claimed_for(pod: &Value, hold: Hold) -> Result<Value, String> {
         let mut after = pod.clone();
-        json_patch::patch(&mut after, &claim_patch(pod).map_err(|error| error.to_string())?).unwrap();
+        json_patch::patch(&mut after, &claim_patch(pod, hold).map_err(|error| error.to_string())?).unwrap();
         Ok(after)
     }
 
@@ -185,6 +216,22 @@ mod tests {
         }
         let empty = json!([{"name": keys::COMPANIONS_CLAIM}]);
         assert!(claimed(&json!({"spec": {"resourceClaims": empty}})).is_err());
+    }
+
+    #[test]
+    fn a_pod_that_waits_longer_keeps_its_claim_and_one_that_waits_less_long_is_refused() {
+        let with = |hold: Hold| {
+            let claim = json!({"name": keys::COMPANIONS_CLAIM, "resourceClaimTemplateName": hold.template()});
+            json!({"spec": {"resourceClaims": [claim]}})
+        };
+        let none = json!({"spec": {}});
+        for hold in Hold::ALL {
+            assert_eq!(claimed_for(&none, hold).unwrap(), with(hold));
+            assert_eq!(claimed_for(&with(hold), hold).unwrap(), with(hold));
+        }
+        assert_eq!(claimed_for(&with(Hold::Binding), Hold::Start).unwrap(), with(Hold::Binding));
+        let error = claimed_for(&with(Hold::Start), Hold::Binding).unwrap_err();
+        assert!(error.starts_with("spec.resourceClaims[0].resourceClaimTemplateName: "), "{error}");
     }
 
     #[test]

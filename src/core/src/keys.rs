@@ -98,6 +98,18 @@ pub const AGENT_AUDIENCE: &str = "outrigger-agent";
 /// Name of the claim in `spec.resourceClaims` of such a Pod, and of the ResourceClaimTemplate that it names.
 pub const COMPANIONS_CLAIM: &str = "outrigger-companions";
 
+/// Name of the ResourceClaimTemplate that the claim [`COMPANIONS_CLAIM`] of a Pod names which isn't bound before its companions are Ready.
+pub const COMPANIONS_BINDING_CLAIM: &str = "outrigger-companions-binding";
+
+/// Name of the DeviceClass of the devices for such Pods: those of [`COMPANIONS_DRIVER`] with the attribute [`BINDING_ATTRIBUTE`].
+pub const COMPANIONS_BINDING_CLASS: &str = "binding.companions.outrigger.dev";
+
+/// Attribute of the devices for such Pods, `true`.
+pub const BINDING_ATTRIBUTE: &str = "binding";
+
+/// Value of [`COMPANIONS_WAIT`] on the claims of such Pods.
+pub const WAIT_BINDING: &str = "binding";
+
 /// Value of [`COMPANIONS_FIRST_NAMESPACE`] that counts.
 pub const REQUIRED: &str = "required";
 

@@ -60,6 +60,9 @@ pub enum Ordering {
     /// No container of the workload starts before its companion is Ready, by a claim for a device of its Node. The workload also
     /// has the readiness gate, for companions that are replaced later.
     BeforeStart,
+    /// As [`Self::BeforeStart`], and the workload isn't bound to its Node before: the companion serves the Node that the scheduler has
+    /// chosen, and the scheduler waits for the claim's device.
+    BeforeBinding,
 }
 
 impl Ordering {
@@ -69,17 +72,23 @@ impl Ordering {
             Self::Parallel => "Parallel",
             Self::BeforeReady => "BeforeReady",
             Self::BeforeStart => "BeforeStart",
+            Self::BeforeBinding => "BeforeBinding",
         }
     }
 
     /// Whether the workload isn't Ready before its companion is.
     pub fn gates(self) -> bool {
-        matches!(self, Self::BeforeReady | Self::BeforeStart)
+        self == Self::BeforeReady || self.holds()
     }
 
     /// Whether no container of the workload starts before its companion is Ready.
     pub fn holds(self) -> bool {
-        self == Self::BeforeStart
+        matches!(self, Self::BeforeStart | Self::BeforeBinding)
+    }
+
+    /// Whether the workload isn't bound to its Node before its companion is Ready.
+    pub fn binds(self) -> bool {
+        self == Self::BeforeBinding
     }
 }
 
@@ -92,9 +101,10 @@ impl FromStr for Ordering {
             "" | "Parallel" => Ok(Self::Parallel),
             "BeforeReady" => Ok(Self::BeforeReady),
             "BeforeStart" => Ok(Self::BeforeStart),
+            "BeforeBinding" => Ok(Self::BeforeBinding),
             _ => Err(
-                "use Parallel (the workload doesn't wait for its companion), BeforeReady (it isn't Ready before), or \
-                      BeforeStart (none of its containers starts before)",
+                "use Parallel (the workload doesn't wait for its companion), BeforeReady (it isn't Ready before), \
+                      BeforeStart (none of its containers starts before), or BeforeBinding (it isn't bound to its Node before)",
             ),
         }
     }

@@ -161,6 +161,26 @@ fn pods_of_rules_before_start_get_gate_and_claim_once() {
 }
 
 #[test]
+fn pods_of_rules_before_binding_get_the_stronger_claim_where_the_cluster_has_it() {
+    let binding =
+        json!({"name": keys::COMPANIONS_CLAIM, "resourceClaimTemplateName": keys::COMPANIONS_BINDING_CLAIM});
+    let rules = || vec![before_start(), ordered("bind", Ordering::BeforeBinding, &[(APP, "web")])];
+    for (has, expected) in [(true, &binding), (false, &ours())] {
+        let rules = rules().into_iter().map(Arc::new).collect();
+        let caches = of(GateRules { rules, claims: Claims::Added, binding: has, ..GateRules::default() });
+        for path in HOLDS {
+            let found = claims_of(path, &caches, &pod(json!({})));
+            assert_eq!(found, Ok(json!([expected])), "{path} {has}");
+            let db = pod(json!({"metadata": {"labels": {"app": "db"}}}));
+            assert_ne!(claims_of(path, &caches, &db), Ok(json!([binding])), "{path} {has}");
+            // The author of a Pod can't choose the weaker claim.
+            let weaker = pod(json!({"spec": {"resourceClaims": [ours()]}}));
+            assert_eq!(claims_of(path, &caches, &weaker).is_err(), has, "{path}");
+        }
+    }
+}
+
+#[test]
 fn the_audit_of_a_claim_names_its_own_rule() {
     let first = ordered("a", Ordering::BeforeReady, &[(APP, "web")]);
     let caches = caches(vec![first, before_start()], None);
@@ -225,6 +245,7 @@ fn a_namespace_that_requires_claims_waits_until_namespaces_are_known() {
         namespaces: Some(BTreeSet::new()),
         namespaces_unknown: true,
         claims: Claims::Added,
+        binding: false,
     });
     let mut request = request_for("Pod", "shop", &pod(json!({})), &Value::Null);
     assert!(decide("/companions-first/pods", &caches, &mut request).is_err());

@@ -60,8 +60,8 @@ const NOT_REQUIRED: Requirement = Requirement::IsNot(keys::COMPANIONS_FIRST_NAME
 pub(super) static GATES: &[Webhook] = &[
     Webhook {
         name: "gates",
-        why: "New Pods, apart from those of the cluster's own components and of Outrigger: the agent finds the rules with the\n\
-              ordering BeforeReady or BeforeStart that match, or could match on some node. Failures are ignored: a Pod without gate\n\
+        why: "New Pods, apart from those of the cluster's own components and of Outrigger: the agent finds the rules with an\n\
+              ordering other than Parallel that match, or could match on some node. Failures are ignored: a Pod without gate\n\
               and claim doesn't wait for its companion, and a Pod that isn't created would be worse.",
         endpoint: &MATCHING,
         service: keys::AGENT,

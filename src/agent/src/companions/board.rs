@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::map::HashMap;
+use outrigger_core::reason::Cause;
 use outrigger_core::rule::Rule;
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::pod::Pod;
@@ -15,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+pub(crate) use self::bind::{Bind, BindOutcome, Verdict};
 use self::known::Known;
 use self::start::Starts;
 pub(crate) use self::start::{ClaimName, Start};
@@ -24,6 +26,7 @@ use crate::metrics::Metrics;
 use crate::queue::{self, Queue};
 use outrigger_runtime::bucket::{Bucket, Rate};
 
+mod bind;
 mod known;
 mod start;
 
@@ -96,8 +99,10 @@ pub(crate) struct Board {
     after: Duration,
     state: Mutex<State>,
     metrics: Metrics,
-    /// Wakes a writer.
+    /// Wakes a writer of conditions of Pods.
     changed: Notify,
+    /// Wakes a writer of conditions of claims.
+    bindable: Notify,
 }
 
 #[derive(Debug)]
@@ -113,6 +118,11 @@ struct State {
     writes: Bucket,
     openings: Bucket,
     events: Bucket,
+    /// Pods whose claims have to be examined.
+    binds: Queue<WorkloadId>,
+    binding: Bucket,
+    /// Nodes that have no devices because of their DPUs.
+    withdrawn: HashMap<String, Cause>,
     /// Namespaces in which the agent may not write, each with the time of the next attempt.
     forbidden: HashMap<String, Instant>,
 }
@@ -139,9 +149,19 @@ impl Board {
             writes: Bucket::new(WRITES, now),
             openings: Bucket::new(OPENINGS, now),
             events: Bucket::new(EVENTS, now),
+            binds: Queue::default(),
+            binding: Bucket::new(bind::BINDS, now),
+            withdrawn: HashMap::default(),
             forbidden: HashMap::default(),
         };
-        Self { clock, after, state: Mutex::new(state), metrics, changed: Notify::new() }
+        let (changed, bindable) = (Notify::new(), Notify::new());
+        Self { clock, after, state: Mutex::new(state), metrics, changed, bindable }
+    }
+
+    /// Wakes writers of both kinds.
+    fn notify(&self) {
+        self.changed.notify_one();
+        self.bindable.notify_one();
     }
 
     /// The state of the stream from the manager.
@@ -171,20 +191,25 @@ impl Board {
         state.push(id);
         state.wake(id);
         drop(state);
-        self.changed.notify_one();
+        self.notify();
     }
 
     /// Records the rules by which workloads wait.
     pub(crate) fn expect(&self, ordered: Vec<Arc<Rule>>) {
         let mut state = self.state.lock();
         state.ordered = Some(ordered);
-        let State { pods, queue, .. } = &mut *state;
-        for (id, _) in pods.iter().filter(|(_, known)| known.gated()) {
-            queue.push(id.clone(), true);
+        let State { pods, queue, binds, .. } = &mut *state;
+        for (id, known) in &*pods {
+            if known.gated() {
+                queue.push(id.clone(), true);
+            }
+            if known.allocation.is_some() {
+                binds.push(id.clone(), true);
+            }
         }
         state.starts.wake_all();
         drop(state);
-        self.changed.notify_one();
+        self.notify();
     }
 
     /// Forgets a Pod.
@@ -195,6 +220,7 @@ impl Board {
             state.starts.moved(id, known.claim, None);
         }
         state.queue.remove(id);
+        state.binds.remove(id);
     }
 
     /// A stream is open. Returns its number, with which it tells.
@@ -221,7 +247,7 @@ impl Board {
         state.push(id);
         state.wake(id);
         drop(state);
-        self.changed.notify_one();
+        self.notify();
         true
     }
 
@@ -241,7 +267,7 @@ impl Board {
             state.push_all();
         }
         drop(state);
-        self.changed.notify_one();
+        self.notify();
     }
 
     /// There is no stream: it has ended, or could not be opened.
@@ -257,7 +283,7 @@ impl Board {
             state.push_all();
         }
         drop(state);
-        self.changed.notify_one();
+        self.notify();
     }
 
     /// Waits for the next write.
@@ -307,7 +333,7 @@ impl Board {
         // It may have changed meanwhile.
         state.push(id);
         drop(state);
-        self.changed.notify_one();
+        self.notify();
     }
 }
 
@@ -320,12 +346,18 @@ impl State {
     fn push(&mut self, id: &WorkloadId) {
         if let Some(known) = self.pods.get(id) {
             self.queue.push(id.clone(), known.gated());
+            if known.allocation.is_some() {
+                self.binds.push(id.clone(), true);
+            }
         }
     }
 
     fn push_all(&mut self) {
         for (id, known) in &self.pods {
             self.queue.push(id.clone(), known.gated());
+            if known.allocation.is_some() {
+                self.binds.push(id.clone(), true);
+            }
         }
         self.starts.wake_all();
     }

@@ -3,28 +3,33 @@
 //! All limits of rates are kept here. Level-based: however often a DPU changes, the next write of its Node holds the last state.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::{ResourceClaimTemplate, ResourceSlice};
 use kube::core::PartialObjectMeta;
+use outrigger_core::gate::Hold;
 use outrigger_core::keys;
 use outrigger_core::map::HashMap;
-use outrigger_proto::companion::HostStatus;
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::environment::Clock;
-use outrigger_runtime::node::Node;
 use outrigger_runtime::ready::Warning;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tracing::warn;
 
+use self::binding::Binding;
 use super::plan::{Found, Seen, plan, template};
 use super::write::{Key, Outcome, Pace, Publishing, Write};
+use crate::companions::Board;
 use crate::namespaces::Scope;
-use crate::nodes::{HostListener, Knowledge, Told};
+use crate::nodes::{Knowledge, Told};
 use crate::queue::{self, Queue};
 use outrigger_runtime::bucket::{Bucket, Rate};
+
+mod binding;
+mod hosts;
 
 /// Writes of all objects.
 const WRITES: Rate = Rate { burst: 200.0, minute: 3000.0 };
@@ -34,6 +39,10 @@ pub(crate) struct Devices {
     clock: Clock,
     state: Mutex<State>,
     publishing: watch::Sender<Publishing>,
+    /// It is known whether devices have binding conditions.
+    settled: watch::Sender<bool>,
+    /// Learns which Nodes have no devices any longer.
+    board: Option<Arc<Board>>,
     /// Set while namespaces have templates of somebody else.
     foreign: Warning,
     /// Wakes a writer.
@@ -57,6 +66,7 @@ struct State {
     /// Something could not be listed for long.
     unread: bool,
     unsupported: bool,
+    binding: Binding,
     class: Class,
 }
 
@@ -89,7 +99,7 @@ struct Capacity(Option<usize>);
 struct Home {
     /// It exists, and isn't being deleted.
     alive: bool,
-    template: Option<Template>,
+    templates: BTreeMap<Hold, Template>,
     pace: Pace,
 }
 
@@ -126,10 +136,19 @@ impl Devices {
             listed: false,
             unread: false,
             unsupported: false,
+            binding: Binding::default(),
             class: Class::Unknown,
         };
-        let (publishing, changed) = (watch::Sender::new(Publishing::Working), Notify::new());
-        Self { clock, state: Mutex::new(state), publishing, foreign, changed }
+        let (publishing, settled) = (watch::Sender::new(Publishing::Working), watch::Sender::new(false));
+        Self {
+            clock,
+            state: Mutex::new(state),
+            publishing,
+            settled,
+            board: None,
+            foreign,
+            changed: Notify::new(),
+        }
     }
 
     /// Whether devices are published.
@@ -150,6 +169,10 @@ impl Devices {
     fn tell(&self, state: &State) {
         let now = state.publishing();
         self.publishing.send_if_modified(|before| std::mem::replace(before, now) != now);
+        let Binding { supported, claims, unread } = state.binding;
+        let settled =
+            state.unsupported || supported == Some(false) || supported.is_some() && (claims || unread);
+        self.settled.send_if_modified(|before| std::mem::replace(before, settled) != settled);
     }
 
     /// Records a change of a slice of the driver.
@@ -185,16 +208,23 @@ impl Devices {
         });
     }
 
-    /// Records a change of a template of Outrigger's name.
+    /// Records a change of a template of one of Outrigger's names.
     pub(super) fn template(&self, change: Change<ResourceClaimTemplate>) {
         self.update(|state| {
-            let (namespace, _, template) = change.into_parts();
-            let template = template.map(|template| Template {
-                found: Found::of(&template),
-                uid: template.metadata.uid.unwrap_or_default(),
-                deleted: template.metadata.deletion_timestamp.is_some(),
-            });
-            state.homes.entry(namespace.clone()).or_default().template = template;
+            let (namespace, name, template) = change.into_parts();
+            let Some(hold) = Hold::of_template(&name) else { return };
+            let templates = &mut state.homes.entry(namespace.clone()).or_default().templates;
+            match template {
+                Some(template) => {
+                    let template = Template {
+                        found: Found::of(&template, hold),
+                        uid: template.metadata.uid.unwrap_or_default(),
+                        deleted: template.metadata.deletion_timestamp.is_some(),
+                    };
+                    templates.insert(hold, template);
+                }
+                None => _ = templates.remove(&hold),
+            }
             state.queue.push(Key::Namespace(namespace), false);
         });
         self.tell_foreign();
@@ -202,24 +232,21 @@ impl Devices {
 
     fn tell_foreign(&self) {
         let state = self.state.lock();
-        let is_foreign = |home: &Home| home.template.as_ref().is_some_and(|t| t.found == Found::Foreign);
-        let first = state.homes.iter().find(|(_, home)| is_foreign(home)).map(|(name, _)| name.clone());
+        let foreign = |home: &Home| {
+            home.templates.iter().find(|(_, t)| t.found == Found::Foreign).map(|(hold, _)| hold.template())
+        };
+        let first = state.homes.iter().find_map(|(name, home)| Some((name.clone(), foreign(home)?)));
         drop(state);
-        let text = first.as_ref().map(|namespace| {
-            let name = keys::COMPANIONS_CLAIM;
+        let text = first.as_ref().map(|(namespace, name)| {
             format!(
                 "the ResourceClaimTemplate {namespace}/{name} isn't Outrigger's, so Pods there don't wait for their companions before \
                  they start; delete it, and the agent creates its own"
             )
         });
         if self.foreign.set(text)
-            && let Some(namespace) = first
+            && let Some((namespace, name)) = first
         {
-            warn!(
-                namespace,
-                name = keys::COMPANIONS_CLAIM,
-                "a template of Outrigger's name isn't Outrigger's"
-            );
+            warn!(namespace, name, "a template of Outrigger's name isn't Outrigger's");
         }
     }
 
@@ -278,8 +305,12 @@ impl Devices {
             return Err(None);
         }
         while let Some(key) = state.queue.pop(now, |_| false) {
+            let withdrawn = state.withdrawn(&key, now);
             let step = state.examine(&key, now);
             self.tell(&state);
+            if let (Key::Node(node), Some(board), Some(cause)) = (&key, &self.board, withdrawn) {
+                board.withdrawn(node, cause);
+            }
             match step {
                 Step::Nothing => {}
                 Step::Later(at) => state.queue.push_later(key, at),
@@ -310,7 +341,9 @@ impl Devices {
                     &mut pool.pace
                 }),
                 Key::Namespace(name) => state.homes.get_mut(name).map(|home| {
-                    home.template.iter_mut().for_each(|template| template.deleted |= !deleted.is_empty());
+                    for (hold, template) in &mut home.templates {
+                        template.deleted |= deleted.iter().any(|name| name == hold.template());
+                    }
                     &mut home.pace
                 }),
             };
@@ -323,53 +356,6 @@ impl Devices {
     }
 }
 
-impl HostListener for Devices {
-    fn node(&self, change: &Change<Node>) {
-        let mut state = self.state.lock();
-        let (name, node) = match change {
-            Change::Gone { name, .. } => (name.clone(), None),
-            Change::Applied(node) => {
-                let pods = node.status.as_ref().and_then(|status| status.pods);
-                let pods = pods.map(|pods| usize::try_from(pods).unwrap_or(usize::MAX));
-                (node.metadata.name.clone().unwrap_or_default(), Some(Capacity(pods)))
-            }
-        };
-        if node.is_none() && !state.pools.contains_key(&name) {
-            return;
-        }
-        let pool = state.pools.entry(name.clone()).or_default();
-        if std::mem::replace(&mut pool.node, node) == node {
-            return;
-        }
-        state.queue.push(Key::Node(name), false);
-        drop(state);
-        self.changed.notify_one();
-    }
-
-    fn opened(&self) {
-        self.state.lock().told.opened(self.clock.now());
-    }
-
-    fn told(&self, host: &HostStatus) {
-        self.update(|state| {
-            if state.told.host(host) && state.pools.contains_key(&host.node_name) {
-                state.queue.push(Key::Node(host.node_name.clone()), false);
-            }
-        });
-    }
-
-    fn complete(&self) {
-        self.update(|state| {
-            state.told.complete(self.clock.now());
-            state.push_all();
-        });
-    }
-
-    fn down(&self) {
-        self.state.lock().told.down(self.clock.now());
-    }
-}
-
 impl State {
     fn publishing(&self) -> Publishing {
         if self.unsupported {
@@ -378,6 +364,10 @@ impl State {
             Publishing::Forbidden
         } else if self.class == Class::Missing {
             Publishing::NoClass
+        } else if self.binding.supported == Some(true) && self.binding.unread {
+            Publishing::BindingForbidden
+        } else if !self.binding() {
+            Publishing::NoBinding
         } else {
             Publishing::Working
         }
@@ -437,15 +427,17 @@ impl State {
             // The last truth stays.
             (Knowledge::Unknown, due) => (None, due),
         };
-        let ops = devices.map(|devices| plan(name, devices, &pool.slices)).unwrap_or_default();
+        let binding = self.binding();
+        let ops = devices.map(|devices| plan(name, devices, binding, &pool.slices)).unwrap_or_default();
         ((!ops.is_empty()).then_some(Write::Slices(ops)), due)
     }
 
-    /// Returns what has to be written for a namespace. The template of one whose Pods are no longer sent stays: Pods may claim it.
+    /// Returns what has to be written next for a namespace. Templates stay if its Pods are no longer sent, or if the cluster has no
+    /// binding conditions any longer: Pods may claim them.
     fn template_of(&mut self, name: &str) -> Option<Write> {
         let home = self.homes.get(name)?;
         if !home.alive {
-            if home.template.is_none() && !home.pace.busy {
+            if home.templates.is_empty() && !home.pace.busy {
                 self.homes.remove(name);
             }
             return None;
@@ -457,13 +449,14 @@ impl State {
         if !sent || keys::SYSTEM_NAMESPACES.contains(&name) || name == keys::HOST_NAMESPACE {
             return None;
         }
-        match &home.template {
-            None => Some(Write::CreateTemplate(Box::new(template(name)))),
+        let wanted = if self.binding() { &Hold::ALL[..] } else { &[Hold::Start] };
+        wanted.iter().find_map(|hold| match home.templates.get(hold) {
+            None => Some(Write::CreateTemplate(Box::new(template(name, *hold)))),
             Some(Template { found: Found::Outdated, uid, deleted: false }) => {
-                Some(Write::DeleteTemplate(uid.clone()))
+                Some(Write::DeleteTemplate(*hold, uid.clone()))
             }
             Some(_) => None,
-        }
+        })
     }
 }
 

@@ -1,9 +1,9 @@
-//! The devices that Pods claim which don't start before their companions (`ordering: BeforeStart`), published in the tenant's
-//! cluster. It is off unless the tenant switches it on.
+//! The devices that Pods claim which don't start before their companions (`ordering: BeforeStart`) or aren't bound before
+//! (`BeforeBinding`, [`crate::binding`]), published in the tenant's cluster. It is off unless the tenant switches it on.
 //!
 //! **In**: what the manager tells of hosts, on the stream that [`crate::companions`] follows, and watches of the tenant's Nodes and
 //! Namespaces. **Out**: ResourceSlices of the driver [`outrigger_core::keys::COMPANIONS_DRIVER`], with a device for each Pod that a
-//! Node can run ([`plan`]), and a ResourceClaimTemplate in each namespace whose Pods are sent. Both exist before any rule does, so
+//! Node can run ([`plan`]), and ResourceClaimTemplates in each namespace whose Pods are sent. All exist before any rule does, so
 //! the first Pod of a rule doesn't wait for them.
 //!
 //! Slices have the tenant's id as a label, and the agent sees and changes only those of its own tenant. All that is published belongs to

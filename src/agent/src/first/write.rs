@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
+use outrigger_core::gate::Hold;
 use tokio::time::Instant;
 
 use super::plan::Op;
@@ -28,6 +29,10 @@ pub(crate) enum Publishing {
     Forbidden,
     /// The cluster doesn't have the DeviceClass that claims name, so nothing is allocated to them.
     NoClass,
+    /// Pods can claim devices by which they wait before they start, and the cluster has no binding conditions.
+    NoBinding,
+    /// As [`Self::NoBinding`]: the agent may not read the claims whose conditions it has to write.
+    BindingForbidden,
     Working,
 }
 
@@ -36,7 +41,7 @@ pub(crate) enum Publishing {
 pub(super) enum Key {
     /// The slices of the Node of this name.
     Node(String),
-    /// The template of this namespace.
+    /// The templates of this namespace.
     Namespace(String),
 }
 
@@ -49,7 +54,7 @@ pub(super) enum Write {
     Orphans(Vec<(String, String)>),
     CreateTemplate(Box<ResourceClaimTemplate>),
     /// Deletes the template with this uid, whose spec can't be changed.
-    DeleteTemplate(String),
+    DeleteTemplate(Hold, String),
 }
 
 /// What came of a write.
@@ -80,7 +85,7 @@ impl Write {
         let requests = match self {
             Self::Slices(ops) => ops.len(),
             Self::Orphans(slices) => 1 + slices.len(),
-            Self::CreateTemplate(_) | Self::DeleteTemplate(_) => 1,
+            Self::CreateTemplate(_) | Self::DeleteTemplate(..) => 1,
         };
         u32::try_from(requests).map_or(f64::MAX, f64::from)
     }

@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource, ResourceExt};
+use outrigger_core::gate::Hold;
 use outrigger_core::keys;
 use outrigger_runtime::Process;
 use outrigger_runtime::cache::{Change, Feed};
@@ -25,7 +26,7 @@ use tracing::{debug, info, warn};
 
 use super::Devices;
 use super::board::Class;
-use super::plan::Op;
+use super::plan::{self, Op};
 use super::write::{Key, Outcome, Write};
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
@@ -48,7 +49,7 @@ struct Writer {
     tenant: String,
     /// Receive the objects of the API server's responses.
     slices: Feed<ResourceSlice>,
-    templates: Feed<ResourceClaimTemplate>,
+    templates: [(Hold, Feed<ResourceClaimTemplate>); 2],
     /// Set while the agent may not write.
     forbidden: Warning,
 }
@@ -69,9 +70,12 @@ pub(crate) fn start(
     let own = format!("{}={tenant}", keys::TENANT);
     let slices = Watch::all(client, "resource slices").fields(&driver).labels(&own).optional();
     let slices = follow(process, context, slices, &listed, devices, Devices::slice);
-    let name = format!("metadata.name={}", keys::COMPANIONS_CLAIM);
-    let templates = Watch::all(client, "claim templates").fields(&name).optional();
-    let templates = follow(process, context, templates, &listed, devices, Devices::template);
+    // A watch follows the objects of one name.
+    let templates = Hold::ALL.map(|hold| {
+        let name = format!("metadata.name={}", hold.template());
+        let templates = Watch::all(client, "claim templates").fields(&name).optional();
+        (hold, follow(process, context, templates, &listed, devices, Devices::template))
+    });
     let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
     follow(process, context, Watch::of(namespaces, "namespaces"), &listed, devices, Devices::namespace);
     process.spawn("namespaces of devices", follow_scope(devices.clone(), scope));
@@ -114,15 +118,31 @@ async fn follow_scope(devices: Arc<Devices>, mut scope: watch::Receiver<Option<S
     }
 }
 
-/// Asks whether the cluster has the kinds, because it may be upgraded, or its features be changed; and whether it has the DeviceClass.
+/// Asks whether the cluster has the kinds, and devices binding conditions, because it may be upgraded, or its features be changed; and
+/// whether it has the DeviceClass.
 async fn discover(client: Client, devices: Arc<Devices>) {
     let classes: Api<DeviceClass> = Api::all(client.clone());
+    let (slices, dry_run): (Api<ResourceSlice>, _) =
+        (Api::all(client.clone()), PostParams { dry_run: true, ..params() });
     loop {
         match client.list_api_group_resources(API).await {
             Ok(found) => devices.supported(found.resources.iter().any(|kind| kind.kind == "ResourceSlice")),
             Err(kube::Error::Api(status)) if status.code == 404 => devices.supported(false),
             // The last answer stays.
             Err(error) => debug!(%error, "failed to ask for the kinds of devices; retrying"),
+        }
+        let has_binding = async {
+            if classes.get_metadata_opt(keys::COMPANIONS_BINDING_CLASS).await?.is_none() {
+                return Ok(false);
+            }
+            let answer = slices.create(&dry_run, &plan::probe()).await?;
+            Ok(plan::has_binding(&answer))
+        };
+        match has_binding.await {
+            Ok(found) => devices.binding(found),
+            Err(kube::Error::Api(status)) if status.code == 404 => devices.binding(false),
+            // The last answer stays.
+            Err(error) => debug!(%error, "failed to ask for binding conditions of devices; retrying"),
         }
         match classes.get_metadata_opt(keys::COMPANIONS_DRIVER).await {
             Ok(found) => {
@@ -203,16 +223,20 @@ impl Writer {
             (Key::Namespace(namespace), Write::CreateTemplate(mut template)) => {
                 template.metadata.owner_references = self.owner();
                 let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), namespace);
-                self.templates.answer(api.create(&params(), &template).await?);
+                let written = api.create(&params(), &template).await?;
+                let hold = Hold::of_template(&written.name_any());
+                if let Some((_, feed)) = self.templates.iter().find(|(of, _)| Some(*of) == hold) {
+                    feed.answer(written);
+                }
                 info!(namespace, "created the claim template of a namespace");
             }
-            (Key::Namespace(namespace), Write::DeleteTemplate(uid)) => {
+            (Key::Namespace(namespace), Write::DeleteTemplate(hold, uid)) => {
                 let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), namespace);
-                delete(&api, keys::COMPANIONS_CLAIM, &uid).await?;
-                deleted.push(keys::COMPANIONS_CLAIM.to_owned());
+                delete(&api, hold.template(), &uid).await?;
+                deleted.push(hold.template().to_owned());
             }
             // Nothing asks for these.
-            (Key::Node(_), Write::CreateTemplate(_) | Write::DeleteTemplate(_))
+            (Key::Node(_), Write::CreateTemplate(_) | Write::DeleteTemplate(..))
             | (Key::Namespace(_), Write::Slices(_) | Write::Orphans(_)) => {}
         }
         Ok(Outcome::Done)

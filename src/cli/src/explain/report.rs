@@ -10,6 +10,7 @@ use outrigger_api::admin_workload_rule::AdminRule;
 use outrigger_api::{AdminWorkloadRule, WorkloadRule};
 use outrigger_core::companion::{self, Observed};
 use outrigger_core::field::FieldError;
+use outrigger_core::gate::Hold;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::json::Json;
@@ -384,10 +385,14 @@ fn conditions(conditions: &[Condition]) -> Vec<ConditionReport> {
 
 /// Says that a Pod doesn't wait for its companion as the rule asks; `created`: when the rule was.
 fn unordered(ordering: Ordering, pod: &Unordered, created: Option<&Time>) -> Option<String> {
-    let (lacks, so) = match (pod.gated, ordering.gates(), ordering.holds()) {
-        (_, false, _) | (true, _, false) => return None,
-        (false, true, _) => ("readiness gate", "doesn't wait for its companion"),
-        (true, _, true) => ("claim", "starts before its companion"),
+    let (lacks, so) = match pod.held {
+        _ if !ordering.gates() => return None,
+        _ if !pod.gated => ("readiness gate", "doesn't wait for its companion"),
+        None if ordering.holds() => ("claim", "starts before its companion"),
+        Some(Hold::Start) if ordering.binds() => {
+            ("claim for binding", "is bound before its companion is Ready, and starts after it")
+        }
+        _ => return None,
     };
     let given = ordering.as_str();
     Some(if created.is_some_and(|rule| *rule > pod.created) {

@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::companion::Observed;
+use outrigger_core::gate::Hold;
 use outrigger_core::ids::{Scope, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::keys;
@@ -313,8 +314,10 @@ impl Tenants {
 #[derive(Debug, Clone)]
 pub(super) struct Unordered {
     pub(super) created: Time,
-    /// It has the readiness gate, and lacks the claim only.
+    /// It has the readiness gate.
     pub(super) gated: bool,
+    /// How long it waits by its claim.
+    pub(super) held: Option<Hold>,
 }
 
 impl Unordered {
@@ -323,8 +326,8 @@ impl Unordered {
         let created = pod.creation_timestamp()?;
         let mut gates = pod.spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
         let gated = gates.any(|gate| gate.condition_type == keys::COMPANIONS_GATE);
-        let held = pod.spec.as_ref().is_some_and(|spec| spec.held);
-        (!gated || !held).then_some(Self { created, gated })
+        let held = pod.spec.as_ref().and_then(|spec| spec.held);
+        (!gated || held != Some(Hold::Binding)).then_some(Self { created, gated, held })
     }
 }
 

@@ -133,6 +133,9 @@ keys! {
     /// Without it the tenant's cluster creates Pods also while the agent can't be asked.
     pub const COMPANIONS_FIRST_NAMESPACE = "outrigger.dev/companions-first",
         Label on "Namespaces in a tenant's cluster" by "tenants": "`required`: no Pod is created in it while the agent can't say whether the Pod may start before its companions";
+    /// The agent watches only claims with this label. They get it from their template.
+    pub const COMPANIONS_WAIT = "outrigger.dev/companions-wait",
+        Label on "ResourceClaims in a tenant's cluster" by "agent, by the ResourceClaimTemplate": "`binding`: the claim of a Pod that isn't bound before its companions are Ready";
     pub const GPU_FAMILY = "nvidia.com/gpu.family",
         Label on "Nodes" by "NVIDIA's GPU feature discovery": "The family of its GPUs";
     pub const GPU_PRODUCT = "nvidia.com/gpu.product",
@@ -206,6 +209,10 @@ keys! {
     /// It differs from [`COMPANIONS_CONDITION`] by its case only.
     pub const COMPANIONS_GATE = "outrigger.dev/companions",
         Condition on "Pods in a tenant's cluster with this readiness gate" by "agent": "`True`: all companions are ready for which the Pod waits";
+    pub const CLAIM_READY = "outrigger.dev/CompanionsReady",
+        Condition on "devices in the status of ResourceClaims in a tenant's cluster" by "agent": "`True`: all companions are Ready for which the Pod waits before it is bound. The scheduler binds it then";
+    pub const CLAIM_UNAVAILABLE = "outrigger.dev/CompanionsUnavailable",
+        Condition on "devices in the status of ResourceClaims in a tenant's cluster" by "agent": "`True`: the DPU of the chosen Node takes no companions. The scheduler chooses again";
     pub const DPU_READY = "outrigger.dev/DPUReady",
         Condition on "Nodes in a tenant's cluster" by "agent, with `--node-conditions`": "Whether the host has a DPU that takes companions, and if not, why. Only on hosts of the Tenant";
 }

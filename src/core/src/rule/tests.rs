@@ -246,7 +246,7 @@ proptest! {
 fn an_ordering_is_no_part_of_the_template() {
     let of = |ordering| Rule::compile(RuleSpec { ordering, ..spec(vec![vec![any()]]) }).unwrap();
     let parallel = of(Ordering::Parallel);
-    for ordering in [Ordering::BeforeReady, Ordering::BeforeStart] {
+    for ordering in [Ordering::BeforeReady, Ordering::BeforeStart, Ordering::BeforeBinding] {
         let waits = of(ordering);
         assert_eq!(parallel.template_hash(), waits.template_hash());
         assert_eq!((parallel.ordering(), waits.ordering()), (Ordering::Parallel, ordering));
@@ -273,12 +273,13 @@ fn any() -> ExpressionSpec {
 
 #[test]
 fn orderings_are_read_as_the_api_spells_them() {
-    let all = [Ordering::Parallel, Ordering::BeforeReady, Ordering::BeforeStart];
+    let all = [Ordering::Parallel, Ordering::BeforeReady, Ordering::BeforeStart, Ordering::BeforeBinding];
     for ordering in all {
         assert_eq!(ordering.as_str().parse(), Ok(ordering));
     }
-    assert_eq!(all.map(Ordering::gates), [false, true, true]);
-    assert_eq!(all.map(Ordering::holds), [false, false, true]);
+    assert_eq!(all.map(Ordering::gates), [false, true, true, true]);
+    assert_eq!(all.map(Ordering::holds), [false, false, true, true]);
+    assert_eq!(all.map(Ordering::binds), [false, false, false, true]);
     assert_eq!("".parse(), Ok(Ordering::Parallel));
     assert!("beforeready".parse::<Ordering>().unwrap_err().starts_with("use Parallel"));
 }
@@ -288,7 +289,7 @@ fn a_workload_that_waits_cannot_be_selected_by_being_ready() {
     let ready = ExpressionSpec::new(".state.ready", Operator::In, &["true"]);
     let terms = vec![vec![any()], vec![any(), ready]];
     assert!(Rule::compile(spec(terms.clone())).is_ok());
-    for ordering in [Ordering::BeforeReady, Ordering::BeforeStart] {
+    for ordering in [Ordering::BeforeReady, Ordering::BeforeStart, Ordering::BeforeBinding] {
         assert_eq!(
             errors(RuleSpec { ordering, ..spec(terms.clone()) }),
             [
@@ -307,10 +308,12 @@ fn a_workload_that_is_held_cannot_be_selected_by_what_its_start_writes() {
         Rule::compile(RuleSpec { ordering, ..spec(terms) })
     };
     for operator in [Operator::Exists, Operator::DoesNotExist] {
-        let found = of(written, operator, Ordering::BeforeStart).unwrap_err();
-        let text = found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-        assert!(text.starts_with("spec.workloadTerms[0].matchExpressions[0].key: "), "{text}");
-        assert!(text.contains("is written when the workload starts"), "{text}");
+        for ordering in [Ordering::BeforeStart, Ordering::BeforeBinding] {
+            let found = of(written, operator, ordering).unwrap_err();
+            let text = found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+            assert!(text.starts_with("spec.workloadTerms[0].matchExpressions[0].key: "), "{text}");
+            assert!(text.contains("is written when the workload starts"), "{text}");
+        }
         assert!(of(written, operator, Ordering::BeforeReady).is_ok(), "its containers run meanwhile");
         let label = ".state.extra.labels['k8s.v1.cni.cncf.io/networks-status']";
         assert!(of(label, operator, Ordering::BeforeStart).is_ok(), "the start writes no labels");

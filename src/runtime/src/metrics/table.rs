@@ -168,12 +168,12 @@ table! {
         &[("part", OneOf(&["Condition", "Taint"])), ("outcome", OneOf(&["Ok", "Failed", "Forbidden"]))],
         "Writes of Nodes, of their condition DPUReady or of their taint; Forbidden: the agent's role or a policy doesn't allow it");
     AGENT_ORDERED_RULES = plain("agent_ordered_rules", Gauge, &[Agent], &[("gate", OneOf(&["Served", "Missing"]))],
-        "Valid rules of the tenant's cluster with the ordering BeforeReady or BeforeStart, by whether the agent serves the webhook that adds the readiness gate. Missing: Pods don't wait for their companions");
+        "Valid rules of the tenant's cluster with another ordering than Parallel, by whether the agent serves the webhook that adds the readiness gate. Missing: Pods don't wait for their companions");
     AGENT_HELD_RULES = plain("agent_held_rules", Gauge, &[Agent], &[("devices", OneOf(&["Published", "Missing"]))],
-        "Valid rules of the tenant's cluster with the ordering BeforeStart, by whether the agent publishes the devices that their Pods claim. Missing: Pods start before their companions, or aren't scheduled; the rules' Events say which");
+        "Valid rules of the tenant's cluster with the ordering BeforeStart or BeforeBinding, by whether the agent publishes the devices that their Pods claim. Missing: Pods start or are bound before their companions, or aren't scheduled; the rules' Events say which");
     AGENT_DEVICE_WRITES = plain("agent_device_writes", Counter, &[Agent],
-        &[("object", OneOf(&["Slice", "Template"])), ("outcome", OneOf(&["Ok", "Failed", "Forbidden"]))],
-        "Writes of the ResourceSlices of a Node, or of a namespace's ResourceClaimTemplate; Forbidden: the agent's role or a policy doesn't allow it");
+        &[("object", OneOf(&["Slice", "Template", "Claim"])), ("outcome", OneOf(&["Ok", "Failed", "Forbidden"]))],
+        "Writes of the ResourceSlices of a Node, of a namespace's ResourceClaimTemplate, or of a condition of a Pod's ResourceClaim; Forbidden: the agent's role or a policy doesn't allow it");
     AGENT_PREPARES = plain("agent_prepares", Counter, &[Agent],
         &[("outcome", OneOf(&["Ready", "NotReady", "Elsewhere", "Refused", "Busy", "Failed"]))],
         "Claims that hosts asked about, by the answer; Elsewhere: their Pods aren't on the host. Refused, Busy and Failed count requests: without a valid token, beyond a limit, or whose token the API server couldn't review");

@@ -12,8 +12,10 @@ use outrigger_core::workload::Workload;
 use outrigger_runtime::pod::Pod;
 use tokio::time::Instant;
 
+use super::bind::Pace;
 use super::start::ClaimName;
 use super::{Link, NewCondition, SILENCE, Write};
+use crate::binding::Allocation;
 use crate::companions::decide::{Condition, Conditions, Knowledge};
 use crate::companions::told::Companions;
 use crate::pod::{is_gated, workload};
@@ -31,6 +33,12 @@ pub(super) struct Known {
     pub(super) gate: bool,
     /// The claim by which it waits to start, as soon as the claim has a name.
     pub(super) claim: Option<ClaimName>,
+    /// It is bound to a Node.
+    bound: bool,
+    /// The allocation of its claim, if the scheduler binds it when the claim says so.
+    pub(super) allocation: Option<Allocation>,
+    /// When its claim may be written.
+    pub(super) pace: Pace,
     pub(super) deleted: bool,
     /// Since when the agent has known it.
     pub(super) seen: Instant,
@@ -53,13 +61,17 @@ impl Known {
     pub(super) fn new(pod: &Pod, seen: Instant) -> Self {
         let (claim, gate) = (ClaimName::of(pod), is_gated(pod));
         let waits = gate || claim.is_some();
+        let workload = if waits { workload(pod.clone()).map(Box::new) } else { None };
         Self {
             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
             name: pod.metadata.name.clone().unwrap_or_default(),
             has: Conditions::of(pod),
-            workload: if waits { workload(pod.clone()).map(Box::new) } else { None },
+            bound: workload.as_ref().is_some_and(|workload| workload.node_name.is_some()),
+            workload,
             gate,
             claim,
+            allocation: None,
+            pace: Pace::default(),
             deleted: pod.metadata.deletion_timestamp.is_some(),
             seen,
             told: None,
@@ -74,14 +86,30 @@ impl Known {
 
     /// Takes in a later state of the Pod. Returns whether something has changed that concerns its companions.
     pub(super) fn update(&mut self, later: Self) -> bool {
-        let Self { has, workload, gate, claim, deleted, .. } = later;
+        let Self { has, mut workload, gate, claim, deleted, bound, .. } = later;
+        if let (Some(workload), Some(allocation), false) = (&mut workload, &self.allocation, bound) {
+            workload.node_name = Some(allocation.node.clone());
+        }
         let same = self.has == has && self.deleted == deleted && self.workload == workload;
-        if same && self.gate == gate && self.claim == claim {
+        if same && self.gate == gate && self.claim == claim && self.bound == bound {
             return false;
         }
-        (self.has, self.deleted, self.workload, self.gate, self.claim) =
-            (has, deleted, workload, gate, claim);
+        (self.has, self.deleted, self.workload, self.gate, self.claim, self.bound) =
+            (has, deleted, workload, gate, claim, bound);
         true
+    }
+
+    /// Takes in where its claim is allocated. A Pod that is bound has the Node that it is bound to.
+    pub(super) fn allocate(&mut self, allocation: Option<Allocation>) {
+        let same = |before: &Allocation| allocation.as_ref().is_some_and(|now| now.is_same(before));
+        if !self.allocation.as_ref().is_some_and(same) {
+            // Failures were those of another one.
+            self.pace.renew();
+        }
+        self.allocation = allocation;
+        if let (Some(workload), false) = (&mut self.workload, self.bound) {
+            workload.node_name = self.allocation.as_ref().map(|allocation| allocation.node.clone());
+        }
     }
 
     /// Reports whether it has the readiness gate.
@@ -91,7 +119,7 @@ impl Known {
 
     /// Returns the Node that it is bound to.
     pub(super) fn node(&self) -> Option<&str> {
-        self.workload.as_deref()?.node_name.as_deref()
+        self.workload.as_deref().filter(|_| self.bound)?.node_name.as_deref()
     }
 
     /// Returns what is wrong with the worst of its companions, as far as the manager has told it.

@@ -23,8 +23,8 @@ pub(crate) struct ClaimName {
 
 impl ClaimName {
     /// The claim by which a Pod waits. Its name is generated after the Pod is created.
-    pub(super) fn of(pod: &Pod) -> Option<Self> {
-        pod.spec.as_ref().filter(|spec| spec.held)?;
+    pub(crate) fn of(pod: &Pod) -> Option<Self> {
+        pod.spec.as_ref()?.held?;
         let name = pod.status.as_ref()?.companions_claim.clone()?;
         Some(Self { namespace: pod.metadata.namespace.clone()?, name })
     }

@@ -3,14 +3,18 @@ use std::time::Duration;
 use outrigger_runtime::ready::Readiness;
 use serde_json::json;
 
+use outrigger_proto::companion::HostStatus;
+
 use super::super::plan::Op;
 use super::*;
+use crate::nodes::HostListener;
 
 /// A board and the objects of its API server.
 struct Stage {
     devices: Devices,
     slices: BTreeMap<String, ResourceSlice>,
-    templates: BTreeMap<String, ResourceClaimTemplate>,
+    /// By namespace and name.
+    templates: BTreeMap<(String, String), ResourceClaimTemplate>,
     written: u64,
     /// What every write answers.
     outcome: Outcome,
@@ -19,6 +23,14 @@ struct Stage {
 fn host(name: &str, ready: bool) -> HostStatus {
     let reason = if ready { "" } else { "DPUNotReady" };
     HostStatus { node_name: name.into(), dpu_ready: ready, reason: reason.into(), ..HostStatus::default() }
+}
+
+fn place(template: &ResourceClaimTemplate) -> (String, String) {
+    (template.metadata.namespace.clone().unwrap(), template.metadata.name.clone().unwrap())
+}
+
+fn ours(namespace: &str) -> (String, String) {
+    (namespace.to_owned(), keys::COMPANIONS_CLAIM.to_owned())
 }
 
 fn gone<K>(namespace: &str, name: &str) -> Change<K> {
@@ -82,11 +94,10 @@ impl Stage {
                     }
                     Write::Orphans(orphans) => deleted.extend(orphans.into_iter().map(|(name, _)| name)),
                     Write::CreateTemplate(template) => {
-                        self.templates
-                            .insert(template.metadata.namespace.clone().unwrap(), (*template).clone());
+                        self.templates.insert(place(&template), (*template).clone());
                         self.devices.template(Change::Applied(*template));
                     }
-                    Write::DeleteTemplate(_) => deleted.push(keys::COMPANIONS_CLAIM.to_owned()),
+                    Write::DeleteTemplate(hold, _) => deleted.push(hold.template().to_owned()),
                 }
             }
             self.devices.done(&key, self.outcome, &deleted, 0.0);
@@ -97,7 +108,7 @@ impl Stage {
                         self.devices.slice(gone("", &name));
                     }
                     Key::Namespace(namespace) => {
-                        self.templates.remove(namespace);
+                        self.templates.remove(&(namespace.clone(), name.clone()));
                         self.devices.template(gone(namespace, &name));
                     }
                 }
@@ -198,14 +209,14 @@ async fn each_namespace_whose_pods_are_sent_has_a_template() {
     stage.namespace("other", false);
     assert_eq!(stage.writes(), [Key::Namespace("other".into())]);
     // Somebody deletes one, and one is of another version.
-    stage.templates.remove("other");
+    stage.templates.remove(&ours("other"));
     stage.devices.template(gone("other", keys::COMPANIONS_CLAIM));
     assert_eq!(stage.writes(), [Key::Namespace("other".into())]);
-    let mut older = stage.templates["other"].clone();
+    let mut older = stage.templates[&ours("other")].clone();
     older.spec.spec.devices = None;
     stage.devices.template(Change::Applied(older.clone()));
     assert_eq!(stage.writes().len(), 2, "it is deleted and created");
-    assert!(stage.templates["other"].spec.spec.devices.is_some());
+    assert!(stage.templates[&ours("other")].spec.spec.devices.is_some());
     older.metadata.labels = None;
     stage.devices.template(Change::Applied(older));
     assert_eq!(stage.later(60).await, [], "it is somebody else's");
@@ -230,6 +241,8 @@ async fn a_dpu_that_flaps_costs_six_changes_a_minute_and_ends_right() {
 #[tokio::test(start_paused = true)]
 async fn what_is_not_published_is_told() {
     let mut stage = Stage::new();
+    stage.devices.binding(true);
+    stage.devices.claims(true);
     let publishing = stage.devices.publishing();
     let is = |expected| assert_eq!(*publishing.borrow(), expected);
     is(Publishing::Working);
@@ -278,6 +291,8 @@ async fn a_failed_write_is_tried_again_and_a_node_that_goes_meanwhile_is_forgott
 #[tokio::test(start_paused = true)]
 async fn what_is_forbidden_and_no_longer_needed_is_not_told() {
     let mut stage = Stage::new();
+    stage.devices.binding(true);
+    stage.devices.claims(true);
     let publishing = stage.devices.publishing();
     stage.namespace("shop", false);
     stage.outcome = Outcome::Forbidden;
@@ -286,4 +301,31 @@ async fn what_is_forbidden_and_no_longer_needed_is_not_told() {
     stage.devices.namespace(gone("", "shop"));
     assert_eq!(stage.later(61).await, []);
     assert_eq!(*publishing.borrow(), Publishing::Working);
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_have_binding_conditions_where_the_cluster_has_them_and_claims_can_be_read() {
+    let mut stage = Stage::new();
+    let (publishing, settled) = (stage.devices.publishing(), stage.devices.settled());
+    let is = |expected, known| assert_eq!((*publishing.borrow(), *settled.borrow()), (expected, known));
+    stage.node("a", Some("10"));
+    stage.namespace("shop", false);
+    stage.told(&[("a", true)]);
+    assert_eq!(stage.writes().len(), 2);
+    is(Publishing::NoBinding, false);
+    stage.devices.binding(true);
+    stage.devices.claims(false);
+    is(Publishing::BindingForbidden, true);
+    assert_eq!(stage.later(60).await, [], "nobody would set the conditions");
+    stage.devices.claims(true);
+    is(Publishing::Working, true);
+    assert_eq!(stage.later(60).await.len(), 2);
+    assert_eq!(stage.published(), nodes(&[("a", 20)]));
+    assert_eq!(stage.templates.len(), 2);
+    assert_eq!(stage.later(60).await, [], "nothing more is written");
+    // The cluster has lost the feature: devices are withdrawn, and Pods may still claim by the template.
+    stage.devices.binding(false);
+    is(Publishing::NoBinding, true);
+    assert_eq!(stage.later(60).await, [Key::Node("a".into())]);
+    assert_eq!((stage.published(), stage.templates.len()), (nodes(&[("a", 10)]), 2));
 }

@@ -8,6 +8,8 @@ use super::*;
 struct Server {
     slices: BTreeMap<String, ResourceSlice>,
     writes: i64,
+    /// The cluster has binding conditions.
+    binding: bool,
 }
 
 impl Server {
@@ -44,7 +46,7 @@ impl Server {
 
     /// Performs the first writes of a plan.
     fn some(&mut self, devices: usize, writes: usize) {
-        for op in plan("host-a", devices, &self.seen()).into_iter().take(writes) {
+        for op in plan("host-a", devices, self.binding, &self.seen()).into_iter().take(writes) {
             self.perform(op);
         }
     }
@@ -75,13 +77,13 @@ fn a_node_has_one_device_for_each_pod_and_nothing_more_is_written() {
         server.all(devices);
         assert_eq!(server.slices.len(), slices);
         assert_eq!(server.usable().len(), devices.min(MAX_DEVICES));
-        assert_eq!(plan("host-a", devices, &server.seen()), []);
+        assert_eq!(plan("host-a", devices, false, &server.seen()), []);
     }
 }
 
 #[test]
 fn a_slice_names_its_node_by_a_selector_that_no_kubelet_takes_for_its_own() {
-    let slice = serde_json::to_value(slice("host-a", 1, 1, 2, 3)).unwrap();
+    let slice = serde_json::to_value(slice("host-a", Hold::Start, 1, 1, 2, 3)).unwrap();
     assert_eq!(
         slice,
         json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
@@ -92,6 +94,37 @@ fn a_slice_names_its_node_by_a_selector_that_no_kubelet_takes_for_its_own() {
                     {"key": "metadata.name", "operator": "In", "values": ["host-a"]}]}]},
                 "devices": [{"name": "pod-128"}]}})
     );
+}
+
+#[test]
+fn devices_with_binding_conditions_are_further_slices_of_the_same_pool() {
+    let mut server = Server { binding: true, ..Server::default() };
+    server.all(130);
+    let names: Vec<&str> = server.slices.keys().map(String::as_str).collect();
+    assert_eq!(
+        names,
+        [
+            "host-a-companions-0",
+            "host-a-companions-1",
+            "host-a-companions-binding-0",
+            "host-a-companions-binding-1"
+        ]
+    );
+    assert_eq!(server.usable().iter().filter(|name| name.starts_with("binding-")).count(), 130);
+    assert_eq!(
+        serde_json::to_value(device(Hold::Binding, 7)).unwrap(),
+        json!({"name": "binding-7", "attributes": {"binding": {"bool": true}},
+            "bindingConditions": ["outrigger.dev/CompanionsReady"],
+            "bindingFailureConditions": ["outrigger.dev/CompanionsUnavailable"]})
+    );
+    // A cluster that lacks the feature drops the field.
+    let mut answer = probe();
+    assert!(has_binding(&answer));
+    answer.spec.devices.as_mut().unwrap()[0].binding_conditions = None;
+    assert!(!has_binding(&answer));
+    server.binding = false;
+    server.all(130);
+    assert_eq!(server.usable().len(), 130);
 }
 
 #[test]
@@ -120,8 +153,8 @@ fn a_slice_that_was_deleted_is_awaited() {
     server.all(110);
     let mut seen = server.seen();
     seen.values_mut().for_each(|seen| seen.deleted = true);
-    assert_eq!(plan("host-a", 110, &seen), []);
-    assert_eq!(plan("host-a", 0, &seen), []);
+    assert_eq!(plan("host-a", 110, false, &seen), []);
+    assert_eq!(plan("host-a", 0, false, &seen), []);
 }
 
 #[test]
@@ -136,33 +169,41 @@ fn long_names_of_nodes_make_valid_names_of_slices() {
 
 #[test]
 fn a_template_of_somebody_else_is_told_from_an_older_one() {
-    let mut found = template("shop");
-    assert_eq!(Found::of(&found), Found::Right);
+    let mut found = template("shop", Hold::Start);
+    assert_eq!(Found::of(&found, Hold::Start), Found::Right);
     found.spec.metadata = Some(ObjectMeta::default());
-    assert_eq!(Found::of(&found), Found::Right, "as the API server returns it");
+    assert_eq!(Found::of(&found, Hold::Start), Found::Right, "as the API server returns it");
     found.spec.spec.devices = None;
-    assert_eq!(Found::of(&found), Found::Outdated);
+    assert_eq!(Found::of(&found, Hold::Start), Found::Outdated);
     found.metadata.labels = None;
-    assert_eq!(Found::of(&found), Found::Foreign);
+    assert_eq!(Found::of(&found, Hold::Start), Found::Foreign);
+    let mut found = template("shop", Hold::Binding);
+    assert_eq!(Found::of(&found, Hold::Binding), Found::Right);
+    assert_eq!(Found::of(&found, Hold::Start), Found::Outdated);
+    found.spec.metadata = None;
+    assert_eq!(Found::of(&found, Hold::Binding), Found::Outdated, "its claims would not be seen");
 }
 
 proptest! {
     /// However often the number changes and the writes are interrupted, an uninterrupted plan ends with the right pool.
     #[test]
     fn interrupted_plans_end_with_the_wanted_pool(
-        steps in proptest::collection::vec((0usize..600, 0usize..6), 0..12),
+        steps in proptest::collection::vec((0usize..600, 0usize..6, any::<bool>()), 0..12),
         last in 0usize..600,
+        binding: bool,
     ) {
         let mut server = Server::default();
-        for (devices, writes) in steps {
+        for (devices, writes, binding) in steps {
+            server.binding = binding;
             server.some(devices, writes);
         }
+        server.binding = binding;
         server.all(last);
         server.all(last);
-        prop_assert_eq!(plan("host-a", last, &server.seen()), []);
+        prop_assert_eq!(plan("host-a", last, server.binding, &server.seen()), []);
         let mut usable = server.usable();
         usable.sort();
         usable.dedup();
-        prop_assert_eq!(usable.len(), last);
+        prop_assert_eq!(usable.len(), if binding { 2 * last } else { last });
     }
 }

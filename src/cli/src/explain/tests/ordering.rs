@@ -32,6 +32,11 @@ fn a_pod_that_was_created_without_the_gate_does_not_wait() {
     assert!(none.as_str().is_some_and(|text| text.contains("no claim and starts before")), "{none}");
     let ours = keys::COMPANIONS_CLAIM;
     let claims = json!([{"name": ours, "resourceClaimTemplateName": ours}]);
+    assert_eq!(ordering(&waits, held(true, gate.clone(), claims.clone())), Value::Null);
+    waits["spec"]["ordering"] = json!("BeforeBinding");
+    let weaker = ordering(&waits, held(true, gate.clone(), claims));
+    assert!(weaker.as_str().is_some_and(|text| text.contains("is bound before its companion")), "{weaker}");
+    let claims = json!([{"name": ours, "resourceClaimTemplateName": keys::COMPANIONS_BINDING_CLAIM}]);
     assert_eq!(ordering(&waits, held(true, gate, claims)), Value::Null);
 }
 

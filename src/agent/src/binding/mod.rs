@@ -1,0 +1,141 @@
+//! Pods that aren't bound to a Node before their companions are Ready (`ordering: BeforeBinding`).
+//!
+//! **In**: a watch of the claims of such Pods, which the scheduler allocates before it binds the Pod, and the decisions of the
+//! [`Board`]. **Out**: the Node of the allocation, which the workload has until the Pod is bound
+//! ([`WorkloadStore::claim`]), and two conditions of the device in the claim's status: by one the scheduler binds the Pod, by the other
+//! it chooses again.
+//!
+//! Claims are selected by a label that they get from Outrigger's template, so the agent keeps no others.
+
+mod allocations;
+mod claim;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use outrigger_core::keys;
+use outrigger_core::reason::READY;
+use outrigger_runtime::Process;
+use outrigger_runtime::cache::Feed;
+use outrigger_runtime::ready::{Readiness, ReadyHandle, Warning};
+use outrigger_runtime::watch::Watch;
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+
+pub(crate) use self::allocations::Allocations;
+pub(crate) use self::claim::Allocation;
+use crate::companions::{Bind, BindOutcome, Board, Verdict};
+use crate::context::Context;
+use crate::first::Devices;
+use crate::metrics::WriteOutcome;
+use crate::store::WorkloadStore;
+
+/// Number of writes at the same time.
+const WRITERS: usize = 4;
+/// Time for which the list of workloads waits for that of claims. The agent may lack the permission, and everything else goes on.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What the list of workloads waits for, as `/readyz` names it.
+pub(crate) const CLAIMS: &str = "claims";
+
+struct Writer {
+    context: Arc<Context>,
+    board: Arc<Board>,
+    /// Receives the claims of the API server's responses.
+    claims: Feed<ResourceClaim>,
+    /// Set while the agent may not write.
+    forbidden: Warning,
+}
+
+/// Starts to follow claims and to write their conditions.
+pub(crate) fn start(
+    process: &Process,
+    context: &Arc<Context>,
+    store: &Arc<WorkloadStore>,
+    board: &Arc<Board>,
+    devices: &Arc<Devices>,
+) {
+    let store = store.clone();
+    let claims = Feed::new(move |change| store.claim(change));
+    let label = format!("{}={}", keys::COMPANIONS_WAIT, keys::WAIT_BINDING);
+    let watch = Watch::all(&context.client, "claims").labels(&label).optional();
+    let listed = Readiness::default();
+    let watching = watch.environment(&context.environment).follow(listed.wait_for(CLAIMS), claims.sink());
+    process.spawn("watch of claims", watching);
+    process.spawn("list of claims", tell_listed(devices.clone(), listed, process.readiness.wait_for(CLAIMS)));
+    let forbidden = process.readiness.warning("conditions of claims");
+    let writer = Writer { context: context.clone(), board: board.clone(), claims, forbidden };
+    process.spawn("conditions of claims", writer.run());
+}
+
+/// Releases the list of workloads: without the Nodes of allocations, companions of Pods that wait would be deleted.
+async fn tell_listed(devices: Arc<Devices>, listed: Readiness, ready: ReadyHandle) {
+    if timeout(PATIENCE, listed.done()).await.is_err() {
+        devices.claims(false);
+        warn!("could not list the claims of Pods; the role outrigger-agent-companions-first permits it");
+        ready.done();
+        listed.done().await;
+    } else {
+        ready.done();
+    }
+    devices.claims(true);
+    std::future::pending::<()>().await;
+}
+
+impl Writer {
+    async fn run(self) {
+        join_all((0..WRITERS).map(|_| async {
+            loop {
+                let bind = self.board.next_bind().await;
+                let outcome = self.write(&bind).await;
+                self.board.bind_done(&bind.id, outcome, self.context.environment.random.fraction());
+            }
+        }))
+        .await;
+    }
+
+    async fn write(&self, bind: &Bind) -> BindOutcome {
+        let (name, namespace) = (&bind.claim.name, &bind.claim.namespace);
+        let api: Api<ResourceClaim> = Api::namespaced(self.context.client.clone(), namespace);
+        let params = PatchParams { field_manager: Some(keys::AGENT.to_owned()), ..PatchParams::default() };
+        let now = self.context.environment.clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let (kind, reason, message) = match bind.verdict {
+            Verdict::Ready => (keys::CLAIM_READY, READY, "the companions are Ready".to_owned()),
+            Verdict::Unavailable(cause) => (keys::CLAIM_UNAVAILABLE, cause.as_str(), cause.message()),
+        };
+        let patch = Patch::Merge(bind.allocation.patch(kind, reason, &message, &now));
+        let (outcome, counted) = match api.patch_status(name, &params, &patch).await {
+            Ok(written) => {
+                self.forbidden.set(None);
+                // Before the write is done, so that it isn't compared with its former state.
+                self.claims.answer(written);
+                info!(
+                    claim = name,
+                    namespace,
+                    node = bind.allocation.node,
+                    condition = kind,
+                    reason,
+                    "set a condition of a claim"
+                );
+                (BindOutcome::Written, WriteOutcome::Ok)
+            }
+            Err(kube::Error::Api(status)) if status.code == 403 || status.code == 422 => {
+                let text = format!("the agent may not write conditions of claims: {}", status.message);
+                if self.forbidden.set(Some(text)) {
+                    warn!(claim = name, namespace, reason = %status.message, "may not write conditions of claims");
+                }
+                (BindOutcome::Forbidden, WriteOutcome::Forbidden)
+            }
+            Err(error) => {
+                // Mostly the claim has changed, or is gone.
+                debug!(claim = name, namespace, %error, "failed to write a condition of a claim; retrying");
+                (BindOutcome::Failed, WriteOutcome::Failed)
+            }
+        };
+        self.context.metrics.claim_write(counted);
+        outcome
+    }
+}

@@ -1,0 +1,188 @@
+//! Pods that aren't bound before their companions are Ready: what the conditions of their claims have to say.
+//!
+//! Level-based, as the conditions of Pods are, in a queue of its own: nothing else delays the binding of Pods.
+
+use outrigger_core::ids::WorkloadId;
+use outrigger_core::reason::Cause;
+use tokio::time::Instant;
+
+use super::known::Known;
+use super::{Board, ClaimName, FORBIDDEN, State};
+use crate::binding::Allocation;
+use crate::bucket::Rate;
+use crate::companions::decide::{self, Knowledge};
+use crate::queue;
+
+/// Writes of conditions of all claims. Pods are bound no faster than that.
+pub(super) const BINDS: Rate = Rate { burst: 200.0, minute: 6000.0 };
+/// Hosts without devices that are remembered. Kubernetes is made for 5,000 Nodes.
+const MAX_WITHDRAWN: usize = 20_000;
+
+/// The condition that is to be True.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It may be bound.
+    Ready,
+    /// The Node has no devices any longer, for this cause: the scheduler has to choose again.
+    Unavailable(Cause),
+}
+
+/// A write of a claim's condition.
+#[derive(Debug)]
+pub(crate) struct Bind {
+    /// The Pod.
+    pub id: WorkloadId,
+    pub claim: ClaimName,
+    pub allocation: Allocation,
+    pub verdict: Verdict,
+}
+
+/// What came of such a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BindOutcome {
+    Written,
+    Failed,
+    Forbidden,
+}
+
+/// When the condition of a claim may be written.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    busy: bool,
+    /// Failed writes in a row.
+    failures: u32,
+    /// No write before that.
+    pause: Option<Instant>,
+}
+
+impl Pace {
+    /// There is another allocation.
+    pub(super) fn renew(&mut self) {
+        (self.failures, self.pause) = (0, None);
+    }
+}
+
+/// What has to be done for a claim.
+enum Step {
+    Nothing,
+    Later(Instant),
+    /// No write of any claim before that.
+    Full(Instant),
+    Write(Bind),
+}
+
+impl Board {
+    /// Records on which Node the claim of a Pod is allocated that isn't bound yet.
+    pub(crate) fn allocated(&self, id: &WorkloadId, allocation: Option<Allocation>) {
+        let mut state = self.state.lock();
+        let Some(known) = state.pods.get_mut(id) else { return };
+        if known.allocation == allocation {
+            return;
+        }
+        known.allocate(allocation);
+        state.push(id);
+        drop(state);
+        self.notify();
+    }
+
+    /// Records whether a Node has no devices any longer because its DPU takes no companions, and why.
+    pub(crate) fn withdrawn(&self, node: &str, cause: Option<Cause>) {
+        let mut state = self.state.lock();
+        let changed = match cause {
+            Some(_) if state.withdrawn.len() >= MAX_WITHDRAWN => false,
+            Some(cause) => state.withdrawn.insert(node.to_owned(), cause) != Some(cause),
+            None => {
+                state.withdrawn.remove(node);
+                false
+            }
+        };
+        if !changed {
+            return;
+        }
+        let State { pods, binds, .. } = &mut *state;
+        let on = |known: &Known| known.allocation.as_ref().is_some_and(|allocation| allocation.node == node);
+        for (id, _) in pods.iter().filter(|(_, known)| on(known)) {
+            binds.push(id.clone(), true);
+        }
+        drop(state);
+        self.notify();
+    }
+
+    /// Waits for the next write of a claim.
+    pub(crate) async fn next_bind(&self) -> Bind {
+        queue::next(&self.bindable, || self.take_bind()).await
+    }
+
+    /// Returns the next write of a claim, or when there may be one.
+    pub(super) fn take_bind(&self) -> Result<Bind, Option<Instant>> {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        while let Some(id) = state.binds.pop(now, |_| true) {
+            match state.examine_bind(&id, self.after, now) {
+                Step::Nothing => {}
+                Step::Later(at) => state.binds.push_later(id, at),
+                Step::Full(at) => {
+                    state.binds.push(id, true);
+                    return Err(Some(at));
+                }
+                Step::Write(bind) => return Ok(bind),
+            }
+        }
+        Err(state.binds.next_due())
+    }
+
+    /// Records what came of a write of a claim.
+    pub(crate) fn bind_done(&self, id: &WorkloadId, outcome: BindOutcome, jitter: f64) {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        let Some(known) = state.pods.get_mut(id) else { return };
+        let pace = &mut known.pace;
+        pace.busy = false;
+        match outcome {
+            BindOutcome::Written => (pace.failures, pace.pause) = (0, None),
+            BindOutcome::Failed => {
+                pace.pause = Some(now + queue::pause(pace.failures, jitter));
+                pace.failures = pace.failures.saturating_add(1);
+            }
+            BindOutcome::Forbidden => pace.pause = Some(now + FORBIDDEN),
+        }
+        // It may have changed meanwhile.
+        state.binds.push(id.clone(), true);
+        drop(state);
+        self.bindable.notify_one();
+    }
+}
+
+impl State {
+    /// Compares the claim of a Pod with what it should say. A claim that says something already stays as it is: the scheduler acts
+    /// on it at any moment.
+    fn examine_bind(&mut self, id: &WorkloadId, after: std::time::Duration, now: Instant) -> Step {
+        let Some(known) = self.pods.get_mut(id) else { return Step::Nothing };
+        let (Some(allocation), Some(claim)) = (&known.allocation, &known.claim) else { return Step::Nothing };
+        if allocation.decided || known.deleted || known.pace.busy {
+            return Step::Nothing;
+        }
+        let Some(ordered) = &self.ordered else { return Step::Nothing };
+        let (knowledge, due) = known.knowledge(self.link, self.stream, after, now);
+        let waits = decide::start(knowledge, known.awaited_to_start(ordered)).is_some();
+        let verdict = match self.withdrawn.get(&allocation.node) {
+            _ if !waits => Verdict::Ready,
+            Some(cause) if matches!(knowledge, Knowledge::Told(_)) => Verdict::Unavailable(*cause),
+            _ => return due.filter(|due| *due > now).map_or(Step::Nothing, Step::Later),
+        };
+        if let Some(pause) = known.pace.pause.filter(|pause| *pause > now) {
+            return Step::Later(pause);
+        }
+        let all = self.binding.next(BINDS, now);
+        if all > now {
+            return Step::Full(all);
+        }
+        let bind = Bind { id: id.clone(), claim: claim.clone(), allocation: allocation.clone(), verdict };
+        self.binding.spend(1.0);
+        known.pace.busy = true;
+        Step::Write(bind)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_core::gate::Hold;
+use outrigger_core::ids::RuleName;
+use outrigger_core::keys;
+use outrigger_core::rule::{ExpressionSpec, Operator, Ordering, POD, Rule, RuleSpec};
+use outrigger_proto::companion::{Companion, CompanionState};
+use outrigger_runtime::environment::Clock;
+use outrigger_runtime::pod::Pod;
+use serde_json::json;
+
+use super::super::Start;
+use super::*;
+use crate::companions::told::Companions;
+use crate::metrics::Metrics;
+
+fn id(name: &str) -> WorkloadId {
+    WorkloadId::new(name).unwrap()
+}
+
+fn claim() -> ClaimName {
+    ClaimName { namespace: "n".to_owned(), name: "web-claim".to_owned() }
+}
+
+fn pod(node: Option<&str>) -> Pod {
+    let ours = keys::COMPANIONS_CLAIM;
+    serde_json::from_value(json!({
+        "metadata": {"name": "web", "namespace": "n", "uid": "web", "labels": {"app": "web"}},
+        "spec": {"nodeName": node,
+            "resourceClaims": [{"name": ours, "resourceClaimTemplateName": Hold::Binding.template()}]},
+        "status": {"resourceClaimStatuses": [{"name": ours, "resourceClaimName": claim().name}]}}))
+    .unwrap()
+}
+
+fn rule(node: &str) -> Arc<Rule> {
+    let app = ExpressionSpec::new(".state.extra.labels.app", Operator::In, &["web"]);
+    let node = ExpressionSpec::new(".state.nodeName", Operator::In, &[node]);
+    let spec = RuleSpec {
+        resource_kind: POD.into(),
+        terms: vec![vec![app, node]],
+        ordering: Ordering::BeforeBinding,
+        template: json!({}).into(),
+        ..RuleSpec::new(RuleName::new("fw").unwrap())
+    };
+    Arc::new(Rule::compile(spec).unwrap())
+}
+
+fn allocation(node: &str, version: &str) -> Allocation {
+    let text = str::to_owned;
+    let (uid, version, device) = (text("c"), text(version), text("binding-0"));
+    Allocation { uid, version, pod: id("web"), node: text(node), device, decided: false }
+}
+
+fn companions(state: CompanionState) -> Companions {
+    Companions::of(&[Companion {
+        rule: "fw".into(),
+        state: state.into(),
+        before_ready: true,
+        before_start: true,
+        ..Companion::default()
+    }])
+}
+
+/// A board with a Pod whose claim is allocated on the Node `a`, which a rule matches there only; and its stream.
+fn stage() -> (Board, u64) {
+    let board = Board::new(Clock::system(), Duration::from_secs(15), Metrics::default());
+    board.expect(vec![rule("a")]);
+    board.apply(&id("web"), &pod(None));
+    board.allocated(&id("web"), Some(allocation("a", "1")));
+    let stream = board.opened();
+    (board, stream)
+}
+
+/// What has to be written now.
+fn verdict(board: &Board) -> Option<Verdict> {
+    board.take_bind().ok().map(|bind| bind.verdict)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_says_ready_when_the_companions_are_and_says_it_once() {
+    let (board, stream) = stage();
+    assert_eq!(verdict(&board), None, "the manager said nothing");
+    board.complete(stream);
+    for state in [CompanionState::Pending, CompanionState::Starting, CompanionState::Refused] {
+        board.told(stream, &id("web"), companions(state));
+        assert_eq!(verdict(&board), None, "{state:?}");
+    }
+    board.told(stream, &id("web"), companions(CompanionState::Ready));
+    let bind = board.take_bind().unwrap();
+    assert_eq!((bind.verdict, bind.claim, bind.allocation.version.as_str()), (Verdict::Ready, claim(), "1"));
+    assert_eq!(verdict(&board), None, "it is being written");
+    board.allocated(&id("web"), Some(Allocation { decided: true, ..allocation("a", "2") }));
+    board.bind_done(&id("web"), BindOutcome::Written, 0.0);
+    assert_eq!(verdict(&board), None);
+    // The scheduler acts on it at any moment.
+    board.told(stream, &id("web"), companions(CompanionState::Lost));
+    assert_eq!(verdict(&board), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rule_counts_on_the_node_of_the_allocation_and_without_the_manager_nothing_is_bound() {
+    let (board, stream) = stage();
+    board.complete(stream);
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(verdict(&board), None, "the manager doesn't serve the rule");
+    board.allocated(&id("web"), Some(allocation("b", "3")));
+    assert_eq!(verdict(&board), Some(Verdict::Ready), "no rule matches there");
+    board.bind_done(&id("web"), BindOutcome::Failed, 1.0);
+    board.down(false);
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(verdict(&board), None, "it may have another word");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_scheduler_chooses_again_when_the_devices_of_the_node_are_withdrawn() {
+    let (board, stream) = stage();
+    board.told(stream, &id("web"), companions(CompanionState::NoDpu));
+    assert_eq!(verdict(&board), None, "it would choose the same Node");
+    board.withdrawn("b", Some(Cause::DpuNotReady));
+    assert_eq!(verdict(&board), None, "another Node");
+    board.withdrawn("a", Some(Cause::DpuNotReady));
+    assert_eq!(verdict(&board), Some(Verdict::Unavailable(Cause::DpuNotReady)));
+    board.bind_done(&id("web"), BindOutcome::Failed, 1.0);
+    assert_eq!(verdict(&board), None, "a failed write is repeated after a pause");
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(verdict(&board), Some(Verdict::Unavailable(Cause::DpuNotReady)));
+    board.bind_done(&id("web"), BindOutcome::Written, 0.0);
+    board.allocated(&id("web"), None);
+    assert_eq!(verdict(&board), None);
+    board.withdrawn("a", None);
+    board.allocated(&id("web"), Some(allocation("a", "5")));
+    assert_eq!(verdict(&board), None, "it has devices again");
+    // One whose companion is Ready stays.
+    board.withdrawn("a", Some(Cause::DpuNotReady));
+    board.told(stream, &id("web"), companions(CompanionState::Ready));
+    assert_eq!(verdict(&board), Some(Verdict::Ready));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_hears_of_a_pod_only_when_it_is_bound_there() {
+    let (board, stream) = stage();
+    board.told(stream, &id("web"), companions(CompanionState::Ready));
+    let start = async |board: &Board| board.start("a", &claim(), tokio::time::Instant::now()).await;
+    assert!(matches!(start(&board).await, Start::Waits { cause, .. } if cause == "PodUnknown"));
+    board.apply(&id("web"), &pod(Some("a")));
+    board.allocated(&id("web"), None);
+    assert_eq!(start(&board).await, Start::Ready);
+    assert_eq!(verdict(&board), None, "it is bound already");
+}
