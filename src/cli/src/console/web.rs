@@ -51,11 +51,11 @@ const SCRIPT: &str = include_str!("assets/console.js");
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Headers of all answers.
+/// Headers of all answers. A stricter policy on referrers would let browsers hide the origin of the console's own form too.
 const HEADERS: [(HeaderName, &str); 6] = [
     (CONTENT_SECURITY_POLICY, POLICY),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    (REFERRER_POLICY, "no-referrer"),
+    (REFERRER_POLICY, "same-origin"),
     (CACHE_CONTROL, "no-store"),
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
@@ -197,19 +197,15 @@ async fn events(State(console): Shared) -> Response {
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
     let store = console.store.clone();
-    let seen = *store.revision.borrow();
-    let readings = stream::unfold((store, seen, permit), async |(store, seen, permit)| {
-        let now = loop {
-            // At most one page in `interval` begins the read that all of them wait for.
-            tokio::time::sleep(store.interval()).await;
-            store.reading().await;
-            let now = *store.revision.borrow();
-            if now != seen {
-                break now;
-            }
-        };
+    let revision = store.revision.subscribe();
+    let readings = stream::unfold((store, revision, permit), async |(store, mut revision, permit)| {
+        // At most one page in `interval` begins the read that all of them wait for.
+        while timeout(store.interval(), revision.changed()).await.is_err() {
+            store.is_reading();
+        }
+        let now = *revision.borrow_and_update();
         let event = Event::default().event("reading").data(now.to_string());
-        Some((Ok::<_, Infallible>(event), (store, now, permit)))
+        Some((Ok::<_, Infallible>(event), (store, revision, permit)))
     });
     Sse::new(readings).keep_alive(KeepAlive::default()).into_response()
 }
