@@ -432,7 +432,7 @@ async fn ask_once(port: u16, method: http::Method, path: &str, body: &str) -> Re
 }
 
 /// One request on a connection of HTTP/1.1: status and body of the answer.
-async fn exchange(
+pub(crate) async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: http::request::Builder,
     body: bytes::Bytes,
