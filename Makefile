@@ -23,7 +23,7 @@ control-plane: tools ## Build the control plane for demo and tests (once; minute
 	@tests/controlplane/build.sh >/dev/null
 
 .PHONY: test-tools
-test-tools: control-plane ## Build what tests need beside it: grpcurl, Helm, promtool, mdBook, cargo-cyclonedx... (once; minutes)
+test-tools: control-plane ## Build what tests need beside it: grpcurl, Helm, promtool, mdBook, Chromium... (once; minutes)
 	@tests/grpcurl/build.sh >/dev/null
 	@tests/mdbook/build.sh >/dev/null
 	@tests/helm/build.sh >/dev/null
@@ -34,6 +34,8 @@ test-tools: control-plane ## Build what tests need beside it: grpcurl, Helm, pro
 	@tests/kubelet/build.sh >/dev/null
 	@tests/gitops/judge/build.sh >/dev/null
 	@tests/cyclonedx/build.sh >/dev/null
+	@tests/chromium/build.sh >/dev/null
+	@tests/axe/build.sh >/dev/null
 
 .PHONY: demo
 demo: control-plane ## Run the main job on two real clusters
@@ -166,6 +168,11 @@ reference-check:
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	$(CARGO) run --locked --quiet --bin outrigger -- reference --output-dir "$$dir" && \
 	diff -r docs/reference "$$dir" || { echo "docs/reference is out of date: run 'make reference'"; exit 1; }
+
+.PHONY: pictures
+pictures: test-tools ## Write the pictures of the console in docs/images, as a browser shows it
+	$(CARGO) build --locked --bin outrigger
+	OUTRIGGER_PICTURES=1 $(CARGO) test --locked -p outrigger-tests --test console every_view
 
 .PHONY: docs
 docs: ## Build the documentation as a book: target/book/index.html

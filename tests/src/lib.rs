@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod attacks;
+pub mod browser;
 pub mod collector;
 pub mod console;
 pub mod control_plane;

@@ -26,8 +26,12 @@ use crate::status;
 /// Longest time of a read.
 const READ: Duration = Duration::from_secs(120);
 
-/// How long a page waits for a read. Then it is sent with what is known, and the next event brings the rest.
+/// How long the first page waits for a read. Then it is sent without rows, and the next event brings them.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a page waits for a newer reading than the one that there is. A large cluster takes longer to read: the page is sent with
+/// the last reading and its time, and the next event brings the newer one.
+const BRIEF: Duration = Duration::from_millis(200);
 
 /// Answers about workloads that are kept.
 const ANSWERS: usize = 16;
@@ -116,18 +120,19 @@ impl Store {
         self.source.as_ref()?.view.tenant.as_deref()
     }
 
-    /// The newest reading, after a new one if it is older than the interval.
+    /// The newest reading. One that is older than the interval is read again first, if that is quick.
     pub(super) async fn reading(self: &Arc<Self>) -> Reading {
         let mut revision = self.revision.subscribe();
         if self.is_reading() {
+            let patience = if self.state.lock().reading.data.is_some() { BRIEF } else { PATIENCE };
             // The read goes on where nobody waits for it any longer.
-            let _ = timeout(PATIENCE, revision.changed()).await;
+            let _ = timeout(patience, revision.changed()).await;
         }
         self.state.lock().reading.clone()
     }
 
     /// Starts a read if it is time for one. Returns whether one is in progress.
-    fn is_reading(self: &Arc<Self>) -> bool {
+    pub(super) fn is_reading(self: &Arc<Self>) -> bool {
         if self.source.is_none() {
             return false;
         }

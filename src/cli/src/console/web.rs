@@ -64,11 +64,11 @@ const SCRIPT: &str = include_str!("assets/console.js");
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Headers of all answers.
+/// Headers of all answers. A stricter policy on referrers would let browsers hide the origin of the console's own form too.
 const HEADERS: [(HeaderName, &str); 6] = [
     (CONTENT_SECURITY_POLICY, POLICY),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    (REFERRER_POLICY, "no-referrer"),
+    (REFERRER_POLICY, "same-origin"),
     (CACHE_CONTROL, "no-store"),
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
@@ -214,29 +214,29 @@ async fn events(State(door): Shared, Extension(session): In) -> Response {
         let why = "too many pages are open already\n";
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
-    let seen = *session.store.revision.borrow();
-    let readings = stream::unfold((door, session, seen, permit), async |(door, session, seen, permit)| {
-        let next = async {
-            loop {
-                // At most one page in `interval` begins the read that all of them wait for.
-                tokio::time::sleep(session.store.interval()).await;
-                if !door.admits(&session).await? {
-                    continue;
+    let revision = session.store.revision.subscribe();
+    let readings =
+        stream::unfold((door, session, revision, permit), async |(door, session, mut revision, permit)| {
+            let next = async {
+                loop {
+                    let changed = timeout(session.store.interval(), revision.changed()).await.is_ok();
+                    let admitted = door.admits(&session).await?;
+                    if changed {
+                        return Some(*revision.borrow_and_update());
+                    }
+                    // At most one page in `interval` begins the read that all of them wait for.
+                    if admitted {
+                        session.store.is_reading();
+                    }
                 }
-                session.store.reading().await;
-                let now = *session.store.revision.borrow();
-                if now != seen {
-                    return Some(now);
-                }
-            }
-        };
-        let now = tokio::select! {
-            now = next => now?,
-            () = session.ended.cancelled() => return None,
-        };
-        let event = Event::default().event("reading").data(now.to_string());
-        Some((Ok::<_, Infallible>(event), (door, session, now, permit)))
-    });
+            };
+            let now = tokio::select! {
+                now = next => now?,
+                () = session.ended.cancelled() => return None,
+            };
+            let event = Event::default().event("reading").data(now.to_string());
+            Some((Ok::<_, Infallible>(event), (door, session, revision, permit)))
+        });
     Sse::new(readings).keep_alive(KeepAlive::default()).into_response()
 }
 

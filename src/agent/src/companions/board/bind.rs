@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use super::known::Known;
 use super::{Board, ClaimName, FORBIDDEN, State};
 use crate::binding::Allocation;
-use crate::bucket::Rate;
 use crate::companions::decide::{self, Knowledge};
 use crate::queue;
+use outrigger_runtime::bucket::Rate;
 
 /// Writes of conditions of all claims. Pods are bound no faster than that.
 pub(super) const BINDS: Rate = Rate { burst: 200.0, minute: 6000.0 };

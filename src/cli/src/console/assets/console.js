@@ -2,6 +2,7 @@
 "use strict";
 const state = document.getElementById("live");
 let events = null, busy = false, again = false;
+const key = (one) => one.getAttribute("href") ?? one.getAttribute("aria-label");
 async function refresh() {
   if (document.querySelector("#rows[data-kept]")) { return; }
   if (busy) { again = true; return; }
@@ -14,11 +15,14 @@ async function refresh() {
       const next = new DOMParser().parseFromString(await answer.text(), "text/html");
       const rows = document.getElementById("rows"), fresh = next.getElementById("rows");
       if (rows && fresh && rows.innerHTML !== fresh.innerHTML) {
-        const focused = rows.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+        // The focus stays, and so does what is read of a wide table.
+        const focused = rows.contains(document.activeElement) ? key(document.activeElement) : null;
+        const across = Array.from(rows.querySelectorAll(".table"), (table) => table.scrollLeft);
         rows.replaceChildren(...fresh.childNodes);
         if (focused) {
-          Array.from(rows.querySelectorAll("a")).find((link) => link.getAttribute("href") === focused)?.focus();
+          Array.from(rows.querySelectorAll("a, .table")).find((one) => key(one) === focused)?.focus({ preventScroll: true });
         }
+        rows.querySelectorAll(".table").forEach((table, i) => { table.scrollLeft = across[i] ?? 0; });
       }
     }
   } catch { /* The stream's own error says that the console can't be reached. */ }

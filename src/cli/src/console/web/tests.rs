@@ -287,6 +287,50 @@ async fn a_page_is_bounded_and_filters_work_on_all_rows() {
     assert!(browser.page(&cookie, "/companions?cause=Starting").await.contains("301 found"));
 }
 
+/// A cluster with so many tenants, each with a rule, ten DPUs and ten companions, one of which isn't ready.
+fn large(tenants: usize) -> Data {
+    let mut all = Vec::new();
+    for i in 0..tenants {
+        let (name, namespace) = (format!("t{i}"), format!("tenant-t{i}"));
+        let hosts: Vec<String> = (0..10).map(|host| format!("host-{i}-{host}")).collect();
+        all.push(objects::tenant(
+            &name,
+            &namespace,
+            &hosts.iter().map(String::as_str).collect::<Vec<_>>(),
+            "NoDPU",
+        ));
+        all.push(objects::rule(&namespace, "web", "Starting", [10, 9]));
+        all.extend(
+            hosts.iter().map(|host| objects::node(&format!("{host}-dpu"), host, Some(&name), json!({}))),
+        );
+        all.extend((0..10).map(|pod| {
+            let (host, is_ready) = (&hosts[pod], pod > 0);
+            let status = json!({"status": {"conditions": [{"type": "Ready", "status": if is_ready { "True" } else { "False" },
+                "message": "containers with unready status"}]}, "spec": {"nodeName": format!("{host}-dpu")}});
+            objects::companion(&namespace, &format!("web-{pod}-{i:05}"), host, &status)
+        }));
+    }
+    objects::data(&all)
+}
+
+#[tokio::test]
+async fn a_page_of_a_larger_cluster_is_as_small() {
+    let sizes = async |tenants: usize| {
+        let browser = Browser::of(large(tenants));
+        let cookie = browser.cookie().await;
+        let mut sizes = Vec::new();
+        for view in View::ALL {
+            sizes.push(browser.page(&cookie, view.path()).await.len());
+        }
+        sizes
+    };
+    let (small, larger) = (sizes(PAGE + 1).await, sizes(3 * PAGE).await);
+    for ((view, small), larger) in View::ALL.iter().zip(small).zip(larger) {
+        // Rows of the second have longer numbers, and links to more pages.
+        assert!(larger < small + small / 5 && larger < 100 << 10, "{view:?}: {small} and {larger} bytes");
+    }
+}
+
 #[tokio::test]
 async fn a_state_has_a_shape_and_a_word_and_pages_have_no_inline_script_or_style() {
     let browser = Browser::of(hostile("x"));
