@@ -4,22 +4,24 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http_body_util::{BodyExt, Full};
 use outrigger_admission::webhooks::WRITER_TIMEOUT;
 use outrigger_runtime::tls::ClientTls;
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OnceCell;
 
 use crate::control_plane::ControlPlane;
 use crate::issued::{self, Issued};
 use crate::pki::{Authority, Pair};
 use crate::{InWords, attacks, eventually, holds, openmetrics, root, shipped};
+
+mod requests;
+
+pub(crate) use requests::exchange;
+pub use requests::{ask, get};
 
 /// What is installed in the infrastructure cluster.
 pub const INFRASTRUCTURE: &str = "deploy/overlays/infrastructure";
@@ -37,9 +39,6 @@ pub const ADMIN: &str = "spiffe://outrigger/admin";
 pub fn tenant_identity(tenant: &str) -> String {
     format!("spiffe://outrigger/tenant/{tenant}")
 }
-
-/// How long an answer on loopback may take.
-const ANSWER: Duration = Duration::from_secs(10);
 
 /// A control plane with webhook and manager on it.
 pub struct Outrigger {
@@ -444,40 +443,6 @@ pub async fn leads(what: &str, admin_port: u16, expected: bool) {
 /// What requests are admitted by: the webhook's configurations and the policies.
 fn is_admission(object: &Value) -> bool {
     object["apiVersion"] == "admissionregistration.k8s.io/v1"
-}
-
-/// A plain GET on loopback: status and body.
-pub async fn get(port: u16, path: &str) -> Result<(u16, String), String> {
-    ask(port, http::Method::GET, path, "").await
-}
-
-/// A plain request on loopback: status and body of the answer.
-pub async fn ask(port: u16, method: http::Method, path: &str, body: &str) -> Result<(u16, String), String> {
-    // A process that hangs accepts connections and answers nothing: whoever asks again and again has to get that far.
-    let answer = tokio::time::timeout(ANSWER, ask_once(port, method, path, body)).await;
-    answer.map_err(|_| format!("no answer to {path} on port {port} within {ANSWER:?}"))?
-}
-
-async fn ask_once(port: u16, method: http::Method, path: &str, body: &str) -> Result<(u16, String), String> {
-    let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.in_words()?;
-    let request = http::Request::builder().method(method).uri(path);
-    exchange(stream, request, bytes::Bytes::copy_from_slice(body.as_bytes())).await
-}
-
-/// One request on a connection of HTTP/1.1: status and body of the answer.
-pub(crate) async fn exchange(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: http::request::Builder,
-    body: bytes::Bytes,
-) -> Result<(u16, String), String> {
-    let io = hyper_util::rt::TokioIo::new(stream);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.in_words()?;
-    tokio::spawn(connection);
-    let request = request.header("host", "127.0.0.1").body(Full::new(body)).in_words()?;
-    let response = sender.send_request(request).await.in_words()?;
-    let status = response.status().as_u16();
-    let body = response.into_body().collect().await.in_words()?.to_bytes();
-    Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
 /// Free ports on loopback, each handed out once. They are below those that the kernel gives to connections: nothing else takes one

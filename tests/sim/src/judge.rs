@@ -43,6 +43,8 @@ struct Found {
     changed: BTreeSet<(&'static str, String)>,
     /// An earlier state of a cluster was restored since then.
     restored: bool,
+    /// A Tenant has got other hosts since then: companions on a DPU that changes its tenant are deleted, whatever workload they are of.
+    moved: bool,
     /// Workloads that have got other labels: a rule may have matched them for a part of their life.
     relabelled: BTreeSet<(&'static str, String)>,
     /// When workloads ended, with their labels.
@@ -161,7 +163,7 @@ impl Judge {
             self.newer(&world, format!("{} {namespace:?}/{name}", kind.plural), image);
         }
         if commit.kind.plural == "tenants" {
-            self.hosts_changed(&world, commit);
+            self.hosts_changed(commit);
         }
         if matches!(commit.kind.plural, "pods" | "nodes") {
             self.isolated(&world, commit);
@@ -182,18 +184,14 @@ impl Judge {
         }
     }
 
-    /// A Tenant has other hosts: companions on a DPU that changes its tenant are deleted, whatever workload they are of.
-    fn hosts_changed(&self, world: &World, commit: &Commit) {
+    /// A Tenant may have other hosts.
+    fn hosts_changed(&self, commit: &Commit) {
         let hosts =
             |tenant: &Option<Arc<Value>>| tenant.as_ref().map(|tenant| tenant["spec"]["hosts"].clone());
         if hosts(&commit.old) == hosts(&commit.new) {
             return;
         }
-        let mut found = self.found.lock();
-        for (id, _) in TENANTS {
-            let workloads = world.tenants[id].list("pods");
-            found.changed.extend(workloads.iter().map(|pod| (id, text(pod, "/metadata/uid").to_owned())));
-        }
+        self.found.lock().moved = true;
     }
 
     /// No companion is ever on a DPU that isn't its tenant's. Looks at what a write is about: a Pod, or a Node and all Pods on it.
@@ -264,6 +262,7 @@ impl Judge {
     pub fn rested(&self) {
         let mut found = self.found.lock();
         found.changed.clear();
+        found.moved = false;
         if std::mem::take(&mut found.restored) {
             found.newest.clear();
         }
@@ -277,7 +276,7 @@ impl Judge {
     /// Whether a workload or a rule may have changed since the system came to rest the last time.
     fn has_changed(&self, tenant: &'static str, what: &str) -> bool {
         let found = self.found.lock();
-        found.restored || found.changed.contains(&(tenant, what.to_owned()))
+        found.restored || found.moved || found.changed.contains(&(tenant, what.to_owned()))
     }
 
     /// A companion is deleted that is wanted. That is a violation if its workload has not changed since the last rest and its rule
@@ -364,7 +363,7 @@ impl Judge {
                 Some([(found, is_ready)]) if found == image && is_ready == has_dpu => {}
                 None if !has_dpu => {}
                 found => {
-                    missing.push(format!("{key:?}: wanted {image} (DPU: {has_dpu}), there is {found:?}"))
+                    missing.push(format!("{key:?}: wanted {image} (DPU: {has_dpu}), there is {found:?}"));
                 }
             }
         }

@@ -31,6 +31,9 @@ const RULES: ModelKind =
 /// The name of the infrastructure cluster's API server on the network.
 pub const INFRA: &str = "infra";
 
+/// The scheduler's user.
+const SCHEDULER: &str = "system:kube-scheduler";
+
 /// The user who makes what administrators make.
 pub const ADMIN: &str = "admin";
 
@@ -263,10 +266,17 @@ impl World {
             {
                 continue;
             }
+            let at = |subresource| {
+                (pod["metadata"]["namespace"].as_str(), text(&pod, "/metadata/name"), subresource)
+            };
             if let Some(node) = nodes.iter().find(|node| fits(&pod, node) && tolerates(&pod, node)) {
-                let at = (pod["metadata"]["namespace"].as_str(), text(&pod, "/metadata/name"), None);
                 let bound = json!({"spec": {"nodeName": node["metadata"]["name"]}});
-                let _ = self.infra.merge("system:kube-scheduler", "pods", at, bound);
+                let _ = self.infra.merge(SCHEDULER, "pods", at(None), bound);
+            } else if pod["status"]["conditions"].is_null() {
+                let unschedulable =
+                    json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
+                let status = json!({"status": {"conditions": unschedulable}});
+                let _ = self.infra.merge(SCHEDULER, "pods", at(Some("status")), status);
             }
         }
     }
