@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::ResourceExt;
-use outrigger_api::admin_workload_rule::TenantSelector;
+use outrigger_api::admin_workload_rule::{TenantMatches, TenantSelector};
 use outrigger_api::{AdminWorkloadRule, AdminWorkloadRuleStatus};
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::{RuleName, TenantId};
@@ -22,6 +22,7 @@ use outrigger_core::index::CompanionKey;
 use outrigger_core::rule::Rule;
 use outrigger_core::steps;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::context::Context;
 use crate::state::{CompanionId, RuleEntry, RuleId, TenantData, TenantState};
@@ -44,6 +45,16 @@ pub(crate) struct AdminRuleEntry {
     pub(crate) status: AdminWorkloadRuleStatus,
     /// The rule and the tenants that it is about, or its validation errors.
     pub(crate) compiled: Result<(Arc<Rule>, TenantSelector), Vec<FieldError>>,
+    /// This replica's last write of the status.
+    pub(crate) written: Option<WrittenEntries>,
+}
+
+/// A write of a rule's status by this replica.
+#[derive(Debug, Clone)]
+pub(crate) struct WrittenEntries {
+    pub(crate) at: Instant,
+    /// All entries since then, those of other replicas among them.
+    pub(crate) tenants: BTreeMap<String, TenantMatches>,
 }
 
 impl AdminRules {
@@ -68,6 +79,13 @@ impl AdminRules {
         let touched = if only_status { Vec::new() } else { update_states(context, &name, Some(&entry)) };
         rules.insert(name, entry);
         touched
+    }
+
+    /// This replica has written the status of the rule with this uid.
+    pub(crate) fn wrote(&self, name: &RuleName, uid: &str, written: WrittenEntries) {
+        if let Some(entry) = self.0.lock().get_mut(name).filter(|entry| entry.version.uid == uid) {
+            entry.written = Some(written);
+        }
     }
 
     /// A rule is deleted. Returns the companions that it had.
@@ -170,8 +188,9 @@ impl AdminRuleEntry {
         let version = Version::of(object);
         let generation = object.metadata.generation.unwrap_or_default();
         // A rule's status changes far more often than its spec.
-        let same =
-            before.filter(|before| before.version.uid == version.uid && before.generation == generation);
+        let before = before.filter(|before| before.version.uid == version.uid);
+        let written = before.as_ref().and_then(|before| before.written.clone());
+        let same = before.filter(|before| before.generation == generation);
         Self {
             compiled: same.map_or_else(
                 || object.compile().map(|admin| (Arc::new(admin.rule), admin.tenants)),
@@ -182,6 +201,7 @@ impl AdminRuleEntry {
             deleting: object.metadata.deletion_timestamp.is_some(),
             finalizers: object.finalizers().to_vec(),
             status: object.status.clone().unwrap_or_default(),
+            written,
         }
     }
 

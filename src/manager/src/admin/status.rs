@@ -9,25 +9,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use kube::api::Api;
 use outrigger_api::admin_workload_rule::TenantMatches;
 use outrigger_api::conditions::Status;
 use outrigger_api::{AdminWorkloadRule, AdminWorkloadRuleStatus};
 use outrigger_core::companion::{self, Observed};
-use outrigger_core::ids::RuleName;
+use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::reason::Cause;
 use outrigger_core::rollout::UpdateStrategy;
 use serde_json::{Map, Value, json};
 use tracing::debug;
 
-use super::{AdminRuleEntry, finalizer};
+use super::{AdminRuleEntry, WrittenEntries, finalizer};
 use crate::conditions::{ConditionValue, conditions, rejected};
 use crate::context::Context;
 use crate::rules::{PACE, devices, validate_template};
 use crate::state::companions::Counts;
 use crate::state::{RuleId, TenantState, TenantStates};
+use crate::tenants;
 use crate::worker::Action;
 use crate::writes;
 
@@ -55,13 +56,42 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
     if let Some((rule, _)) = entry.compiled.as_ref().ok().filter(|_| leads) {
         devices::keep_admins(context, id, rule).await;
     }
-    let Some(status) = wanted else { return Ok(Action::Done) };
+    let Some(mut status) = wanted else { return Ok(Action::Done) };
+    if let Some(last) = &entry.written {
+        let since = context.environment.clock.now().duration_since(last.at);
+        if since < PACE {
+            return Ok(Action::Requeue(PACE - since));
+        }
+        let overwritten = overwritten(&status, &entry.status, last);
+        if !overwritten.is_empty() {
+            // A replica that has taken the tenant over may have done that. This one has not heard of it if its watch of Tenants is
+            // silent, and the two would write over each other until it hears.
+            let look = |tenant: TenantId| async move { tenants::claim::look(context, &tenant).await };
+            let looks = futures::stream::iter(overwritten).map(look).buffer_unordered(VALIDATIONS);
+            looks.try_collect::<()>().await?;
+            let (leads, now) = (context.leadership.leads(), context.environment.clock.wall());
+            match changes(&context.states, &id.name, &entry, leads, now) {
+                Some(changed) => status = changed,
+                None => return Ok(Action::Done),
+            }
+        }
+    }
     let rules: Api<AdminWorkloadRule> = Api::namespaced(context.client.clone(), &id.namespace);
     let object = writes::status(&rules, &entry.version, status).await?;
     debug!(rule = %id.name, "status written");
+    let entries = object.status.as_ref().map(|status| status.tenants.clone()).unwrap_or_default();
+    let written = WrittenEntries { at: context.environment.clock.now(), tenants: entries };
     context.feeds.admin_rules.answer(object);
+    context.admin_rules.wrote(&id.name, &entry.version.uid, written);
     // What has changed meanwhile is written then; if nothing has, nothing is.
     Ok(Action::Requeue(PACE))
+}
+
+/// The tenants whose entries a patch changes although this replica has written them otherwise than they are now.
+fn overwritten(patch: &Value, now: &AdminWorkloadRuleStatus, last: &WrittenEntries) -> Vec<TenantId> {
+    let changed = patch.get("tenants").and_then(Value::as_object).into_iter().flat_map(Map::keys);
+    let others = changed.filter(|tenant| now.tenants.get(*tenant) != last.tenants.get(*tenant));
+    others.filter_map(|tenant| TenantId::new(tenant).ok()).collect()
 }
 
 /// What of the status has to change, as a merge patch; `None` when nothing has to.

@@ -2,12 +2,15 @@ use jiff::Timestamp;
 use outrigger_api::Tenant;
 use outrigger_core::companion::Observed;
 use outrigger_core::index::{CompanionKey, Desired};
+use outrigger_core::keys;
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::fake_api::FakeApi;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::fixtures;
+use crate::rules::PACE;
+use crate::worker::Action;
 
 /// A manager of a cluster with these tenants, each with its namespace.
 struct World(Arc<Context>);
@@ -26,7 +29,11 @@ fn key(workload: &str) -> CompanionKey {
 
 impl World {
     fn new(tenants: &[&str]) -> Self {
-        let this = Self(fixtures::context(FakeApi::default().client()));
+        Self::of(&FakeApi::default(), tenants)
+    }
+
+    fn of(api: &FakeApi, tenants: &[&str]) -> Self {
+        let this = Self(fixtures::context(api.client()));
         for tenant in tenants {
             this.tenant(tenant, json!({}));
             this.namespace(&format!("tenant-{tenant}"), Some(tenant));
@@ -215,6 +222,49 @@ async fn nothing_is_written_when_nothing_has_changed() {
     object["status"] = stored;
     world.0.admin_rules.apply(&world.0, &serde_json::from_value(object).unwrap());
     assert_eq!(world.changes(true), None);
+}
+
+/// An admin rule whose status says how many workloads of the tenant `blue` match.
+fn shown(resource_version: &str, matched: i64) -> Value {
+    let mut object = fixtures::admin_rule();
+    object["metadata"]["resourceVersion"] = json!(resource_version);
+    object["status"] = json!({"tenants": {"blue": {"matched": matched}}});
+    object
+}
+
+/// A replica that serves the tenant `blue` has written its entry, and then another one has. Returns the first replica's next step, and
+/// how often it has written, where the API server says that this holder has made the claim.
+async fn overwritten(claim: u64, holder: Option<&str>) -> (Action, usize) {
+    const RULE: &str =
+        "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/universe/adminworkloadrules/r/status";
+    let api = FakeApi::default();
+    let world = World::of(&api, &["blue"]);
+    fixtures::connect(&world.0.states.state("tenant-blue"));
+    world.told("blue", &["a"]);
+    world.rule(1, json!({}));
+    let id = RuleId { namespace: keys::ADMIN_NAMESPACE.into(), name: name() };
+    api.answers("PATCH", RULE, 200, shown("2", 1));
+    assert_eq!(step(&world.0, &id).await.unwrap(), Action::Requeue(PACE));
+    world.0.admin_rules.apply(&world.0, &serde_json::from_value(shown("3", 7)).unwrap());
+    let early = step(&world.0, &id).await.unwrap();
+    assert!(matches!(early, Action::Requeue(left) if left <= PACE), "{early:?}");
+    assert_eq!(api.calls("PATCH").len(), 1, "not at once");
+    tokio::time::advance(PACE).await;
+    let tenant = fixtures::tenant_claimed(claim, holder.unwrap_or(&world.0.identity));
+    api.answers("GET", "/apis/outrigger.dev/v1alpha1/tenants/blue", 200, tenant);
+    api.answers("PATCH", RULE, 200, shown("4", 1));
+    let next = step(&world.0, &id).await.unwrap();
+    (next, api.calls("PATCH").len())
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_replicas_do_not_write_the_entry_of_a_tenant_over_each_other() {
+    assert_eq!(
+        overwritten(2, Some("another")).await,
+        (Action::Done, 1),
+        "another one has taken the tenant over"
+    );
+    assert_eq!(overwritten(1, None).await, (Action::Requeue(PACE), 2), "nobody has");
 }
 
 #[cfg(debug_assertions)]
