@@ -64,8 +64,8 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
         }
         let overwritten = overwritten(&status, &entry.status, last);
         if !overwritten.is_empty() {
-            // A replica that has taken the tenant over may have done that. This one has not heard of it if its watch of Tenants is
-            // silent, and the two would write over each other until it hears.
+            // A replica that has taken the tenant over may have done that. This one doesn't know yet if its watch of Tenants is silent,
+            // and the two would write over each other until it does.
             let look = |tenant: TenantId| async move { tenants::claim::look(context, &tenant).await };
             let looks = futures::stream::iter(overwritten).map(look).buffer_unordered(VALIDATIONS);
             looks.try_collect::<()>().await?;
