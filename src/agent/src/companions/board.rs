@@ -10,6 +10,7 @@ use outrigger_core::ids::WorkloadId;
 use outrigger_core::map::HashMap;
 use outrigger_core::reason::Cause;
 use outrigger_core::rule::Rule;
+use outrigger_runtime::bucket::{Bucket, Rate};
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::pod::Pod;
 use parking_lot::Mutex;
@@ -24,7 +25,6 @@ use super::decide::{Condition, decide};
 use super::told::Companions;
 use crate::metrics::Metrics;
 use crate::queue::{self, Queue};
-use outrigger_runtime::bucket::{Bucket, Rate};
 
 mod bind;
 mod known;

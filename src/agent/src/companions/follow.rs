@@ -14,6 +14,7 @@ use outrigger_core::ids::WorkloadId;
 use outrigger_proto::companion::watch_response::Message;
 use outrigger_proto::companion::{WatchRequest, WatchResponse};
 use outrigger_proto::{TENANT_ID, shape};
+use outrigger_runtime::bucket::{Bucket, Rate};
 use outrigger_runtime::ready::Warning;
 use outrigger_runtime::telemetry::inject_metadata;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -29,7 +30,6 @@ use crate::metrics::WatchEnd;
 use crate::nodes::HostListener;
 use crate::rules::printable;
 use crate::rules::wire::Measured;
-use outrigger_runtime::bucket::{Bucket, Rate};
 
 /// The call.
 const WATCH: &str = "/outrigger.companion.v1.CompanionService/Watch";

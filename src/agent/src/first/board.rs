@@ -11,6 +11,7 @@ use kube::core::PartialObjectMeta;
 use outrigger_core::gate::Hold;
 use outrigger_core::keys;
 use outrigger_core::map::HashMap;
+use outrigger_runtime::bucket::{Bucket, Rate};
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::ready::Warning;
@@ -26,7 +27,6 @@ use crate::companions::Board;
 use crate::namespaces::Scope;
 use crate::nodes::{Knowledge, Told};
 use crate::queue::{self, Queue};
-use outrigger_runtime::bucket::{Bucket, Rate};
 
 mod binding;
 mod hosts;

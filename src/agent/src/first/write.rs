@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use outrigger_core::gate::Hold;
+use outrigger_runtime::bucket::{Bucket, Rate};
 use tokio::time::Instant;
 
 use super::plan::Op;
 use crate::queue;
-use outrigger_runtime::bucket::{Bucket, Rate};
 
 /// Changes of one pool or template, as of one Node: of a DPU that comes and goes the first changes are written at once, then one every
 /// ten seconds.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use outrigger_core::map::HashMap;
 use outrigger_proto::companion::HostStatus;
+use outrigger_runtime::bucket::{Bucket, Rate};
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::node::Node;
@@ -16,7 +17,6 @@ use tokio::time::Instant;
 use super::decide::{self, Marks, decide};
 use super::told::{HostListener, Told};
 use crate::queue::{self, Queue};
-use outrigger_runtime::bucket::{Bucket, Rate};
 
 /// Writes of all Nodes.
 const WRITES: Rate = Rate { burst: 100.0, minute: 1500.0 };

@@ -4,6 +4,7 @@
 
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::reason::Cause;
+use outrigger_runtime::bucket::Rate;
 use tokio::time::Instant;
 
 use super::known::Known;
@@ -11,7 +12,6 @@ use super::{Board, ClaimName, FORBIDDEN, State};
 use crate::binding::Allocation;
 use crate::companions::decide::{self, Knowledge};
 use crate::queue;
-use outrigger_runtime::bucket::Rate;
 
 /// Writes of conditions of all claims. Pods are bound no faster than that.
 pub(super) const BINDS: Rate = Rate { burst: 200.0, minute: 6000.0 };

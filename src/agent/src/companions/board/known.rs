@@ -9,6 +9,7 @@ use outrigger_core::keys;
 use outrigger_core::reason::Cause;
 use outrigger_core::rule::Rule;
 use outrigger_core::workload::Workload;
+use outrigger_runtime::bucket::Bucket;
 use outrigger_runtime::pod::Pod;
 use tokio::time::Instant;
 
@@ -19,7 +20,6 @@ use crate::binding::Allocation;
 use crate::companions::decide::{Condition, Conditions, Knowledge};
 use crate::companions::told::Companions;
 use crate::pod::{is_gated, workload};
-use outrigger_runtime::bucket::Bucket;
 
 /// A Pod.
 #[derive(Debug)]
