@@ -142,9 +142,11 @@ pub(crate) fn rule_of(cx: Context<'_>, request: &Request) -> Result<Option<Cache
     as_new_as(cached, &name, uid, made_by(&request.object)?, &request.object).map(Some)
 }
 
-/// The cached rule, if it is valid and at least as new as the manager's. A rule with device claims has to be the very one that
-/// the companion was created from: the annotation that names it stays, and with the claims of another rule the companion would
-/// keep a ResourceClaimTemplate in use that nothing maintains.
+/// The cached rule, if it is valid and at least as new as the manager's. In the first call of a request it has to be as old, too: a
+/// manager whose cache is behind would start a companion that nobody asks for any longer, or one of an earlier template in place of
+/// a newer one that was deleted. In later calls, between which the rule may change, this matters to a rule with device claims only:
+/// the annotation that names it stays, and with the claims of another rule the companion would keep a ResourceClaimTemplate in use
+/// that nothing maintains.
 pub(crate) fn as_new_as(
     cached: Option<Cached<RuleSpec>>,
     name: &RuleName,
@@ -163,10 +165,19 @@ pub(crate) fn as_new_as(
         let message = format!("{kind} {name}: is no longer valid; see its Accepted condition");
         return Err(Decision::deny(422, message).decided_by(by).into());
     };
+    if cached.generation > generation && has_gate(pod) {
+        // Waiting here would not help, and the manager retries.
+        let message = format!(
+            "{kind} {name}: is of generation {} by now, and the companion was made from generation {generation}; try \
+             again",
+            cached.generation
+        );
+        return Err(Decision::deny(503, message).decided_by(by).into());
+    }
     if !rule.devices().claims().is_empty()
         && annotation(pod, keys::TEMPLATE_HASH) != Some(rule.template_hash())
     {
-        // The manager's cache is stale: waiting here would not help, and the manager retries.
+        // As above.
         let message = format!(
             "{kind} {name}: is of generation {} by now and has other device claims or another template than in \
              generation {generation}, which the companion was made from; try again",

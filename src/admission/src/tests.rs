@@ -162,14 +162,32 @@ fn a_companion_may_use_the_claim_that_its_rule_names_before_it_is_there() {
 #[test]
 fn claims_are_those_of_the_rule_that_the_companion_was_made_from() {
     let caches = caches();
-    let rule = sharing(3, "first");
+    // In a later call of the request, of which the first has taken the gate.
+    let mut request = request_of(&sharing(3, "first"));
+    request.object["spec"]["schedulingGates"] = json!([]);
     caches.apply_rule(Change::Applied(sharing(4, "second")));
-    let (code, message) = denied(decide("/mutate/pods", &caches, &mut request_of(&rule)));
+    let (code, message) = denied(decide("/mutate/pods", &caches, &mut request.clone()));
     assert_eq!(code, 503, "the manager retries");
     assert!(message.contains("generation 4 by now") && message.contains("generation 3, which"), "{message}");
     // What is newer in other ways only is as good.
     caches.apply_rule(Change::Applied(sharing(5, "first")));
-    assert!(matches!(decide("/mutate/pods", &caches, &mut request_of(&rule)), Ok(Decision::Allow { .. })));
+    assert!(matches!(decide("/mutate/pods", &caches, &mut request), Ok(Decision::Allow { .. })));
+}
+
+#[test]
+fn a_manager_that_knows_an_earlier_state_of_a_rule_only_starts_no_companion() {
+    let caches = caches();
+    let mut request = request(MANAGER, "3");
+    caches.apply_rule(Change::Applied(rule(4, true)));
+    let (code, message) = denied(decide("/mutate/pods", &caches, &mut request.clone()));
+    assert_eq!(code, 503, "the manager retries");
+    assert!(
+        message
+            .ends_with("is of generation 4 by now, and the companion was made from generation 3; try again")
+    );
+    // The rule may change between the calls of one request, of which the first takes the gate.
+    request.object["spec"]["schedulingGates"] = json!([]);
+    assert!(decide("/mutate/pods", &caches, &mut request).is_ok());
 }
 
 #[test]

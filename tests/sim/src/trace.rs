@@ -27,6 +27,9 @@ impl Trace {
         let subresource = subresource.as_deref().map(|name| format!("/{name}")).unwrap_or_default();
         let namespace = namespace.as_deref().map(|name| format!("{name}/")).unwrap_or_default();
         let (plural, verb) = (kind.plural, verb.as_str());
+        // The end of an Event's name is the time by the machine's clock: kube's recorder asks no other.
+        let name =
+            if plural == "events" { name.rsplit_once('.').map_or("", |(about, _)| about) } else { name };
         self.line(
             environment,
             format_args!("{cluster} {revision} {user} {verb} {plural}{subresource} {namespace}{name}"),
