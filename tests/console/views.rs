@@ -128,7 +128,11 @@ async fn every_view_is_read_in_light_and_dark_on_a_phone_and_by_ear() {
 
 /// Types rules into the form, and waits for the prediction.
 async fn predict(console: &Console, t: &Tenant) {
-    let rule = rule(&t.namespace, "telemetry", rule_for("app", "web"));
+    let mut spec = rule_for("app", "web");
+    // The workloads of other tests are in the same cluster.
+    let own = json!({"key": ".metadata.resourceNamespace", "operator": "In", "values": [t.source]});
+    spec["workloadTerms"][0]["matchExpressions"].as_array_mut().unwrap().push(own);
+    let rule = rule(&t.namespace, "telemetry", spec);
     let rule = serde_yaml::to_string(&rule).unwrap();
     console.browser.run_with("document.querySelector('textarea').value = arguments[0]", &[json!(rule)]).await;
     console.browser.run("document.querySelector('main button').click()").await;
