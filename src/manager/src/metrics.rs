@@ -111,6 +111,8 @@ impl Metrics {
         metrics::MESSAGES.register(registry, this.messages.clone());
         metrics::COMPANION_LAG.register(registry, this.latency.clone());
         metrics::QUERIES.register(registry, this.queries.clone());
+        // A family without samples isn't shown at all.
+        let _ = this.queries.get_or_create(&[("outcome", QueryOutcome::Answered)]);
         metrics::COMPANION_WRITE.register(registry, this.writes.clone());
         this
     }
