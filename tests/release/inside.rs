@@ -1,6 +1,6 @@
 //! The image, run: its user, its root, which is read-only, and nothing else.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,20 +33,36 @@ fn unpacked(dir: &Path, shared: &Path, hosts: &str) -> PathBuf {
     program
 }
 
+/// The words of each subcommand, the hidden ones too, by what the completions of bash call it. These say of each which one it belongs to
+/// and what it is called: `outrigger__subcmd__explain,audit)`, and in the next line `cmd="outrigger__subcmd__explain__subcmd__audit"`.
+fn subcommands(script: &str) -> BTreeMap<&str, Vec<&str>> {
+    let lines: Vec<&str> = script.lines().map(str::trim).collect();
+    let mut all = BTreeMap::from([("outrigger", Vec::new())]);
+    for pair in lines.windows(2) {
+        let (Some((parent, name)), Some(called)) = (
+            pair[0].strip_suffix(')').and_then(|case| case.split_once(',')),
+            pair[1].strip_prefix("cmd=\"").and_then(|rest| rest.strip_suffix('"')),
+        ) else {
+            continue;
+        };
+        if let Some(words) = all.get(parent) {
+            let words = [words.as_slice(), &[name]].concat();
+            all.insert(called, words);
+        }
+    }
+    all
+}
+
 #[test]
 fn every_subcommand_starts_inside() {
     let dir = directory();
     let program = unpacked(dir.path(), dir.path(), "");
     let program = program.to_str().unwrap();
     assert!(run(program, &["--version"]).starts_with(&format!("outrigger {} (", crate::VERSION)));
-    // `cmd="outrigger__subcmd__explain__subcmd__audit"`: the script names each subcommand, the hidden ones too.
     let script = run(program, &["completion", "bash"]);
-    let named = script
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("cmd=\"outrigger__subcmd__")?.strip_suffix('"'));
-    let commands: BTreeSet<Vec<&str>> = named
-        .map(|name| name.split("__subcmd__").collect())
-        .filter(|words: &Vec<_>| !words.contains(&"help"))
+    let commands: Vec<Vec<&str>> = subcommands(&script)
+        .into_values()
+        .filter(|words| !words.is_empty() && !words.contains(&"help"))
         .collect();
     assert!(commands.len() > 12, "{commands:?}");
     for words in commands {
