@@ -115,7 +115,7 @@ impl Upgrade<'_> {
         definitions(cluster, &self.what);
     }
 
-    /// What this version no longer has isn't there.
+    /// Objects that this version no longer installs have been deleted.
     fn has_left_nothing(&self) {
         let gone: Vec<Value> =
             self.old.iter().filter(|object| self.gone().contains(&name(object))).cloned().collect();

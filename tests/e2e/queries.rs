@@ -54,7 +54,7 @@ async fn a_user_of_a_tenant_sees_its_workloads_and_nothing_of_another() {
     let wrong = manager.answers("query-blue", "?limit=0", &user, 400).await;
     assert!(wrong["message"].as_str().unwrap().starts_with("limit: is \"0\""), "{wrong}");
 
-    // Another's tenant, and one that isn't there: the same words.
+    // A user who asks about another's tenant gets the same message as for a tenant that doesn't exist.
     let red = manager.answers("query-red", "", &user, 403).await;
     let none = manager.answers("query-none", "", &user, 403).await;
     assert_eq!(red.to_string().replace("query-red", "T"), none.to_string().replace("query-none", "T"));

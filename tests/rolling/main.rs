@@ -52,15 +52,22 @@ async fn install() -> Installed {
     outrigger.binary = wrapped(&outrigger).unwrap();
     outrigger.webhook_port = webhooks.port;
     outrigger.grpc_port = managers.port;
-    outrigger.install().unwrap();
-    let mut replicas =
-        Replicas { webhook: Deployment::shipped("webhook"), manager: Deployment::shipped("manager") };
-    for (deployment, front) in [(&mut replicas.webhook, &webhooks), (&mut replicas.manager, &managers)] {
-        for _ in 0..deployment.replicas {
-            deployment.one_more(&outrigger, front).await;
+    Installed::start(outrigger, webhooks, managers).await
+}
+
+impl Installed {
+    /// Installs what is shipped, and starts as many replicas of each part behind its front as its Deployment has.
+    async fn start(outrigger: Outrigger, webhooks: Front, managers: Front) -> Self {
+        outrigger.install().unwrap();
+        let mut replicas =
+            Replicas { webhook: Deployment::shipped("webhook"), manager: Deployment::shipped("manager") };
+        for (deployment, front) in [(&mut replicas.webhook, &webhooks), (&mut replicas.manager, &managers)] {
+            for _ in 0..deployment.replicas {
+                deployment.one_more(&outrigger, front).await;
+            }
         }
+        Self { outrigger, webhooks, managers, replicas: Mutex::new(replicas) }
     }
-    Installed { outrigger, webhooks, managers, replicas: Mutex::new(replicas) }
 }
 
 /// The replicas of a part, the oldest first, and what its Deployment says of how they come and go.

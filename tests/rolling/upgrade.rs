@@ -11,7 +11,6 @@ use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::shipped::{self, LAST_RELEASE};
 use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{InWords, eventually, holds, root};
-use tokio::sync::Mutex;
 
 use crate::watching::Watching;
 use crate::workloads::{Churn, settled};
@@ -44,16 +43,8 @@ async fn installed(dir: &Path) -> &'static Installed {
     let mut outrigger = Outrigger::new(ControlPlane::start().unwrap()).unwrap();
     (outrigger.binary, outrigger.tree) = (dir.join("outrigger"), dir.join("tree"));
     (outrigger.webhook_port, outrigger.grpc_port) = (webhooks.port, managers.port);
-    outrigger.install().unwrap();
-    let mut replicas =
-        Replicas { webhook: Deployment::shipped("webhook"), manager: Deployment::shipped("manager") };
-    for (deployment, front) in [(&mut replicas.webhook, &webhooks), (&mut replicas.manager, &managers)] {
-        for _ in 0..deployment.replicas {
-            deployment.one_more(&outrigger, front).await;
-        }
-    }
     // It ends with the process of the tests.
-    Box::leak(Box::new(Installed { outrigger, webhooks, managers, replicas: Mutex::new(replicas) }))
+    Box::leak(Box::new(Installed::start(outrigger, webhooks, managers).await))
 }
 
 /// What a user has made, by its uid.

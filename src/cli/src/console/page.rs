@@ -85,13 +85,7 @@ pub(super) fn page(
     html! {
         (DOCTYPE)
         html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { (view.title()) " · Outrigger" }
-                link rel="stylesheet" href="/console.css";
-                script src="/console.js" defer {}
-            }
+            (head(view.title(), &html! { script src="/console.js" defer {} }))
             body {
                 a.skip href="#main" { "Skip to the content" }
                 header {
@@ -121,17 +115,25 @@ pub(super) fn page(
     }
 }
 
+/// The head of a page, with more elements in it.
+fn head(title: &str, more: &Markup) -> Markup {
+    html! {
+        head {
+            meta charset="utf-8";
+            meta name="viewport" content="width=device-width, initial-scale=1";
+            title { (title) " · Outrigger" }
+            link rel="stylesheet" href="/console.css";
+            (more)
+        }
+    }
+}
+
 /// The page on which users log in.
 pub(super) fn login(error: Option<&str>) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { "Log in · Outrigger" }
-                link rel="stylesheet" href="/console.css";
-            }
+            (head("Log in", &html! {}))
             body {
                 main #main {
                     h1 { "Log in to Outrigger" }
