@@ -45,7 +45,7 @@ demo: control-plane ## Run the main job on two real clusters
 .PHONY: test
 test: test-tools ## Run all tests, the end-to-end ones on a real control plane
 	$(CARGO) build --locked --bin outrigger
-	$(CARGO) test --locked --workspace --no-fail-fast
+	@CARGO=$(CARGO) tests/run.sh
 	cd tests/controlplane && go generate && CGO_ENABLED=0 go test -trimpath .
 
 .PHONY: long

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# run.sh: runs every test of the workspace that isn't ignored, two test programs at a time, and fails if one of them fails.
+#
+# Cargo runs the programs one after the other. Most of those with a control plane wait most of their time, so that a machine of two
+# cores has room for another one. Each program's output is shown as a whole when it has ended. The tests of a program share its
+# control planes, so a runner that gives each test a process of its own would start hundreds.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cargo=${CARGO:-cargo}
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+
+# Shows the output of a test program when it has ended, and keeps the name of one that has failed.
+cat >"$dir/one" <<'ONE'
+#!/usr/bin/env bash
+set -uo pipefail
+dir=$1
+IFS='|' read -r package program <<<"$2"
+name=$(basename "$program") began=$SECONDS result=passed
+(cd "$package" && CARGO_MANIFEST_DIR=$package "$program") >"$dir/$name.log" 2>&1 </dev/null || result=FAILED
+[ "$result" = passed ] || echo "$name" >>"$dir/failed"
+exec 9>"$dir/lock"
+flock 9
+echo "     Running $name: $result after $((SECONDS - began)) s"
+cat "$dir/$name.log"
+ONE
+
+"$cargo" test --locked --workspace --no-run --message-format=json-render-diagnostics >"$dir/messages"
+sed -n 's#.*"manifest_path":"\([^"]*\)/Cargo.toml".*"test":true}.*"executable":"\([^"]*\)".*#\1|\2#p' "$dir/messages" >"$dir/programs"
+[ -s "$dir/programs" ] || { echo "run.sh: cargo has named no test program" >&2; exit 1; }
+# The longest one comes first, so that it isn't left over at the end.
+grep '/e2e-' "$dir/programs" >"$dir/order"
+grep -v '/e2e-' "$dir/programs" >>"$dir/order"
+xargs -d '\n' -P 2 -n 1 bash "$dir/one" "$dir" <"$dir/order"
+"$cargo" test --locked --workspace --doc
+if [ -s "$dir/failed" ]; then
+    echo "FAILED: $(tr '\n' ' ' <"$dir/failed")"
+    exit 1
+fi
