@@ -26,7 +26,7 @@ cat "$dir/$name.log"
 ONE
 
 "$cargo" test --locked --workspace --no-run --message-format=json-render-diagnostics >"$dir/messages"
-sed -n 's#.*"manifest_path":"\([^"]*\)/Cargo.toml".*"test":true}.*"executable":"\([^"]*\)".*#\1|\2#p' "$dir/messages" >"$dir/programs"
+sed -n 's#.*"manifest_path":"\([^"]*\)/Cargo.toml".*"profile":{[^}]*"test":true},.*"executable":"\([^"]*\)".*#\1|\2#p' "$dir/messages" >"$dir/programs"
 [ -s "$dir/programs" ] || { echo "run.sh: cargo has named no test program" >&2; exit 1; }
 # The longest one comes first, so that it isn't left over at the end.
 grep '/e2e-' "$dir/programs" >"$dir/order"

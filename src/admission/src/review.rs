@@ -131,6 +131,9 @@ pub enum ReviewError {
     /// The body isn't JSON, or a field has a wrong type.
     #[error("the body is no AdmissionReview: {0}")]
     Json(#[from] serde_json::Error),
+    /// The body isn't UTF-8, as JSON has to be (RFC 8259, section 8.1).
+    #[error("the body is no JSON text: {0}")]
+    Text(#[from] std::str::Utf8Error),
     /// The body is another kind of object.
     #[error("the body is {kind:?} of {api_version:?}, not an AdmissionReview of {API_VERSION:?}")]
     Kind {
@@ -312,7 +315,8 @@ impl<'de> Visitor<'de> for Part {
 }
 
 fn envelope<'a, O: Deserialize<'a> + Default>(body: &'a [u8]) -> Result<Request<O>, ReviewError> {
-    let review: Incoming<'a, O> = serde_json::from_slice(body)?;
+    // The parser doesn't look at the bytes of strings that it skips.
+    let review: Incoming<'a, O> = serde_json::from_str(std::str::from_utf8(body)?)?;
     if review.kind != "AdmissionReview" || review.api_version != API_VERSION {
         let cut = |text: &str| text.chars().take(80).collect();
         return Err(ReviewError::Kind { kind: cut(&review.kind), api_version: cut(&review.api_version) });

@@ -23,6 +23,23 @@ fn what_is_no_review_is_refused_with_the_reason() {
 }
 
 #[test]
+fn a_body_that_is_no_utf_8_is_no_review_wherever_its_bytes_are() {
+    for at in ["ignored", "name", "managedFields"] {
+        let mut body = json!({"kind": "AdmissionReview", "apiVersion": API_VERSION, "request": {"uid": "u-1", "operation": "CREATE",
+            "ignored": "ignored-x", "kind": {"kind": "Pod"}, "name": "name-x", "namespace": "n",
+            "object": {"metadata": {"managedFields": [{"manager": "managedFields-x"}]}}}})
+        .to_string()
+        .into_bytes();
+        read(&body).unwrap();
+        let text = format!("{at}-x");
+        let end = body.windows(text.len()).position(|found| found == text.as_bytes()).unwrap() + text.len();
+        body[end - 1] = 0xff;
+        let error = read(&body).unwrap_err().to_string();
+        assert!(error.contains("no JSON text") && error.contains(&format!("index {}", end - 1)), "{error}");
+    }
+}
+
+#[test]
 fn a_review_that_is_too_large_is_told_apart_by_its_uid() {
     let review = |operation: &str, object: &Value, old: &Value| {
         json!({"kind": "AdmissionReview", "apiVersion": API_VERSION, "request": {"uid": "u-1", "kind": {"kind": "Pod"},
