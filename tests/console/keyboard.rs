@@ -49,6 +49,7 @@ async fn tab_reaches_everything_in_the_order_of_the_page_and_shows_where_it_is()
         ("/missing?tenant=keys", "NoDPU"),
         ("/companions?tenant=keys", "2 found"),
         ("/chain?tenant=keys", "/shop-1"),
+        ("/workloads?tenant=keys", "Managers aren't asked"),
         (&workload, "fits"),
         ("/hosts?tenant=keys", "2 found"),
         ("/tenants?tenant=keys", "Accepted=True"),

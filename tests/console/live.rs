@@ -56,7 +56,7 @@ async fn an_api_server_that_is_away_is_named_and_the_last_state_stays() {
     console.shows(&workload, &["fits", "firewall"]).await;
     own.set(Network::Cut);
     browser.hides("fits").await;
-    let text = browser.shows(&["the cluster's pods: "]).await;
+    let text = browser.shows(&["pods of the tenant's cluster (", "console-away-tenant.kubeconfig): "]).await;
     assert!(text.contains("● live"), "the console itself is there: {text}");
     own.set(Network::Open);
     browser.shows(&["fits", "firewall"]).await;

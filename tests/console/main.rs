@@ -10,3 +10,4 @@ mod pictures;
 mod stage;
 mod views;
 mod walk;
+mod workloads;

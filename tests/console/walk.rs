@@ -68,7 +68,8 @@ impl Walker {
 
 /// Every view, and what somebody types who looks for this tenant.
 fn starts(of: &Walker) -> VecDeque<String> {
-    let views = ["/", "/missing", "/companions", "/chain", "/hosts", "/tenants", "/rules", "/what-if"];
+    let views =
+        ["/", "/missing", "/companions", "/workloads", "/chain", "/hosts", "/tenants", "/rules", "/what-if"];
     let mut all: VecDeque<String> = views.iter().map(|view| (*view).to_owned()).collect();
     let (id, source) = (&of.t.id, &of.t.source);
     for view in &views[1..] {

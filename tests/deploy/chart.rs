@@ -122,7 +122,7 @@ fn versions_are_one() {
 }
 
 /// The text of all objects, as JSON.
-fn text(objects: &[Value]) -> String {
+pub(crate) fn text(objects: &[Value]) -> String {
     serde_json::to_string(objects).unwrap()
 }
 
@@ -216,7 +216,7 @@ fn another_label_of_hosts_is_used_everywhere() {
 }
 
 /// The object of that kind and name.
-fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
+pub(crate) fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     objects
         .iter()
         .find(|o| o["kind"] == kind && o["metadata"]["name"] == name)
@@ -341,6 +341,21 @@ fn flags_come_from_values() {
         ("manager.manageOffloading=false", "outrigger-manager", "--manage-offloading=false"),
         ("manager.manageMachines=false", "outrigger-manager", "--manage-machines=false"),
         ("manager.queries.enabled=true", "outrigger-manager", "--query-address=:9443"),
+        (
+            "console.enabled=true,manager.queries.enabled=true",
+            "outrigger-console",
+            "--manager-queries=https://outrigger-manager-queries.outrigger-system.svc:9443",
+        ),
+        (
+            "console.enabled=true,manager.queries.enabled=true",
+            "outrigger-manager",
+            "--query-reviews-per-minute=300",
+        ),
+        (
+            "console.enabled=true,manager.queries.enabled=true,manager.extraArgs={--query-reviews-per-minute=600}",
+            "outrigger-manager",
+            "--query-reviews-per-minute=600",
+        ),
         ("manager.maxConcurrentReconciles=20", "outrigger-manager", "--max-concurrent-reconciles=20"),
         ("manager.autoscaling.enabled=true", "outrigger-manager", "--max-connection-age=10m"),
         (
@@ -388,26 +403,6 @@ fn every_clientconfig_gets_the_bundle() {
             assert_eq!(webhook["clientConfig"]["caBundle"], "QUJD", "{}", webhook["name"]);
         }
     }
-}
-
-/// It reads with the tokens of its users, and has none itself.
-#[test]
-fn the_console_has_no_rights_and_no_token() {
-    let names = |objects: &[Value]| objects.iter().map(name).collect::<BTreeSet<_>>();
-    let without = names(&kustomize(&overlay("infrastructure")).unwrap());
-    let objects = with_component("infrastructure", "console");
-    let added: Vec<String> = names(&objects).difference(&without).cloned().collect();
-    let kinds = ["Deployment", "NetworkPolicy", "Service", "ServiceAccount"];
-    assert_eq!(added, kinds.map(|kind| format!("{kind} outrigger-system/outrigger-console")));
-    assert!(
-        !text(&objects.iter().filter(|o| name(o).contains("Binding")).cloned().collect::<Vec<_>>())
-            .contains("outrigger-console")
-    );
-    let account = find(&objects, "ServiceAccount", "outrigger-console");
-    assert_eq!(account["automountServiceAccountToken"], false);
-    let pod = &find(&objects, "Deployment", "outrigger-console")["spec"]["template"]["spec"];
-    assert_eq!(pod.get("automountServiceAccountToken"), None);
-    assert!(!pod["volumes"].to_string().contains("serviceAccountToken"), "{}", pod["volumes"]);
 }
 
 #[test]

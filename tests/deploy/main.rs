@@ -5,6 +5,7 @@
 mod alerts;
 mod chart;
 mod cluster;
+mod console;
 mod live;
 mod references;
 mod uninstallation;
@@ -22,7 +23,7 @@ const OVERLAYS: [(&str, &[&str]); 4] = [
 ];
 
 /// What is added to an overlay: the overlay, the component, and the chart's values that make the same of it.
-const COMPONENTS: [(&str, &str, &[&str]); 14] = [
+const COMPONENTS: [(&str, &str, &[&str]); 15] = [
     ("infrastructure", "liqo", &["--set", "crds.liqo=false,manager.manageOffloading=false"]),
     (
         "infrastructure",
@@ -38,6 +39,7 @@ const COMPONENTS: [(&str, &str, &[&str]); 14] = [
     ),
     ("infrastructure", "console", &["--set", "console.enabled=true"]),
     ("infrastructure", "queries", &["--set", "manager.queries.enabled=true"]),
+    ("infrastructure", "console-queries", &["--set", "console.enabled=true,manager.queries.enabled=true"]),
     ("infrastructure", "client-certificates", &["--set", "webhook.clientCaSecret=outrigger-webhook-clients"]),
     (
         "webhook-only",

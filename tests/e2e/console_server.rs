@@ -4,21 +4,29 @@ use bytes::Bytes;
 use http::{Request, Response, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use outrigger_runtime::metrics::Server;
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::attacks::dial;
+use outrigger_tests::openmetrics::parse;
 use outrigger_tests::outrigger::{Outrigger, ports};
+use outrigger_tests::queries::{Manager, User};
+use outrigger_tests::stream::update;
 use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{eventually, holds};
 use serde_json::json;
 
+use crate::operation::compare;
+
 /// Every page.
-const PAGES: [&str; 8] =
-    ["/", "/missing", "/companions", "/chain", "/hosts", "/tenants", "/rules", "/what-if"];
+const PAGES: [&str; 9] =
+    ["/", "/missing", "/companions", "/workloads", "/chain", "/hosts", "/tenants", "/rules", "/what-if"];
 
 /// A running console.
 struct Console {
     outrigger: &'static Outrigger,
     port: u16,
+    /// Of probes and metrics.
+    admin: u16,
 }
 
 /// A user who has logged in.
@@ -29,6 +37,11 @@ struct Browser<'a> {
 
 impl Console {
     async fn start(outrigger: &'static Outrigger, name: &str) -> Self {
+        Self::with(outrigger, name, &[]).await
+    }
+
+    /// As [`Self::start`], with further arguments.
+    async fn with(outrigger: &'static Outrigger, name: &str, flags: &[String]) -> Self {
         let [port, admin] = ports().unwrap();
         let infra = &outrigger.plane.infra;
         let pair = outrigger.authority.issue(name, &["127.0.0.1"]).unwrap();
@@ -41,9 +54,9 @@ impl Console {
             format!("--api-server={}", infra.server),
             format!("--api-server-ca-file={}", infra.ca.display()),
         ];
-        outrigger.run(name, &[&own[..], &more, &pair.serving_flags()].concat()).unwrap();
+        outrigger.run(name, &[&own[..], &more, flags, &pair.serving_flags()].concat()).unwrap();
         outrigger.ready_at(name, admin).await;
-        Self { outrigger, port }
+        Self { outrigger, port, admin }
     }
 
     async fn send(&self, request: http::request::Builder, body: &str) -> Response<Incoming> {
@@ -164,6 +177,56 @@ async fn users_of_two_tenants_walk_every_route_and_find_nothing_of_each_other() 
     for own in &names {
         all.shows("/companions", &own[2]).await;
     }
+}
+
+#[tokio::test]
+async fn users_see_the_workloads_that_managers_know_and_whether_a_manager_serves_a_tenant() {
+    let o = Outrigger::shared().await;
+    let infra = &o.plane.infra;
+    let blue = Tenant::without_agent(o, "asked-blue", &[("a", 0)]).await;
+    let red = Tenant::without_agent(o, "asked-red", &[("a", 0)]).await;
+    let manager = Manager::start(o, "manager-asked").await;
+    blue.rule("web", rule_for("app", "web")).await;
+    let mut idle = update("idle-blue", &blue.node("a"));
+    idle.workload_state.as_mut().unwrap().extra.clear();
+    let own = blue.on_a(&["web-blue"]).into_iter().chain([idle]);
+    let _streams =
+        [blue.tells_at(manager.grpc, own).await, red.tells_at(manager.grpc, red.on_a(&["web-red"])).await];
+    let users =
+        [("asked-blue", &blue), ("asked-red", &red)].map(|(name, t)| User::of(infra, name, &t.namespace));
+    let console = Console::with(o, "console-asked", &manager.flags()).await;
+    let first = console.login(&users[0].token, &blue.namespace).await;
+    let page = first.shows("/workloads?tenant=asked-blue", "default/web-blue").await;
+    assert!(page.contains("default/idle-blue") && page.contains("none: no rule matches"), "{page}");
+    let second = console.login(&users[1].token, &red.namespace).await;
+    second.shows("/workloads?tenant=asked-red", "default/web-red").await;
+    for (user, other, secret) in [(&first, "asked-red", "web-red"), (&second, "asked-blue", "web-blue")] {
+        let page =
+            user.shows(&format!("/workloads?tenant={other}"), "may not list workloads.outrigger.dev").await;
+        assert!(!page.contains(secret), "{page}");
+    }
+    // What the Tenant says of its stream was written before the manager was killed, and stays.
+    let all = console.login(&administrator(o, "asked-admin"), "").await;
+    all.shows("/tenants?tenant=asked-blue", "served</span> by manager").await;
+    o.plane.command("stop manager-asked").unwrap();
+    let page = all.shows("/tenants?tenant=asked-blue", "no manager answers").await;
+    assert!(page.contains("connected since"), "{page}");
+    first.shows("/workloads?tenant=asked-blue", "can't be reached at https://127.0.0.1:").await;
+    let families = eventually("the table of metrics is what is shown", || async {
+        let text = Outrigger::metrics_of(console.admin).await?;
+        let families = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        compare(Server::Console, &families).map(|()| families)
+    })
+    .await;
+    let sum = |name: &str, suffix: &str, labels: &[(&str, &str)]| families[name].sum(suffix, labels);
+    let answered = [("route", "Workloads"), ("outcome", "Answered")];
+    assert!(sum("outrigger_console_requests", "_total", &answered) >= 5.0);
+    for outcome in ["Answered", "Refused", "Unreachable"] {
+        assert!(sum("outrigger_console_queries", "_total", &[("outcome", outcome)]) >= 1.0, "{outcome}");
+    }
+    assert!((sum("outrigger_console_sessions", "", &[]) - 3.0).abs() < 0.5);
+    let log = std::fs::read_to_string(o.plane.log("console-asked")).unwrap();
+    assert!(users.iter().all(|user| !log.contains(&user.token)), "no token is in a log");
 }
 
 #[tokio::test]

@@ -38,7 +38,7 @@ async fn term(o: &'static Outrigger, name: &'static str) {
 }
 
 /// What a server shows is what the table says, in its words and no other.
-fn compare(server: Server, families: &BTreeMap<String, Family>) -> Result<(), String> {
+pub(crate) fn compare(server: Server, families: &BTreeMap<String, Family>) -> Result<(), String> {
     let mine = |metric: &&&Metric| metric.of.contains(&server);
     let known: BTreeMap<String, &Metric> =
         metrics::ALL.iter().filter(mine).map(|metric| (metric.family(), *metric)).collect();
@@ -84,7 +84,7 @@ async fn the_documented_metrics_are_those_of_running_servers() {
             let text = match server {
                 Server::Webhook => o.webhook_metrics().await,
                 Server::Manager => o.manager_metrics().await,
-                Server::Agent | Server::Host => Outrigger::metrics_of(admin).await?,
+                Server::Agent | Server::Host | Server::Console => Outrigger::metrics_of(admin).await?,
             };
             let families = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
             compare(server, &families)?;
@@ -113,7 +113,7 @@ async fn the_documented_metrics_are_those_of_running_servers() {
                 assert!(sum("outrigger_workloads", "", &[("stream", "Connected")]) >= 1.0);
             }
             // `tests/host` has one.
-            Server::Host => {}
+            Server::Host | Server::Console => {}
             Server::Agent => {
                 assert!((sum("outrigger_agent_connected", "", &[]) - 1.0).abs() < 0.1);
                 assert!((sum("outrigger_agent_messages", "_total", &[("kind", "Sync")]) - 1.0).abs() < 0.1);

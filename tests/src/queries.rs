@@ -41,6 +41,15 @@ impl Manager {
         Self { outrigger, grpc, admin, queries }
     }
 
+    /// The flags of a console that asks it.
+    pub fn flags(&self) -> [String; 3] {
+        [
+            format!("--manager-queries=https://127.0.0.1:{}", self.queries),
+            format!("--manager-ca-file={}", self.outrigger.authority.file().display()),
+            "--manager-server-name=127.0.0.1".to_owned(),
+        ]
+    }
+
     /// Asks a path with a token: status and body of the answer.
     pub async fn ask(&self, path: &str, token: Option<&str>) -> Result<(u16, Value), String> {
         let tls = ClientTls { ca: self.outrigger.authority.file(), identity: None };

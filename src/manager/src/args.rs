@@ -33,6 +33,18 @@ pub struct ManagerArgs {
     #[arg(long, env = "OUTRIGGER_QUERY_ADDRESS", value_name = "ADDRESS")]
     pub query_address: Option<Bind>,
 
+    /// Tokens that one address may have reviewed in a minute by queries, after a burst of a sixth of that, from 6 to 60,000. An accepted
+    /// token is reviewed again after 10 s, so each user who asks all the time needs 6. A console or a proxy has one address for all of its
+    /// users.
+    #[arg(
+        long,
+        env = "OUTRIGGER_QUERY_REVIEWS_PER_MINUTE",
+        default_value_t = 120,
+        value_parser = clap::value_parser!(u32).range(6..=60_000),
+        value_name = "COUNT"
+    )]
+    pub query_reviews_per_minute: u32,
+
     /// Name in client certificates (SPIFFE id or DNS name) of an administrator, who may act for every tenant. May be
     /// given several times, or separated by commas.
     #[arg(long, env = "OUTRIGGER_ADMIN_IDENTITY", value_delimiter = ',', value_parser = identity, value_name = "NAME")]

@@ -39,7 +39,8 @@ const MAX_TOKENS: usize = 4096;
 const REVIEWS: usize = 16;
 const REVIEWS_OF_ADDRESS: usize = 4;
 
-/// Reviews of one address. A caller needs one each time that its token is no longer remembered.
+/// Reviews of one address, unless [`Callers::reviewing`] says otherwise. A caller needs one each time that its token is no longer
+/// remembered.
 const RATE_OF_ADDRESS: Rate = Rate { burst: 20.0, minute: 120.0 };
 
 /// Maximum number of addresses whose rates are remembered.
@@ -81,6 +82,7 @@ pub struct Callers {
     accepted: Mutex<Remembered<Arc<Caller>>>,
     reviews: Semaphore,
     by_address: Mutex<HashMap<Option<IpAddr>, Address>>,
+    rate_of_address: Rate,
     /// Set while tokens can't be reviewed.
     failing: Warning,
 }
@@ -132,8 +134,15 @@ impl Callers {
             accepted: Mutex::new(Remembered::new(MAX_TOKENS)),
             reviews: Semaphore::new(REVIEWS),
             by_address: Mutex::default(),
+            rate_of_address: RATE_OF_ADDRESS,
             failing,
         }
+    }
+
+    /// The same with this rate of reviews for each address: one address may be that of many users.
+    #[must_use]
+    pub fn reviewing(self, rate_of_address: Rate) -> Self {
+        Self { rate_of_address, ..self }
     }
 
     /// Whose token this is.
@@ -218,7 +227,7 @@ impl<'a> Turn<'a> {
         let new = || Address {
             reviews: Arc::new(Semaphore::new(REVIEWS_OF_ADDRESS)),
             waiting: 0,
-            rate: Bucket::new(RATE_OF_ADDRESS, now),
+            rate: Bucket::new(callers.rate_of_address, now),
         };
         let own = all.entry(address).or_insert_with(new);
         own.waiting += 1;
@@ -227,9 +236,9 @@ impl<'a> Turn<'a> {
 
     /// Whether the rate of the address permits a review. Counts it.
     fn may_review(&self) -> bool {
-        let now = self.callers.clock.now();
+        let (now, rate) = (self.callers.clock.now(), self.callers.rate_of_address);
         let mut all = self.callers.by_address.lock();
-        all.get_mut(&self.address).is_some_and(|own| own.rate.take(RATE_OF_ADDRESS, now))
+        all.get_mut(&self.address).is_some_and(|own| own.rate.take(rate, now))
     }
 }
 

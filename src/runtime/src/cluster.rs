@@ -1,14 +1,20 @@
 //! The cluster that a process connects to.
 
+use std::future::ready;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use http::Uri;
+use http::header::AUTHORIZATION;
+use http::{HeaderValue, Request, Response, Uri};
 use hyper_util::client::proxy::matcher::Matcher;
+use kube::client::{Body, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use parking_lot::Mutex;
+use tower::util::BoxCloneService;
+use tower::{BoxError, Layer, ServiceExt, service_fn};
 
 use crate::calls;
 
@@ -33,6 +39,15 @@ impl ClusterArgs {
     pub async fn client(&self) -> anyhow::Result<Client> {
         let config = self.config().await?;
         calls::client(config).context("the cluster's configuration can't be used")
+    }
+
+    /// The bearer token of the configuration's user, for servers that review tokens as the API server does; `None` if the user is
+    /// identified by other means, as by a certificate.
+    ///
+    /// # Errors
+    /// If no configuration is found, or it is invalid.
+    pub async fn token(&self) -> anyhow::Result<Option<UserToken>> {
+        UserToken::of(&self.config().await?)
     }
 
     /// Whether it is the cluster in which this process runs as a Pod.
@@ -60,6 +75,34 @@ impl ClusterArgs {
         } else {
             Config::infer().await.context("no cluster is configured; use --kubeconfig")?
         })
+    }
+}
+
+/// The bearer token of a user. One that ends is obtained again, as for calls of the API server.
+pub struct UserToken(Mutex<BoxCloneService<Request<Body>, Response<Option<HeaderValue>>, BoxError>>);
+
+impl UserToken {
+    /// The library hands tokens out to requests only, so that each call of this makes one, which goes nowhere.
+    fn of(config: &Config) -> anyhow::Result<Option<Self>> {
+        let layer = config.auth_layer().context("the user's credentials can't be used")?;
+        let told = service_fn(|request: Request<Body>| {
+            let header = request.headers().get(AUTHORIZATION).cloned();
+            ready(Ok::<_, BoxError>(Response::new(header)))
+        });
+        Ok(layer.map(|layer| Self(Mutex::new(BoxCloneService::new(layer.layer(told))))))
+    }
+
+    /// The value of the header `Authorization`.
+    ///
+    /// # Errors
+    /// If there is no token now.
+    pub async fn header(&self) -> anyhow::Result<HeaderValue> {
+        let service = self.0.lock().clone();
+        let answer = service.oneshot(Request::new(Body::empty())).await;
+        let header =
+            answer.map_err(|error| anyhow::anyhow!("the user's token can't be obtained: {error}"))?;
+        let header = header.into_body().filter(|header| header.as_bytes().starts_with(b"Bearer "));
+        header.context("the user has no bearer token")
     }
 }
 
@@ -101,6 +144,27 @@ mod tests {
         }
         let matcher = Matcher::builder().build();
         assert_eq!(proxy(None, &[], &matcher, &"https://api.example".parse().unwrap()), None);
+    }
+
+    #[tokio::test]
+    async fn only_a_bearer_token_is_handed_out() {
+        let of = async |auth: serde_json::Value| {
+            let mut config = Config::new("https://10.0.0.1:443".parse().unwrap());
+            config.auth_info = serde_json::from_value(auth).unwrap();
+            match UserToken::of(&config).unwrap() {
+                None => None,
+                Some(token) => Some(token.header().await.map_err(|error| error.to_string())),
+            }
+        };
+        let token = of(serde_json::json!({"token": "a.b"})).await.unwrap().unwrap();
+        assert_eq!((token.to_str().unwrap(), token.is_sensitive()), ("Bearer a.b", true));
+        assert_eq!(of(serde_json::json!({})).await, None);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "from.file").unwrap();
+        let token = of(serde_json::json!({"tokenFile": file.path()})).await.unwrap().unwrap();
+        assert_eq!(token.to_str().unwrap(), "Bearer from.file");
+        let basic = of(serde_json::json!({"username": "jane", "password": "x"})).await.unwrap();
+        assert_eq!(basic.unwrap_err(), "the user has no bearer token");
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub enum Server {
     Agent,
     /// `outrigger host`
     Host,
+    /// `outrigger console-server`
+    Console,
 }
 
 /// The values that a label can have.
@@ -96,7 +98,7 @@ impl Kind {
 
 impl Server {
     /// All servers.
-    pub const ALL: &'static [Self] = &[Self::Webhook, Self::Manager, Self::Agent, Self::Host];
+    pub const ALL: &'static [Self] = &[Self::Webhook, Self::Manager, Self::Agent, Self::Host, Self::Console];
 
     /// The name of its subcommand.
     pub fn as_str(self) -> &'static str {
@@ -105,6 +107,7 @@ impl Server {
             Self::Manager => "manager",
             Self::Agent => "agent",
             Self::Host => "host",
+            Self::Console => "console-server",
         }
     }
 }

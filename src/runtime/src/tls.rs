@@ -17,17 +17,20 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use tokio::sync::watch;
 use tracing::{error, info};
 
+pub use self::client::{ClientTls, verifying};
 use crate::duration;
 use crate::expiry::{self, Expiry, Validity};
 use crate::metrics;
 use crate::ready::Readiness;
 use crate::self_signed::{SelfSignedArgs, TlsSource};
+
+mod client;
 
 /// Default interval of reading the files. The kubelet itself takes up to a minute to update them.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
@@ -325,43 +328,6 @@ impl ServerTls {
             // Reading files on a network file system may block.
             let _ = tokio::task::spawn_blocking(move || this.refresh()).await;
         }
-    }
-}
-
-/// Files of a client: its certificate, and the CA of the server.
-#[derive(Debug, Clone, Default)]
-pub struct ClientTls {
-    /// CA certificates that verify the server certificate.
-    pub ca: PathBuf,
-    /// The client's own certificate and key.
-    pub identity: Option<(PathBuf, PathBuf)>,
-}
-
-impl ClientTls {
-    /// Reads the files. A client that does so for each connection needs no other reloading.
-    ///
-    /// # Errors
-    /// If a file can't be read or is invalid; the message names it.
-    pub fn config(&self, alpn: &[&[u8]]) -> anyhow::Result<ClientConfig> {
-        let ca = read(&self.ca)?;
-        let roots = roots(&ca).with_context(|| format!("{} can't be used", self.ca.display()))?;
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots);
-        let mut config = match &self.identity {
-            None => builder.with_no_client_auth(),
-            Some((cert, key)) => {
-                let chain =
-                    chain(&read(cert)?).with_context(|| format!("{} can't be used", cert.display()))?;
-                let key_der =
-                    private_key(&read(key)?).with_context(|| format!("{} can't be used", key.display()))?;
-                builder
-                    .with_client_auth_cert(chain, key_der)
-                    .with_context(|| format!("{} and {} can't be used", cert.display(), key.display()))?
-            }
-        };
-        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-        Ok(config)
     }
 }
 

@@ -184,6 +184,24 @@ spec:
             - {key: ca.crt, path: ca.crt}
 {{- end }}
 
+{{/* The CA of the managers' certificates, wherever it is; not the key, which may be in the same Secret. */}}
+{{- define "outrigger.managerCaVolume" -}}
+- name: manager-ca
+  projected:
+    defaultMode: 288 # 0440
+    sources:
+      - secret:
+          name: {{ .Values.manager.tlsSecret }}
+          optional: true
+          items:
+            - {key: ca.crt, path: ca.crt}
+      - configMap:
+          name: outrigger-ca
+          optional: true
+          items:
+            - {key: ca.crt, path: self-signed-ca.crt}
+{{- end }}
+
 {{/* The agent's files: its part of the values. */}}
 {{- define "outrigger.agentVolumes" -}}
 # One volume, so that both are updated together.

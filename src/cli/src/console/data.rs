@@ -173,7 +173,10 @@ impl Collector {
 
     /// All that follows from the objects.
     pub(super) fn finish(self, report: Report) -> Data {
-        let Self { tenants, rules, pods, dpus, .. } = self;
+        let Self { mut tenants, rules, pods, dpus, .. } = self;
+        if let Some(since) = report.no_manager_since() {
+            tenants.values_mut().for_each(|entry| entry.row.without_manager(since));
+        }
         let fleet = Fleet::new(&tenants, &dpus, report.tenants.is_some() && report.dpus.is_some());
         let mut companions: Vec<Companion> = pods.into_iter().map(|pod| fleet.companion(pod)).collect();
         companions.sort_by(|a, b| (a.grade, &a.namespace, &a.name).cmp(&(b.grade, &b.namespace, &b.name)));

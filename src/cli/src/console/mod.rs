@@ -3,13 +3,15 @@
 //!
 //! **In**: the clusters of a kubeconfig, with its user's rights, which are only read; in the cluster, users' tokens. **Out**: pages, and an
 //! event whenever there is a newer reading. `store` reads by the code of `outrigger status`, `explain` and `diff`, `data` keeps small
-//! rows, `views`, `chain` and `what_if` write them as HTML, `door` lets in those whom `access` or `sessions` know, and `web` answers
+//! rows, `managers` asks which workloads there are, `views`, `workloads`, `chain` and `what_if` write them as HTML, `door` lets in those whom `access` or `sessions` know, and `web` answers
 //! requests.
 
 mod access;
 mod chain;
 mod data;
 mod door;
+mod managers;
+mod metrics;
 mod page;
 mod query;
 mod server;
@@ -18,6 +20,7 @@ mod store;
 mod views;
 mod web;
 mod what_if;
+mod workloads;
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -35,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::access::Access;
 use self::door::Door;
+use self::managers::{Asker, ManagersArgs, Token};
 pub(crate) use self::server::ConsoleServerArgs;
 use self::sessions::Session;
 use self::store::{Source, Store};
@@ -57,6 +61,9 @@ pub(crate) struct ConsoleArgs {
 
     #[command(flatten)]
     view: ViewArgs,
+
+    #[command(flatten)]
+    managers: ManagersArgs,
 
     #[command(flatten)]
     admission: AdmissionArgs,
@@ -85,6 +92,11 @@ impl ConsoleArgs {
     /// Serves until it is interrupted.
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let clients = Clients::new(&self.view).await?;
+        let metrics = Arc::default();
+        let asker = match self.managers.managers(Arc::clone(&metrics))? {
+            Some(managers) => Some(Asker::new(managers, Token::of(&self.view.cluster).await?)),
+            None => None,
+        };
         let listener = Bind::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))).listen()?;
         let port = listener.address().context("the listener has no port")?.port();
         let (access, token) = Access::new(port);
@@ -95,11 +107,12 @@ impl ConsoleArgs {
             system_namespace: self.system_namespace,
             interval: Duration::from_secs(self.interval),
             namespace: None,
+            asker,
             turns: Arc::new(Semaphore::new(TURNS)),
         });
         let door = Door::Own(Box::new(access), Session::own(store, web::VIEWERS));
         let (drain, force) = (CancellationToken::new(), CancellationToken::new());
-        let router = web::router(Arc::new(door));
+        let router = web::router(Arc::new(door), metrics);
         let server = Server::new("console", listener).limits(limits()).run(router, drain, force);
         let mut out = std::io::stdout();
         writeln!(out, "http://127.0.0.1:{port}/?token={token}")?;

@@ -15,6 +15,7 @@ pub(super) enum View {
     Overview,
     Missing,
     Companions,
+    Workloads,
     Chain,
     Hosts,
     Tenants,
@@ -27,6 +28,7 @@ impl View {
         Self::Overview,
         Self::Missing,
         Self::Companions,
+        Self::Workloads,
         Self::Chain,
         Self::Hosts,
         Self::Tenants,
@@ -39,6 +41,7 @@ impl View {
             Self::Overview => "/",
             Self::Missing => "/missing",
             Self::Companions => "/companions",
+            Self::Workloads => "/workloads",
             Self::Chain => "/chain",
             Self::Hosts => "/hosts",
             Self::Tenants => "/tenants",
@@ -47,11 +50,27 @@ impl View {
         }
     }
 
-    fn title(self) -> &'static str {
+    /// Its name in metrics.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Overview => "Overview",
+            Self::Missing => "Missing",
+            Self::Companions => "Companions",
+            Self::Workloads => "Workloads",
+            Self::Chain => "Chain",
+            Self::Hosts => "Hosts",
+            Self::Tenants => "Tenants",
+            Self::Rules => "Rules",
+            Self::WhatIf => "WhatIf",
+        }
+    }
+
+    pub(super) fn title(self) -> &'static str {
         match self {
             Self::Overview => "Overview",
             Self::Missing => "Missing companions",
             Self::Companions => "Companions",
+            Self::Workloads => "Workloads",
             Self::Chain => "Workload",
             Self::Hosts => "Hosts and DPUs",
             Self::Tenants => "Tenants",
@@ -65,7 +84,7 @@ impl View {
         match self {
             Self::Overview | Self::WhatIf => &[],
             Self::Missing => &["text", "tenant"],
-            Self::Companions | Self::Hosts => &["text", "tenant", "cause"],
+            Self::Companions | Self::Workloads | Self::Hosts => &["text", "tenant", "cause"],
             Self::Chain => &["tenant", "workload", "text"],
             Self::Tenants | Self::Rules => &["text", "tenant"],
         }

@@ -19,6 +19,8 @@ pub(super) struct Query {
     pub(super) workload: String,
     /// The number of the page, from 0.
     pub(super) page: usize,
+    /// Where a page of workloads begins, as the manager says; empty: at the first.
+    pub(super) after: String,
 }
 
 impl Query {
@@ -38,6 +40,7 @@ impl Query {
                 "tenant" => this.tenant = text(),
                 "cause" => this.cause = text(),
                 "workload" => this.workload = text(),
+                "continue" => this.after = text(),
                 "page" => this.page = value.parse().unwrap_or_default(),
                 _ => {}
             }
@@ -61,6 +64,9 @@ impl Query {
         }
         if self.page > 0 {
             query.append_pair("page", &self.page.to_string());
+        }
+        if !self.after.is_empty() {
+            query.append_pair("continue", &self.after);
         }
         match query.finish() {
             query if query.is_empty() => path.to_owned(),
@@ -109,9 +115,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_query_is_read_as_it_was_written(texts in prop::array::uniform4("\\PC{0,20}"), page in 0..1000usize) {
-            let [text, tenant, cause, workload] = texts.map(|text| text.trim().to_owned());
-            let query = Query { text, tenant, cause, workload, page };
+        fn a_query_is_read_as_it_was_written(texts in prop::array::uniform5("\\PC{0,20}"), page in 0..1000usize) {
+            let [text, tenant, cause, workload, after] = texts.map(|text| text.trim().to_owned());
+            let query = Query { text, tenant, cause, workload, page, after };
             let url = query.url("/x");
             prop_assert_eq!(Query::read(url.strip_prefix("/x").unwrap().trim_start_matches('?')), query);
             prop_assert!(url.bytes().all(|byte| byte.is_ascii_graphic()));

@@ -19,6 +19,8 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 
 use super::door::Door;
+use super::managers::{Asker, ManagersArgs, Token};
+use super::metrics::Metrics;
 use super::sessions::{NoSession, Open, Reader, SESSIONS, Sessions, VIEWERS};
 use super::store::{Source, Store};
 use super::web;
@@ -72,6 +74,9 @@ pub(crate) struct ConsoleServerArgs {
     /// Kubeconfig with the address and the CA of the cluster, instead of these two. Credentials in it are not used.
     #[arg(long, env = "OUTRIGGER_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+
+    #[command(flatten)]
+    managers: ManagersArgs,
 
     #[command(flatten)]
     admission: AdmissionArgs,
@@ -133,6 +138,9 @@ impl ConsoleServerArgs {
         let tls = Arc::new(ServerTls::load(self.tls_cert_file.clone(), self.tls_key_file.clone(), None)?);
         let cluster = self.cluster().await?;
         let listener = self.bind_address.listen().context("--bind-address")?;
+        let metrics = Arc::<Metrics>::default();
+        metrics.register(&mut process.registry);
+        let managers = self.managers.managers(metrics.clone())?;
         let (admission, system_namespace) = (self.admission, self.system_namespace);
         let interval = Duration::from_secs(self.interval);
         let turns = Arc::new(Semaphore::new(TURNS));
@@ -140,6 +148,7 @@ impl ConsoleServerArgs {
             let mut config = cluster.clone();
             config.auth_info.token = Some(token.to_owned().into());
             let client = calls::client(config).map_err(|error| NoSession::Failed(error.to_string()))?;
+            let asker = managers.clone().zip(Token::given(token)).map(|(all, token)| Asker::new(all, token));
             let store = Store::new(Source {
                 clients: Clients::of(client.clone()),
                 view: ViewArgs::of_all(),
@@ -147,11 +156,16 @@ impl ConsoleServerArgs {
                 system_namespace: system_namespace.clone(),
                 interval,
                 namespace,
+                asker,
                 turns: turns.clone(),
             });
             Ok(Reader { client, store })
         });
-        let door = Arc::new(Door::Users(Box::new(Sessions::new(process.environment.clock, open))));
+        let door = Arc::new(Door::Users(Box::new(Sessions::new(
+            process.environment.clock,
+            open,
+            metrics.sessions.clone(),
+        ))));
         tls.register(&mut process.registry, &process.readiness);
         process.spawn("certificate files", tls.clone().follow());
         let swept = door.clone();
@@ -161,7 +175,7 @@ impl ConsoleServerArgs {
                 swept.sweep();
             }
         });
-        process.serve(Server::new("console", listener).limits(limits()).tls(tls), web::router(door));
+        process.serve(Server::new("console", listener).limits(limits()).tls(tls), web::router(door, metrics));
         process.run().await
     }
 }

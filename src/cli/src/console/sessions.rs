@@ -6,6 +6,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -19,6 +20,7 @@ use outrigger_runtime::bucket::{Bucket, Rate};
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::serve::network;
 use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
 use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
@@ -149,14 +151,16 @@ pub(super) struct Sessions {
     open: Open,
     /// By digests of their cookies.
     all: Mutex<HashMap<[u8; 32], Arc<Session>>>,
+    /// How many there are.
+    count: Gauge<i64, AtomicI64>,
     logins: Semaphore,
     by_address: Mutex<HashMap<Option<IpAddr>, Bucket>>,
 }
 
 impl Sessions {
-    pub(super) fn new(clock: Clock, open: Open) -> Self {
+    pub(super) fn new(clock: Clock, open: Open, count: Gauge<i64, AtomicI64>) -> Self {
         let logins = Semaphore::new(LOGINS);
-        Self { clock, open, all: Mutex::default(), logins, by_address: Mutex::default() }
+        Self { clock, open, all: Mutex::default(), count, logins, by_address: Mutex::default() }
     }
 
     /// Begins a session for whoever has this token. `namespace`: the only one that is read where the user may not read all; empty:
@@ -224,19 +228,25 @@ impl Sessions {
             return Err(NoSession::Busy);
         }
         all.insert(cookie, session);
+        self.counted(all.len());
         Ok(())
     }
 
     /// Ends the sessions that are over.
     pub(super) fn sweep(&self) {
-        let now = self.clock.now();
-        self.all.lock().retain(|_, session| {
+        let (now, mut all) = (self.clock.now(), self.all.lock());
+        all.retain(|_, session| {
             let is_over = session.is_over(now);
             if is_over {
                 session.ended.cancel();
             }
             !is_over
         });
+        self.counted(all.len());
+    }
+
+    fn counted(&self, sessions: usize) {
+        self.count.set(i64::try_from(sessions).unwrap_or(i64::MAX));
     }
 
     /// The session of a request, if its user may still read.

@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::data::{Collector, Data};
+use super::managers::{Ask, Asker, Failure, Page};
 use crate::companion::PodName;
 use crate::diff::{self, report::Report};
 use crate::explain::live::Clients;
@@ -46,6 +47,8 @@ pub(super) struct Source {
     pub(super) interval: Duration,
     /// The only namespace that is read where the user may not read all.
     pub(super) namespace: Option<String>,
+    /// Asks managers; `None`: they aren't asked.
+    pub(super) asker: Option<Asker>,
     /// Reads and answers at the same time, of all stores that share it: each may hold much of a cluster.
     pub(super) turns: Arc<Semaphore>,
 }
@@ -207,6 +210,20 @@ impl Store {
             }
         };
         timeout(READ, waited).await.unwrap_or_else(|_| Err(too_long()))
+    }
+
+    /// Whether managers are asked.
+    pub(super) fn asks_managers(&self) -> bool {
+        self.source.as_ref().is_some_and(|source| source.asker.is_some())
+    }
+
+    /// What managers say of workloads, within this time. They are asked each time: they bound what a user may ask, and the answers of
+    /// many sessions would take much memory.
+    pub(super) async fn workloads(&self, ask: Ask<'_>, within: Duration) -> Result<Page, Failure> {
+        match self.source.as_ref().and_then(|source| source.asker.as_ref()) {
+            Some(asker) => asker.ask(ask, within).await,
+            None => Err(Failure::NotConfigured),
+        }
     }
 
     fn answered(&self, tenant: &str, workload: Option<&PodName>) -> Option<Arc<Result<Answer, String>>> {

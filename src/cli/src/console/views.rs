@@ -12,7 +12,7 @@ use crate::status::sections::{Grade, Section, sections};
 /// Most rows of a section of the overview. Those with problems come first.
 const ROWS: usize = 20;
 
-/// What a view shows of a reading. A workload and a prediction are asked for each time, so they are not among them.
+/// What a view shows of a reading. Workloads and predictions are asked for each time, so they are not among them.
 pub(super) fn rows(view: View, query: &Query, data: &Data) -> Markup {
     match view {
         View::Overview => html! { @for part in sections(&data.report) { (section(&part)) } },
@@ -21,7 +21,7 @@ pub(super) fn rows(view: View, query: &Query, data: &Data) -> Markup {
         View::Hosts => hosts(query, data),
         View::Tenants => tenants(query, data),
         View::Rules => rules(query, data),
-        View::Chain | View::WhatIf => html! {},
+        View::Workloads | View::Chain | View::WhatIf => html! {},
     }
 }
 
@@ -206,7 +206,8 @@ fn tenant(data: &Data, entry: &TenantEntry) -> Markup {
         ul {
             li { a href=(of.url("/missing")) { "Missing companions" } }
             li { a href=(of.url("/hosts")) { "Hosts and DPUs" } }
-            li { a href=(of.url("/chain")) { "Workloads" } }
+            li { a href=(of.url("/workloads")) { "Workloads" } }
+            li { a href=(of.url("/chain")) { "One workload, from its rules to the DPU" } }
         }
         (companions(&of, data))
     }

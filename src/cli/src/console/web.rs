@@ -21,11 +21,13 @@ use maud::html;
 use tokio::time::timeout;
 
 use super::door::{self, Door, LOGIN, LOGOUT};
+use super::managers::{self, Ask, Failure};
+use super::metrics::Metrics;
 use super::page::{self, View, notice};
 use super::query::Query;
 use super::sessions::Session;
 use super::what_if::{self, Form};
-use super::{chain, views};
+use super::{chain, views, workloads};
 use crate::companion::PodName;
 
 /// Most streams of events at once.
@@ -49,13 +51,14 @@ pub(super) const STREAM: Duration = Duration::from_secs(600);
 /// How long a request waits for others of its session.
 const REQUEST_WAIT: Duration = Duration::from_secs(30);
 
-const EVENTS: &str = "/events";
+pub(super) const EVENTS: &str = "/events";
 
 /// The content type of pages.
 pub(super) const HTML: &str = "text/html; charset=utf-8";
 
 /// The style sheet needs no session: the page of the login has it.
 pub(super) const STYLE_PATH: &str = "/console.css";
+pub(super) const SCRIPT_PATH: &str = "/console.js";
 
 const STYLE: &str = include_str!("assets/console.css");
 const SCRIPT: &str = include_str!("assets/console.js");
@@ -76,13 +79,16 @@ const HEADERS: [(HeaderName, &str); 6] = [
 
 type Shared = State<Arc<Door>>;
 
+/// What is counted.
+type Counted = Extension<Arc<Metrics>>;
+
 /// In whose session a request is answered.
 type In = Extension<Arc<Session>>;
 
-pub(super) fn router(door: Arc<Door>) -> Router {
+pub(super) fn router(door: Arc<Door>, metrics: Arc<Metrics>) -> Router {
     let mut router = Router::new()
         .route(STYLE_PATH, get(|| async { ([(CONTENT_TYPE, "text/css; charset=utf-8")], STYLE) }))
-        .route("/console.js", get(|| async { ([(CONTENT_TYPE, "text/javascript; charset=utf-8")], SCRIPT) }))
+        .route(SCRIPT_PATH, get(|| async { ([(CONTENT_TYPE, "text/javascript; charset=utf-8")], SCRIPT) }))
         .route(EVENTS, get(events));
     for view in View::ALL {
         let page = async move |Extension(session): In, request: Request| {
@@ -96,18 +102,28 @@ pub(super) fn router(door: Arc<Door>) -> Router {
         .route(View::WhatIf.path(), post(predict))
         .route(LOGIN, get(async |State(door): Shared| door.login_page()).post(login))
         .route(LOGOUT, post(async |State(door): Shared, headers: HeaderMap| door.logout(&headers)));
-    router.layer(middleware::from_fn_with_state(door.clone(), guard)).with_state(door)
+    let guard = middleware::from_fn_with_state(door.clone(), guard);
+    router.layer(guard).layer(middleware::from_fn(count)).layer(Extension(metrics)).with_state(door)
 }
 
 impl Session {
     async fn page(&self, view: View, query: &Query) -> String {
         let reading = self.store.reading().await;
         let rows = match &reading.data {
-            _ if view == View::Chain => {
+            _ if matches!(view, View::Chain | View::Workloads) => {
                 let tenants = reading.data.iter().flat_map(|data| data.tenants.keys());
-                self.chain(query, tenants.map(String::as_str).collect()).await
+                let tenants = tenants.map(String::as_str).collect();
+                if view == View::Chain {
+                    self.chain(query, tenants).await
+                } else {
+                    self.workloads(query, tenants).await
+                }
             }
             _ if view == View::WhatIf => what_if::form(&Form::of_tenant(&query.tenant)),
+            Some(data) if view == View::Tenants && data.tenants.contains_key(&query.tenant) => {
+                let served = self.served(&query.tenant).await;
+                html! { (served) (views::rows(view, query, data)) }
+            }
             Some(data) => views::rows(view, query, data),
             None => html! {},
         };
@@ -117,14 +133,7 @@ impl Session {
     /// The view of a workload, of one of these tenants.
     async fn chain(&self, query: &Query, tenants: Vec<&str>) -> maud::Markup {
         if query.tenant.is_empty() && self.store.tenant().is_none() && tenants.len() > 1 {
-            return html! {
-                p { "Workloads of which tenant?" }
-                ul {
-                    @for tenant in tenants.iter().take(super::query::PAGE) {
-                        li { a href=(Query { tenant: (*tenant).to_owned(), ..query.clone() }.url("/chain")) { (tenant) } }
-                    }
-                }
-            };
+            return which(View::Chain, query, &tenants);
         }
         let workload = match query.workload.as_str() {
             "" => None,
@@ -136,6 +145,55 @@ impl Session {
         let answer = self.store.ask(&query.tenant, workload).await;
         chain::rows(query, &answer)
     }
+
+    /// The workloads of one of these tenants, as managers know them.
+    async fn workloads(&self, query: &Query, tenants: Vec<&str>) -> maud::Markup {
+        if !self.store.asks_managers() {
+            return notice(&Failure::NotConfigured.to_string());
+        }
+        let named = [query.tenant.as_str(), self.store.tenant().unwrap_or_default()];
+        let named = named.into_iter().find(|tenant| !tenant.is_empty());
+        let tenant = match (named, tenants.as_slice()) {
+            (Some(tenant), _) | (None, &[tenant]) => tenant,
+            (None, []) => {
+                return notice("Name the tenant in the filter: Tenants are not visible, or there are none.");
+            }
+            (None, _) => return which(View::Workloads, query, &tenants),
+        };
+        let ask =
+            Ask { text: &query.text, cause: &query.cause, after: &query.after, ..Ask::of_tenant(tenant) };
+        workloads::rows(query, tenant, &self.store.workloads(ask, managers::DEADLINE).await)
+    }
+
+    /// Which manager serves a tenant, if managers are asked.
+    async fn served(&self, tenant: &str) -> maud::Markup {
+        if !self.store.asks_managers() {
+            return html! {};
+        }
+        let ask = Ask { limit: 1, ..Ask::of_tenant(tenant) };
+        workloads::served(&self.store.workloads(ask, managers::BRIEF).await)
+    }
+}
+
+/// The tenants to choose from.
+fn which(view: View, query: &Query, tenants: &[&str]) -> maud::Markup {
+    let of = |tenant: &str| Query { tenant: tenant.to_owned(), after: String::new(), ..query.clone() };
+    html! {
+        p { "Workloads of which tenant?" }
+        ul {
+            @for tenant in tenants.iter().take(super::query::PAGE) {
+                li { a href=(of(tenant).url(view.path())) { (tenant) } }
+            }
+        }
+    }
+}
+
+/// Counts requests by route and outcome.
+async fn count(Extension(metrics): Counted, request: Request, next: Next) -> Response {
+    let path = request.uri().path().to_owned();
+    let answer = next.run(request).await;
+    metrics.requested(&path, answer.status());
+    answer
 }
 
 /// Lets only those through who have a session, and sets the headers of all answers.
@@ -209,14 +267,15 @@ async fn bounded(body: Body, most: usize) -> Result<axum::body::Bytes, (StatusCo
 /// An event for each reading. An open stream is what makes the console read again.
 ///
 /// The stream ends with the session, and when the session's user may no longer read.
-async fn events(State(door): Shared, Extension(session): In) -> Response {
+async fn events(State(door): Shared, Extension(metrics): Counted, Extension(session): In) -> Response {
     let Ok(permit) = session.viewers.clone().try_acquire_owned() else {
         let why = "too many pages are open already\n";
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
     let revision = session.store.revision.subscribe();
+    let open = (permit, metrics.stream());
     let readings =
-        stream::unfold((door, session, revision, permit), async |(door, session, mut revision, permit)| {
+        stream::unfold((door, session, revision, open), async |(door, session, mut revision, open)| {
             let next = async {
                 loop {
                     let changed = timeout(session.store.interval(), revision.changed()).await.is_ok();
@@ -235,7 +294,7 @@ async fn events(State(door): Shared, Extension(session): In) -> Response {
                 () = session.ended.cancelled() => return None,
             };
             let event = Event::default().event("reading").data(now.to_string());
-            Some((Ok::<_, Infallible>(event), (door, session, revision, permit)))
+            Some((Ok::<_, Infallible>(event), (door, session, revision, open)))
         });
     Sse::new(readings).keep_alive(KeepAlive::default()).into_response()
 }

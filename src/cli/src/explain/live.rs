@@ -11,10 +11,10 @@ use outrigger_api::{AdminWorkloadRule, Machine, Tenant, WorkloadRule};
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::keys;
 use outrigger_core::template::{self, Kind};
-use outrigger_runtime::cluster::ClusterArgs;
 use serde::Serialize;
 use serde_json::Value;
 
+pub(crate) use super::clients::{Clients, client};
 pub(super) use super::unread::Unread;
 use super::view::ViewArgs;
 use crate::files::{self, InputError, Object, Origin};
@@ -124,31 +124,6 @@ pub(crate) async fn read(
     read_with(&Clients::new(args).await?, args, namespace, more).await
 }
 
-/// The clusters that are read.
-#[derive(Clone)]
-pub(crate) struct Clients {
-    pub(crate) cluster: Client,
-    /// The tenant's cluster, where it is another one and named.
-    tenant: Option<Client>,
-}
-
-impl Clients {
-    /// The cluster of this client alone.
-    pub(crate) fn of(cluster: Client) -> Self {
-        Self { cluster, tenant: None }
-    }
-
-    /// Those that the arguments name.
-    pub(crate) async fn new(args: &ViewArgs) -> Result<Self, InputError> {
-        let cluster = client(&args.cluster, "--kubeconfig").await?;
-        let named = args.tenant_kubeconfig.is_some() || args.tenant_context.is_some();
-        let of =
-            ClusterArgs { kubeconfig: args.tenant_kubeconfig.clone(), context: args.tenant_context.clone() };
-        let tenant = if named { Some(client(&of, "--tenant-kubeconfig").await?) } else { None };
-        Ok(Self { cluster, tenant })
-    }
-}
-
 /// [`read`] from clusters that have been read before.
 pub(crate) async fn read_with(
     clients: &Clients,
@@ -170,8 +145,8 @@ pub(crate) async fn read_with(
         );
         rules = reader.own_rules(namespace, more.told).await?;
     }
-    if let Some(tenant) = &clients.tenant {
-        reader.client = tenant.clone();
+    if let Some((tenant, place)) = &clients.tenant {
+        (reader.client, reader.place) = (tenant.clone(), Some(place.clone()));
     }
     let workloads = clients.tenant.is_some() || !infrastructure;
     let mut hosts = None;
@@ -214,17 +189,10 @@ pub(super) fn named(name: &str) -> ListParams {
     ListParams::default().fields(&format!("metadata.name={name}"))
 }
 
-fn unread(resource: &ApiResource, error: kube::Error) -> InputError {
-    InputError::new(format_args!("the cluster's {}", resource.plural), error)
-}
-
-/// A client, or why there is none; `flag` is to blame.
-pub(crate) async fn client(cluster: &ClusterArgs, flag: &str) -> Result<Client, InputError> {
-    cluster.client().await.map_err(|error| InputError::new(flag, format_args!("{error:#}")))
-}
-
 pub(crate) struct Reader {
     client: Client,
+    /// The cluster in messages; `None`: the one that every command reads.
+    place: Option<String>,
     objects: Vec<Object>,
     notes: Vec<String>,
     unread: Unread,
@@ -245,12 +213,24 @@ pub(crate) async fn is_infrastructure(client: &Client) -> Result<bool, InputErro
 impl Reader {
     pub(crate) fn new(client: Client) -> Self {
         let (objects, notes, unread) = (Vec::new(), Vec::new(), Unread::default());
-        Self { client, objects, notes, unread, devices: false, claims: ClaimScope::Given }
+        Self { client, place: None, objects, notes, unread, devices: false, claims: ClaimScope::Given }
     }
 
     /// The objects so far, and what couldn't be read.
     pub(crate) fn take(&mut self) -> (Vec<Object>, Vec<String>) {
         (std::mem::take(&mut self.objects), std::mem::take(&mut self.notes))
+    }
+
+    /// Objects of a kind, as messages name them.
+    fn named(&self, plural: &str) -> String {
+        match &self.place {
+            Some(place) => format!("{plural} of {place}"),
+            None => format!("the cluster's {plural}"),
+        }
+    }
+
+    fn failed(&self, resource: &ApiResource, error: kube::Error) -> InputError {
+        InputError::new(self.named(&resource.plural), error)
     }
 
     /// The kinds that may not be read.
@@ -303,7 +283,9 @@ impl Reader {
         let refused = match self.list(&resource, None, ListParams::default()).await {
             Err(kube::Error::Api(status)) if status.code == 403 && told => status.message,
             read => {
-                return read.unwrap_or_else(|error| Err(unread(&resource, error))).map(|()| RulesKnown::All);
+                return read
+                    .unwrap_or_else(|error| Err(self.failed(&resource, error)))
+                    .map(|()| RulesKnown::All);
             }
         };
         let places = BTreeSet::from_iter(namespace.into_iter().chain([keys::ADMIN_NAMESPACE]));
@@ -312,7 +294,7 @@ impl Reader {
             match self.list(&resource, Some(place), ListParams::default()).await {
                 Err(kube::Error::Api(status)) if status.code == 403 => {}
                 answer => {
-                    answer.unwrap_or_else(|error| Err(unread(&resource, error)))?;
+                    answer.unwrap_or_else(|error| Err(self.failed(&resource, error)))?;
                     read.push(place);
                 }
             }
@@ -338,9 +320,9 @@ impl Reader {
             Err(kube::Error::Api(status)) if status.code == 403 && namespace.is_none() => {
                 let message =
                     format!("{}; with -n NAMESPACE those of one namespace are enough", status.message);
-                Err(InputError::new("the cluster's pods", message))
+                Err(InputError::new(self.named("pods"), message))
             }
-            Err(error) => Err(unread(&resource, error)),
+            Err(error) => Err(self.failed(&resource, error)),
         }
     }
 
@@ -419,7 +401,8 @@ impl Reader {
         params: ListParams,
     ) -> Result<(), InputError> {
         let resource = ApiResource::erase::<K>(&());
-        self.list(&resource, namespace, params).await.unwrap_or_else(|error| Err(unread(&resource, error)))
+        let read = self.list(&resource, namespace, params).await;
+        read.unwrap_or_else(|error| Err(self.failed(&resource, error)))
     }
 
     /// Reads all objects of a kind. It is no error if they may not be read, or if the cluster doesn't have the kind.
@@ -460,7 +443,7 @@ impl Reader {
                 Ok(())
             }
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(unread(resource, error)),
+            Err(error) => Err(self.failed(resource, error)),
         }
     }
 
@@ -474,7 +457,7 @@ impl Reader {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, resource),
             None => Api::all_with(self.client.clone(), resource),
         };
-        let origin = Origin::new(format_args!("the cluster's {}", resource.plural));
+        let origin = Origin::new(self.named(&resource.plural));
         let mut params = params.limit(PAGE);
         loop {
             let page = api.list(&params).await?;

@@ -2,6 +2,7 @@
 
 mod allocation;
 mod audit;
+mod clients;
 mod devices;
 pub(crate) mod explanation;
 pub(crate) mod live;

@@ -11,7 +11,7 @@ use outrigger_runtime::expiry;
 use outrigger_webhook::settings::AdmissionArgs;
 use serde_json::Value;
 
-use super::report::{CertificateRow, InstallationStatus, PartRow, Report, WebhookRow};
+use super::report::{CertificateRow, InstallationStatus, LeaderRow, PartRow, Report, WebhookRow};
 use super::summary;
 use crate::check::installation::cluster::{Answer, Cluster, Kind, PATIENCE};
 use crate::check::installation::parts::{Installation, Part};
@@ -31,6 +31,7 @@ pub(crate) const ADMIN_RULE: Kind = Kind("workload.universe.nvidia.com/v1alpha1"
 pub(crate) const POD: Kind = Kind("v1", "Pod");
 pub(crate) const NODE: Kind = Kind("v1", "Node");
 const POLICY: Kind = Kind("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy");
+const LEASE: Kind = Kind("coordination.k8s.io/v1", "Lease");
 const BINDING: Kind = Kind("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding");
 
 /// What a list has shown.
@@ -87,6 +88,9 @@ pub(crate) async fn report(
         Shown::NoKind => false,
         Shown::Nothing => is_infrastructure(&reader.cluster.client).await.unwrap_or_default(),
     };
+    if let Some(since) = report.no_manager_since() {
+        tenants.iter_mut().for_each(|row| row.without_manager(since));
+    }
     report.tenants = (shown == Shown::All).then_some(tenants);
     let mut rules = Vec::new();
     let own = reader.each(RULE, "", |object| rules.push(summary::rule(&object))).await;
@@ -198,6 +202,7 @@ impl Reader<'_> {
             parts: parts.collect(),
             webhooks: webhooks.collect(),
             policies: None,
+            leader: leader(installation).await,
         };
         if installation.has(Part::Webhook) {
             let (mut policies, mut bindings) = (Vec::new(), Vec::new());
@@ -210,6 +215,17 @@ impl Reader<'_> {
         }
         status
     }
+}
+
+/// What the managers' Lease says.
+async fn leader(installation: &Installation) -> Option<LeaderRow> {
+    if !installation.has(Part::Manager) {
+        return None;
+    }
+    let named = installation.argument(Part::Manager, "lease-namespace");
+    let namespace = named.as_deref().unwrap_or(&installation.names.system);
+    let lease = installation.cluster.get(LEASE, namespace, keys::MANAGER).await.there()?;
+    summary::leader(&lease, expiry::now())
 }
 
 /// The certificates and CAs that the parts have in Secrets and ConfigMaps.

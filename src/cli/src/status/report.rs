@@ -33,6 +33,21 @@ pub(crate) struct InstallationStatus {
     /// `None`: they aren't visible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) policies: Option<Policies>,
+    /// The manager that leads; `None`: it isn't visible, or none ever has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) leader: Option<LeaderRow>,
+}
+
+/// What the Lease of the managers says.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LeaderRow {
+    /// The replica; empty: it has released the Lease.
+    pub(crate) holder: String,
+    /// When it was renewed last.
+    pub(crate) renewed: String,
+    /// It has ended, and no replica has taken it: no manager runs, or none reaches the API server.
+    pub(crate) expired: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -81,8 +96,29 @@ pub(crate) struct TenantRow {
     /// Since when.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) since: String,
+    /// Since when no manager has been running, although the stream is said to be open: a manager that is killed doesn't write that it
+    /// has ended.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) no_manager_since: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) workloads: Option<i64>,
+}
+
+impl Report {
+    /// Since when no manager has been running, as far as the Lease says it.
+    pub(crate) fn no_manager_since(&self) -> Option<&str> {
+        let leader = self.installation.as_ref()?.leader.as_ref()?;
+        leader.expired.then_some(leader.renewed.as_str())
+    }
+}
+
+impl TenantRow {
+    /// Notes that no manager has been running since then. It says nothing of a stream that has ended before.
+    pub(crate) fn without_manager(&mut self, since: &str) {
+        if self.connected == Some(true) {
+            since.clone_into(&mut self.no_manager_since);
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::report::{CertificateRow, DpuRow, InstallationStatus, Report, RuleRow, TenantRow};
+use super::report::{CertificateRow, DpuRow, InstallationStatus, LeaderRow, Report, RuleRow, TenantRow};
 
 /// How something is. What is worst comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,6 +97,18 @@ fn installation(status: &InstallationStatus) -> Section {
         0 => (Grade::Bad, format!("{}: not found", row.kind)),
         entries => (Grade::Good, format!("{}: {entries} webhooks", row.kind)),
     }));
+    section.lines.extend(status.leader.as_ref().map(|leader| {
+        let LeaderRow { holder, renewed, expired } = leader;
+        let by = if holder.is_empty() { "by none" } else { holder };
+        let (grade, more) = match expired {
+            false => (Grade::Good, ""),
+            true => (
+                Grade::Bad,
+                "; no manager runs, or none reaches the API server, so what Tenants and rules say of streams and companions is as old",
+            ),
+        };
+        (grade, format!("leading manager: {by}, Lease renewed at {renewed}{more}"))
+    }));
     section.lines.extend(status.policies.as_ref().map(|policies| {
         let found = policies.shipped - policies.missing.len();
         let of = format!("policies: {found} of {}", policies.shipped);
@@ -116,6 +128,9 @@ fn words(reason: &str, message: &str) -> String {
 const TENANT: &[&str] = &["TENANT", "READY", "DPUS", "STREAM", "WORKLOADS", "REASON"];
 
 fn tenant_grade(row: &TenantRow) -> Grade {
+    if !row.no_manager_since.is_empty() {
+        return Grade::Bad;
+    }
     match (row.ready.as_str(), row.connected) {
         ("True", Some(true)) => Grade::Good,
         ("False", _) => Grade::Bad,
@@ -125,6 +140,9 @@ fn tenant_grade(row: &TenantRow) -> Grade {
 
 fn tenant(row: &TenantRow) -> [String; 6] {
     let stream = match row.connected {
+        Some(true) if !row.no_manager_since.is_empty() => {
+            format!("no manager since {}, before connected since {}", row.no_manager_since, row.since)
+        }
         Some(true) => format!("connected since {}", row.since),
         Some(false) => format!("lost since {}", row.since),
         None => "never connected".to_owned(),

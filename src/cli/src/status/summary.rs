@@ -16,7 +16,7 @@ use outrigger_runtime::pod::Pod;
 use outrigger_runtime::probe;
 use serde_json::Value;
 
-use super::report::{CertificateRow, DpuRow, Policies, RuleRow, TenantRow};
+use super::report::{CertificateRow, DpuRow, LeaderRow, Policies, RuleRow, TenantRow};
 use crate::explain::TENANT_CONDITIONS;
 
 /// The policies that are shipped.
@@ -50,8 +50,23 @@ pub(crate) fn tenant(object: &Value) -> TenantRow {
         dpus: number(object, "/status/dpus"),
         connected: object.pointer("/status/stream/connected").and_then(Value::as_bool),
         since: text(object, "/status/stream/since").to_owned(),
+        no_manager_since: String::new(),
         workloads: object.pointer("/status/stream/workloads").and_then(Value::as_i64),
     }
+}
+
+/// How long after its end a Lease counts as expired, in seconds: its times are those of another machine's clock.
+const CLOCKS: i64 = 30;
+
+/// What the managers' Lease says at a time in seconds of Unix time; `None` if it has never been renewed.
+pub(crate) fn leader(lease: &Value, now: i64) -> Option<LeaderRow> {
+    let renewed = text(lease, "/spec/renewTime").to_owned();
+    let at: Timestamp = renewed.parse().ok()?;
+    let lasts = number(lease, "/spec/leaseDurationSeconds").max(0);
+    let expired = now.saturating_sub(at.as_second()) > lasts.saturating_add(CLOCKS);
+    // Managers write fractions of seconds, which say nothing to people.
+    let renewed = Timestamp::from_second(at.as_second()).map_or(renewed, |at| at.to_string());
+    Some(LeaderRow { holder: text(lease, "/spec/holderIdentity").to_owned(), renewed, expired })
 }
 
 /// A WorkloadRule, or an AdminWorkloadRule.

@@ -21,6 +21,7 @@ use axum::routing::get;
 use outrigger_core::ids::TenantId;
 use outrigger_runtime::Process;
 use outrigger_runtime::bind::Bind;
+use outrigger_runtime::bucket::Rate;
 use outrigger_runtime::callers::rights::{Right, Rights};
 use outrigger_runtime::callers::{Caller, Callers, Denied, bearer};
 use outrigger_runtime::environment::Clock;
@@ -126,12 +127,19 @@ pub(crate) fn serve(
     Ok(())
 }
 
+/// The rate of reviews of an address: that many a minute, and a sixth of them at once.
+fn reviews(minute: u32) -> Rate {
+    let minute = f64::from(minute);
+    Rate { burst: minute / 6.0, minute }
+}
+
 fn router(process: &Process, context: &Arc<Context>) -> Router {
     let (client, clock) = (&context.client, context.environment.clock);
     let queries = Queries {
         context: context.clone(),
         readiness: process.readiness.clone(),
-        callers: Callers::new(client.clone(), clock, None, process.readiness.warning("tokens of queries")),
+        callers: Callers::new(client.clone(), clock, None, process.readiness.warning("tokens of queries"))
+            .reviewing(reviews(context.args.query_reviews_per_minute)),
         rights: Rights::new(client.clone(), clock, process.readiness.warning("rights of queries")),
         users: Users::new(clock),
         pages: Arc::new(Pages::new(clock)),

@@ -1,7 +1,7 @@
 //! The table of metrics.
 
 use super::Kind::{Counter, Gauge, Histogram, Info};
-use super::Server::{Agent, Host, Manager, Webhook};
+use super::Server::{Agent, Console, Host, Manager, Webhook};
 use super::Values::{Named, OneOf};
 use super::{Kind, Metric, Server, Values};
 
@@ -67,13 +67,13 @@ table! {
     WATCH_SEEN = seconds("watch_last_received_timestamp", Gauge, &[Webhook, Manager, Agent], WATCH,
         "When the API server sent something last: an event, a page of a list, or a bookmark, which is sent about once a minute. Of several watches of one name, the one that has been silent for longest; Unix time");
     WATCH_FAILURES = plain("watch_failures", Counter, &[Webhook, Manager, Agent], WATCH, "Lists and watches that failed");
-    API_REQUESTS = plain("api_requests", Counter, &[Webhook, Manager, Agent],
+    API_REQUESTS = plain("api_requests", Counter, &[Webhook, Manager, Agent, Console],
         &[("verb", OneOf(&["Get", "Watch", "Create", "Update", "Patch", "Delete"])), ("outcome", OUTCOMES)],
         "Requests to the API server; lists are Get, Refused is 4xx, Failed is 5xx, 429 or no response");
-    CERTIFICATE_ENDS = seconds("tls_certificate_not_after", Gauge, &[Webhook, Manager, Agent],
+    CERTIFICATE_ENDS = seconds("tls_certificate_not_after", Gauge, &[Webhook, Manager, Agent, Console],
         &[("use", OneOf(&["serving", "client_ca", "client"]))],
         "When the certificate expires, Unix time; of several CAs, the last");
-    CERTIFICATE_FAILURES = plain("tls_reload_failures", Counter, &[Webhook, Manager], &[],
+    CERTIFICATE_FAILURES = plain("tls_reload_failures", Counter, &[Webhook, Manager, Console], &[],
         "New certificates or CAs that were unusable");
     ADMISSION = seconds("admission", Histogram, &[Webhook, Agent],
         &[
@@ -138,6 +138,32 @@ table! {
     QUERIES = seconds("query", Histogram, &[Manager],
         &[("outcome", OneOf(&["Answered", "Invalid", "NotAccepted", "Forbidden", "NotFound", "Elsewhere", "Busy", "Failed"]))],
         "Time that a query about workloads took; Elsewhere: another replica serves the tenant, or none does");
+    CONSOLE_REQUESTS = plain("console_requests", Counter, &[Console],
+        &[
+            ("route", OneOf(&[
+                "Overview",
+                "Missing",
+                "Companions",
+                "Workloads",
+                "Chain",
+                "Hosts",
+                "Tenants",
+                "Rules",
+                "WhatIf",
+                "Login",
+                "Logout",
+                "Events",
+                "Files",
+                "Other",
+            ])),
+            ("outcome", OneOf(&["Answered", "Redirected", "Refused", "Failed"])),
+        ],
+        "Requests of browsers; Refused is 4xx, Failed is 5xx. A stream of events counts when it begins");
+    CONSOLE_SESSIONS = plain("console_sessions", Gauge, &[Console], &[], "Sessions of users who have logged in");
+    CONSOLE_STREAMS = plain("console_streams", Gauge, &[Console], &[], "Open streams of events: pages that somebody sees");
+    CONSOLE_QUERIES = plain("console_queries", Counter, &[Console],
+        &[("outcome", OneOf(&["Answered", "Refused", "Unserved", "Unreachable", "Busy"]))],
+        "Queries of managers about workloads; Unserved: no replica that was asked serves the tenant");
     QUEUE = plain("queue_keys", Gauge, &[Manager],
         &[
             ("queue", OneOf(&["companions", "rules", "tenants", "machines"])),

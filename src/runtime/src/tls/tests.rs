@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use rustls::HandshakeKind;
+use rustls::{ClientConfig, HandshakeKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 

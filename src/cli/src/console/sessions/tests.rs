@@ -40,7 +40,7 @@ impl World {
             let client = known.get(token).ok_or(NoSession::NotAccepted)?.client();
             Ok(Reader { client, store: Store::fixed(Data::default()) })
         });
-        Self { apis, sessions: Sessions::new(Environment::system().clock, open) }
+        Self { apis, sessions: Sessions::new(Environment::system().clock, open, Gauge::default()) }
     }
 
     fn api(&self, token: &str) -> &FakeApi {

@@ -22,7 +22,7 @@ struct Browser {
 
 /// The router of a console on a user's machine.
 fn own(store: Arc<Store>, access: Access) -> Router {
-    router(Arc::new(Door::Own(Box::new(access), Session::own(store, VIEWERS))))
+    router(Arc::new(Door::Own(Box::new(access), Session::own(store, VIEWERS))), Arc::default())
 }
 
 impl Browser {
@@ -343,7 +343,7 @@ async fn a_state_has_a_shape_and_a_word_and_pages_have_no_inline_script_or_style
         );
         assert_eq!(html.matches("<script").count(), 1, "{view:?}");
         assert!(html.contains("<script src=\"/console.js\" defer></script>"), "{view:?}");
-        if !matches!(view, View::Missing | View::Chain | View::WhatIf) {
+        if !matches!(view, View::Missing | View::Workloads | View::Chain | View::WhatIf) {
             let shaped = ["■", "▲", "●"]
                 .iter()
                 .any(|shape| html.contains(&format!("aria-hidden=\"true\">{shape}</span> ")));

@@ -52,9 +52,9 @@ impl Console {
             };
             Ok(Reader { client: api.client(), store: Store::fixed(data(token)) })
         });
-        let sessions = Sessions::new(Environment::system().clock, open);
+        let sessions = Sessions::new(Environment::system().clock, open, Default::default());
         let door = Arc::new(Door::Users(Box::new(sessions)));
-        Self { router: router(door.clone()), door, blue }
+        Self { router: router(door.clone(), Arc::default()), door, blue }
     }
 
     async fn send(&self, request: Builder, body: &str) -> Response {

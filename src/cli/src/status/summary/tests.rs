@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::super::print;
-use super::super::report::Report;
+use super::super::report::{InstallationStatus, Report};
 use super::*;
 
 fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
@@ -26,6 +26,51 @@ fn the_first_condition_that_is_not_true_is_the_problem() {
     assert_eq!((row.ready.as_str(), row.reason.as_str()), ("True", ""));
     assert_eq!((row.dpus, row.connected, row.workloads), (2, Some(false), Some(7)));
     assert_eq!(tenant(&json!({"metadata": {"name": "new"}})).connected, None);
+}
+
+#[test]
+fn a_lease_that_has_ended_says_that_no_manager_runs_and_tenants_are_no_longer_connected() {
+    let renewed: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let lease = json!({"spec": {"holderIdentity": "m-1", "leaseDurationSeconds": 15,
+        "renewTime": "2026-01-01T00:00:00.123456Z"}});
+    let at = |seconds: i64| leader(&lease, renewed.as_second() + seconds).unwrap();
+    // Half a minute for clocks that differ.
+    assert_eq!([at(-60).expired, at(0).expired, at(45).expired, at(46).expired], [false, false, false, true]);
+    assert_eq!((at(0).holder.as_str(), at(0).renewed.as_str()), ("m-1", "2026-01-01T00:00:00Z"));
+    assert_eq!(leader(&json!({"spec": {}}), 0), None);
+
+    let with = |expired_after: i64| {
+        let stream = |connected| json!({"connected": connected, "since": "2025-12-31T00:00:00Z"});
+        let named = |name: &str, connected: bool| {
+            let ready = condition("Ready", "True", "Served", "");
+            json!({"metadata": {"name": name}, "status": {"stream": stream(connected), "conditions": [ready]}})
+        };
+        let mut tenants = vec![tenant(&named("blue", true)), tenant(&named("red", false))];
+        let installation = InstallationStatus {
+            namespace: "n".to_owned(),
+            parts: Vec::new(),
+            webhooks: Vec::new(),
+            policies: None,
+            leader: Some(at(expired_after)),
+        };
+        let mut report = Report { installation: Some(installation), ..Report::default() };
+        if let Some(since) = report.no_manager_since() {
+            tenants.iter_mut().for_each(|row| row.without_manager(since));
+        }
+        report.tenants = Some(tenants);
+        let mut text = Vec::new();
+        print::report(&report, &mut text).unwrap();
+        anstream::adapter::strip_bytes(&text).into_vec()
+    };
+    let text = String::from_utf8(with(600)).unwrap();
+    let blue = "no manager since 2026-01-01T00:00:00Z, before connected since 2025-12-31T00:00:00Z";
+    assert!(text.contains(blue) && text.contains("lost since 2025-12-31T00:00:00Z"), "{text}");
+    assert!(
+        text.contains("leading manager: m-1, Lease renewed at 2026-01-01T00:00:00Z; no manager runs"),
+        "{text}"
+    );
+    let text = String::from_utf8(with(1)).unwrap();
+    assert!(text.contains("connected since") && !text.contains("no manager"), "the control case: {text}");
 }
 
 #[test]
