@@ -132,7 +132,7 @@ pub enum ReviewError {
     #[error("the body is no AdmissionReview: {0}")]
     Json(#[from] serde_json::Error),
     /// The body isn't UTF-8, as JSON has to be (RFC 8259, section 8.1).
-    #[error("the body is no JSON text: {0}")]
+    #[error("the body is no AdmissionReview, because it is no UTF-8 text: {0}")]
     Text(#[from] std::str::Utf8Error),
     /// The body is another kind of object.
     #[error("the body is {kind:?} of {api_version:?}, not an AdmissionReview of {API_VERSION:?}")]

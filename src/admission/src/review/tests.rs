@@ -35,7 +35,7 @@ fn a_body_that_is_no_utf_8_is_no_review_wherever_its_bytes_are() {
         let end = body.windows(text.len()).position(|found| found == text.as_bytes()).unwrap() + text.len();
         body[end - 1] = 0xff;
         let error = read(&body).unwrap_err().to_string();
-        assert!(error.contains("no JSON text") && error.contains(&format!("index {}", end - 1)), "{error}");
+        assert!(error.contains("no UTF-8 text") && error.contains(&format!("index {}", end - 1)), "{error}");
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) async fn report(
     look: Look<'_>,
 ) -> Result<Report, InputError> {
     let cluster = Cluster::new(client.clone(), false);
-    cluster.version().await.map_err(|error| InputError::new("the cluster", format_args!("{error:#}")))?;
+    reachable(&cluster).await?;
     let mut reader =
         Reader { cluster: Cluster::new(client, false), not_visible: Vec::new(), look, namespace: own };
     let mut report = Report::default();
@@ -99,8 +99,17 @@ pub(crate) async fn report(
     if infrastructure {
         reader.infrastructure(admission, &mut report).await;
     }
+    if !reader.not_visible.is_empty() {
+        // With a connection that has broken meanwhile, the cluster would look as if it had nothing.
+        reachable(&reader.cluster).await?;
+    }
     report.not_visible = reader.not_visible;
     Ok(report)
+}
+
+async fn reachable(cluster: &Cluster) -> Result<(), InputError> {
+    let version = cluster.version().await;
+    version.map(drop).map_err(|error| InputError::new("the cluster", format_args!("{error:#}")))
 }
 
 impl Reader<'_> {
@@ -248,3 +257,6 @@ async fn certificates(installation: &Installation, not_visible: &mut Vec<String>
     }
     rows
 }
+
+#[cfg(test)]
+mod tests;
