@@ -340,7 +340,8 @@ fn run_pods(model: &Model) {
             continue;
         }
         let at = (pod["metadata"]["namespace"].as_str(), text(&pod, "/metadata/name"), Some("status"));
-        let status = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+        let conditions = ["Ready", "ContainersReady"].map(|kind| json!({"type": kind, "status": "True"}));
+        let status = json!({"phase": "Running", "conditions": conditions});
         let _ = model.merge("kubelet", "pods", at, json!({"status": status}));
     }
 }

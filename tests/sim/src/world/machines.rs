@@ -21,10 +21,11 @@ pub fn machine_types(available: u64) -> Value {
 }
 
 /// The objects of a cluster with a Machine: plural name of the kind, and object.
-pub(super) fn objects() -> [(&'static str, Value); 3] {
+pub(super) fn objects() -> [(&'static str, Value); 4] {
     let pool = json!([{"name": NODE, "mode": "ready", "taint": true, "machineType": [{"name": MACHINE}]}]);
     let labels = json!({keys::INJECT_RESOURCE: keys::INJECT_ENABLED});
     [
+        ("priorityclasses", json!({"metadata": {"name": keys::RESERVATION_PRIORITY}, "value": -9})),
         ("nodes", json!({"metadata": {"name": NODE}})),
         ("namespaces", json!({"metadata": {"name": GUESTS, "labels": labels}})),
         (
