@@ -1,13 +1,14 @@
 //! The infrastructure cluster's admission of Pods: its API server calls a webhook that runs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt;
 use http_body_util::BodyExt;
-use outrigger_admission::webhooks::TIMEOUT;
+use outrigger_admission::webhooks::{TIMEOUT, WRITER_TIMEOUT};
 use outrigger_core::keys;
 use outrigger_runtime::serve::Peer;
 use serde_json::{Value, json};
@@ -27,36 +28,41 @@ pub(crate) fn call_webhooks(world: &Arc<World>) {
         let world = world.upgrade();
         async move {
             match world {
-                Some(world) if concerns(&world, &attempt) => admit(&world, attempt).await,
-                _ => Ok(attempt.object),
+                Some(world) => admit(&world, attempt).await,
+                None => Ok(attempt.object),
             }
         }
         .boxed()
     });
 }
 
-/// Whether the configurations select an attempt: the creation of a Pod in a tenant's namespace, or in that of the companions of the
-/// platform's rules.
-fn concerns(world: &World, attempt: &Attempt) -> bool {
-    let namespace = attempt.info.namespace.as_deref().unwrap_or_default();
-    let labelled = || {
-        let namespace = world.infra.get("namespaces", None, namespace);
-        namespace.is_some_and(|namespace| namespace["metadata"]["labels"][keys::TENANT].is_string())
-    };
-    attempt.kind.plural == "pods"
+/// The paths that the configurations have called for an attempt: the creation of a Pod in a tenant's namespace, in one that is
+/// offloaded, in that of the companions of the platform's rules, or of a guest of a Machine.
+fn paths(world: &World, attempt: &Attempt) -> &'static [(&'static str, Duration)] {
+    const MUTATE: (&str, Duration) = ("/mutate/pods", TIMEOUT);
+    let is_new = attempt.kind.plural == "pods"
         && attempt.info.verb == Verb::Create
-        && attempt.info.subresource.is_none()
-        && (namespace == keys::ADMIN_NAMESPACE || labelled())
+        && attempt.info.subresource.is_none();
+    let Some(name) = attempt.info.namespace.as_deref().filter(|_| is_new) else { return &[] };
+    let namespace = world.infra.get("namespaces", None, name).unwrap_or_default();
+    let label = |key: &str| namespace["metadata"]["labels"][key].as_str();
+    let is_guest = attempt.object["metadata"]["labels"][keys::POD_ROLE] == keys::GUEST;
+    if name == keys::ADMIN_NAMESPACE {
+        &[MUTATE]
+    } else if label(keys::TENANT).is_some() {
+        &[MUTATE, ("/validate/pods", TIMEOUT)]
+    } else if label(keys::INJECT_RESOURCE).is_some() && is_guest {
+        &[MUTATE, ("/validate/guests", WRITER_TIMEOUT)]
+    } else if label(keys::OFFLOADED) == Some("true") {
+        &[MUTATE]
+    } else {
+        &[]
+    }
 }
 
 async fn admit(world: &World, mut attempt: Attempt) -> Result<Value, Refused> {
-    let paths: &[&str] = if attempt.info.namespace.as_deref() == Some(keys::ADMIN_NAMESPACE) {
-        &["/mutate/pods"]
-    } else {
-        &["/mutate/pods", "/validate/pods"]
-    };
-    for path in paths {
-        let called = tokio::time::timeout(TIMEOUT, call(world, path, &attempt)).await;
+    for (path, timeout) in paths(world, &attempt) {
+        let called = tokio::time::timeout(*timeout, call(world, path, &attempt)).await;
         let admitted = called.unwrap_or_else(|_| Err((500, "failed calling webhook: timeout".to_owned())));
         if let Err((code, why)) = &admitted {
             let name = attempt.object["metadata"]["name"].as_str().unwrap_or_default();

@@ -14,7 +14,10 @@ use crate::process::{Replicas, Running, pick};
 use crate::trace::Trace;
 use crate::world::{ADMIN, MOVING, SHOP, TENANTS, World, cluster};
 
+mod machines;
+mod offloading;
 mod rules;
+mod tenants;
 
 /// Applications of workloads, one of which each rule selects.
 const APPS: u64 = 3;
@@ -184,7 +187,7 @@ impl History {
 
     async fn event(&mut self) {
         let tenant = TENANTS[usize::try_from(self.below(TENANTS.len() as u64)).unwrap_or_default()];
-        match self.below(100) {
+        match self.below(111) {
             0..28 => self.create_pod(tenant),
             28..42 => self.delete_pod(tenant.0),
             42..45 => self.finish_pod(tenant.0),
@@ -210,7 +213,11 @@ impl History {
             97 => self.snapshot = Some(self.world.infra.snapshot()),
             98 if self.below(2) == 0 => self.restore_tenant(),
             98 => self.restore(),
-            _ => tokio::time::sleep(self.random().random.below(Duration::from_secs(90))).await,
+            99 => tokio::time::sleep(self.random().random.below(Duration::from_secs(90))).await,
+            100..102 => self.change_offloading(),
+            102..105 => self.change_plain_pod(),
+            105..109 => self.change_guests(),
+            _ => self.delete_tenant(tenant.0),
         }
     }
 
@@ -297,7 +304,7 @@ impl History {
 
     /// A process' watches of one kind stand still for up to a minute, while those of other kinds go on.
     fn freeze(&self) {
-        const KINDS: [&str; 8] = [
+        const KINDS: [&str; 10] = [
             "workloadrules",
             "pods",
             "workloadrules",
@@ -306,9 +313,12 @@ impl History {
             "nodes",
             "namespaces",
             "leases",
+            "namespaceoffloadings",
+            "resourceclaimtemplates",
         ];
         let Some(process) = self.pick(&self.world.processes()) else { return };
-        let (name, kind) = (process.name.clone(), KINDS[usize::try_from(self.below(8)).unwrap_or_default()]);
+        let Some(kind) = self.pick(&KINDS) else { return };
+        let name = process.name.clone();
         self.line(format_args!("the watch of {kind} by {name} stands still"));
         self.world.network.freeze(&name, kind, true);
         // Agents connect again meanwhile, perhaps to this process, which then acts on what it knows.
@@ -429,6 +439,7 @@ impl History {
         victims.iter().flatten().for_each(|victim| world.kill(victim, false));
         world.infra.restore(&snapshot);
         self.judge.restored();
+        self.create_missing_tenants();
         let [managers, webhooks] = victims;
         managers.iter().for_each(|_| world.start_manager());
         webhooks.iter().for_each(|_| world.start_webhook());
@@ -453,11 +464,11 @@ impl History {
 async fn controllers(world: Arc<World>) {
     let mut done = Vec::new();
     loop {
-        let revisions = world.revisions();
+        let stirred = world.stirred();
         // Where nothing has changed, they have nothing to do.
-        if revisions != done {
+        if stirred != done {
             world.run_controllers();
-            done = revisions;
+            done = stirred;
         }
         let pause = Duration::from_millis(50) + world.environment.random.below(Duration::from_millis(500));
         tokio::time::sleep(pause).await;

@@ -14,7 +14,15 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::model::Commit;
-use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, text};
+use crate::world::{TENANTS, World, text};
+
+mod devices;
+mod machines;
+mod offloading;
+mod tenants;
+mod wanted;
+
+use wanted::{Wanted, companion, is_workload, linger, lingers, mark, selects, served, wanted, written};
 
 /// Processes write an object less often than this within a time: what is written again and again is a fight, or a loop.
 const MOST_WRITES: u64 = 60;
@@ -45,6 +53,14 @@ struct Found {
     restored: bool,
     /// A Tenant has got other hosts since then: companions on a DPU that changes its tenant are deleted, whatever workload they are of.
     moved: bool,
+    /// Tenants that were deleted or created since then.
+    reborn: BTreeSet<&'static str>,
+    /// The uids of all Tenants so far.
+    tenant_uids: BTreeSet<String>,
+    /// The most slots that the Machine has had since then, if their number has changed.
+    most_slots: u64,
+    /// Namespaces whose offloading has changed since then.
+    offloadings: BTreeSet<String>,
     /// Workloads that have got other labels: a rule may have matched them for a part of their life.
     relabelled: BTreeSet<(&'static str, String)>,
     /// When workloads ended, with their labels.
@@ -163,8 +179,11 @@ impl Judge {
             self.newer(&world, format!("{} {namespace:?}/{name}", kind.plural), image);
         }
         if commit.kind.plural == "tenants" {
-            self.hosts_changed(commit);
+            self.tenant_written(commit);
         }
+        self.offloading_written(&world, commit);
+        self.devices_written(&world, commit);
+        self.machine_written(&world, commit);
         if matches!(commit.kind.plural, "pods" | "nodes") {
             self.isolated(&world, commit);
         }
@@ -182,16 +201,6 @@ impl Judge {
         if commit.old.is_some() && !leaving(&commit.old) && leaving(&commit.new) {
             self.deleted(&world, commit, &key);
         }
-    }
-
-    /// A Tenant may have other hosts.
-    fn hosts_changed(&self, commit: &Commit) {
-        let hosts =
-            |tenant: &Option<Arc<Value>>| tenant.as_ref().map(|tenant| tenant["spec"]["hosts"].clone());
-        if hosts(&commit.old) == hosts(&commit.new) {
-            return;
-        }
-        self.found.lock().moved = true;
     }
 
     /// No companion is ever on a DPU that isn't its tenant's. Looks at what a write is about: a Pod, or a Node and all Pods on it.
@@ -263,6 +272,9 @@ impl Judge {
         let mut found = self.found.lock();
         found.changed.clear();
         found.moved = false;
+        found.reborn.clear();
+        found.offloadings.clear();
+        found.most_slots = 0;
         if std::mem::take(&mut found.restored) {
             found.newest.clear();
         }
@@ -276,7 +288,8 @@ impl Judge {
     /// Whether a workload or a rule may have changed since the system came to rest the last time.
     fn has_changed(&self, tenant: &'static str, what: &str) -> bool {
         let found = self.found.lock();
-        found.restored || found.moved || found.changed.contains(&(tenant, what.to_owned()))
+        let anything = found.restored || found.moved || found.reborn.contains(tenant);
+        anything || found.changed.contains(&(tenant, what.to_owned()))
     }
 
     /// A companion is deleted that is wanted. That is a violation if its workload has not changed since the last rest and its rule
@@ -369,119 +382,12 @@ impl Judge {
         }
         let unwanted = there.keys().filter(|key| !wanted.contains_key(*key));
         missing.extend(unwanted.map(|key| format!("{key:?}: isn't wanted")));
+        if missing.is_empty() {
+            missing.extend(Self::devices_missing(&world));
+            missing.extend(Self::offloadings_missing(&world));
+            missing.extend(Self::slots_missing(&world));
+            missing.extend(self.tenants_missing(&world));
+        }
         missing
     }
-}
-
-/// The companion that a Pod of the infrastructure cluster is.
-fn companion(pod: &Value) -> Option<Key> {
-    let namespace = text(pod, "/metadata/namespace");
-    let label = |key: &str| pod["metadata"]["labels"].get(key).and_then(Value::as_str);
-    let workload = label(keys::WORKLOAD)?.to_owned();
-    if namespace == keys::ADMIN_NAMESPACE {
-        let (id, _) = TENANTS.into_iter().find(|(id, _)| label(keys::TENANT) == Some(id))?;
-        let rule = pod["metadata"]["annotations"][keys::ADMIN_RULE].as_str()?;
-        return Some((id, format!("{PLATFORM}{rule}"), workload));
-    }
-    let (id, _) = TENANTS.into_iter().find(|(id, _)| namespace == format!("tenant-{id}"))?;
-    Some((id, label(keys::RULE)?.to_owned(), workload))
-}
-
-/// A platform's rule.
-fn platform_rule(world: &World, name: &str) -> Option<Arc<Value>> {
-    world.infra.get("adminworkloadrules", Some(keys::ADMIN_NAMESPACE), name)
-}
-
-/// The rule of a companion as who wrote it has it.
-fn written(world: &World, (id, rule, _): &Key) -> Option<Arc<Value>> {
-    match rule.strip_prefix(PLATFORM) {
-        Some(name) => platform_rule(world, name),
-        None => world.tenants[id].get("workloadrules", Some(RULES_NAMESPACE), rule),
-    }
-}
-
-/// The rule of a companion as managers and webhooks know it.
-fn served(world: &World, (id, rule, _): &Key) -> Option<Arc<Value>> {
-    match rule.strip_prefix(PLATFORM) {
-        Some(name) => platform_rule(world, name),
-        None => world.infra.get("workloadrules", Some(&format!("tenant-{id}")), rule),
-    }
-}
-
-/// The recorded end of a companion's workload.
-fn mark(companion: &Value) -> Option<Timestamp> {
-    companion["metadata"]["annotations"][keys::WORKLOAD_ENDED].as_str()?.parse().ok()
-}
-
-/// Whether a companion that isn't wanted outlives its workload, and isn't due.
-fn lingers(world: &World, key: &Key, companion: &Value) -> bool {
-    let (id, _, workload) = key;
-    let model = &world.tenants[id];
-    let Some(rule) = written(world, key) else { return false };
-    let exists = |pod: &Arc<Value>| is_workload(pod) && text(pod, "/metadata/uid") == workload;
-    let Some(ended) = mark(companion).filter(|_| !model.list("pods").iter().any(exists)) else {
-        return false;
-    };
-    let until = ended + linger(&rule) + SKEW / 2 + PROMPTLY;
-    !linger(&rule).is_zero() && world.environment.clock.wall() < until
-}
-
-/// How long a rule lets companions linger.
-fn linger(rule: &Value) -> Duration {
-    Duration::from_secs(rule["spec"]["lingerSeconds"].as_u64().unwrap_or_default())
-}
-
-/// Whether a Pod of a tenant's cluster is a workload.
-fn is_workload(pod: &Value) -> bool {
-    !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed") && text(pod, "/metadata/namespace") == SHOP
-}
-
-/// Whether a rule selects workloads with these labels.
-fn selects(rule: &Value, labels: &Value) -> bool {
-    rule.pointer("/spec/workloadTerms/0/matchExpressions/0/values/0") == labels.get("app")
-        && text(rule, "/metadata/namespace") == RULES_NAMESPACE
-}
-
-/// Whether a platform's rule is about a tenant.
-fn concerns(rule: &Value, tenant: &str) -> bool {
-    let selected = &rule["spec"]["tenantSelector"]["matchLabels"][keys::TENANT];
-    selected.is_null() || selected == tenant
-}
-
-/// A companion that is wanted.
-struct Wanted {
-    image: String,
-    /// There is a DPU that it can be on.
-    has_dpu: bool,
-}
-
-/// The companions that are wanted.
-fn wanted(world: &World) -> BTreeMap<Key, Wanted> {
-    let mut wanted = BTreeMap::new();
-    for (id, _) in TENANTS {
-        let (model, hosts) = (&world.tenants[id], world.hosts(id));
-        let exists = |(_, rule): &(String, Arc<Value>)| rule["metadata"]["deletionTimestamp"].is_null();
-        let own = model.list("workloadrules").into_iter();
-        let own = own.map(|rule| (text(&rule, "/metadata/name").to_owned(), rule));
-        let platform = world.infra.list("adminworkloadrules").into_iter();
-        let platform = platform
-            .filter(|rule| concerns(rule, id))
-            .map(|rule| (format!("{PLATFORM}{}", text(&rule, "/metadata/name")), rule));
-        let rules: Vec<_> = own.chain(platform).filter(exists).collect();
-        for pod in model.list("pods") {
-            if !is_workload(&pod) {
-                continue;
-            }
-            for (name, rule) in &rules {
-                if selects(rule, &pod["metadata"]["labels"]) {
-                    let image = text(rule, "/spec/template/spec/containers/0/image").to_owned();
-                    let has_dpu = text(rule, "/spec/dpuSelectionPolicy") == "Any"
-                        || hosts.iter().any(|host| host == text(&pod, "/spec/nodeName"));
-                    let key = (id, name.clone(), text(&pod, "/metadata/uid").to_owned());
-                    wanted.insert(key, Wanted { image, has_dpu });
-                }
-            }
-        }
-    }
-    wanted
 }

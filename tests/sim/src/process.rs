@@ -66,7 +66,8 @@ fn parse<A: Args + FromArgMatches>(arguments: &[&str]) -> A {
 /// Starts a manager.
 pub fn manager(name: &str, environment: Environment, client: Client) -> anyhow::Result<Running> {
     let mut process = Process::simulated(parse::<ProcessArgs>(&[]), environment);
-    let router = outrigger_manager::assemble(&mut process, parse::<ManagerArgs>(&["--insecure"]), client)?;
+    let arguments = ["--insecure", "--reservation-image=pause"];
+    let router = outrigger_manager::assemble(&mut process, parse::<ManagerArgs>(&arguments), client)?;
     let router = router.layer(axum::Extension(Peer::default()));
     Ok(Running::new(name, process, Some(router)))
 }

@@ -16,6 +16,12 @@ use crate::network::{Network, Wire};
 use crate::process::{self, Replicas, Running};
 use crate::trace::Trace;
 
+mod devices;
+mod machines;
+
+pub use devices::{DEVICE_CLASS, claim_of, devices};
+pub use machines::{GUESTS, MACHINE, machine_types};
+
 /// The kinds of Outrigger and of the systems that it works with.
 pub const CUSTOM: [ModelKind; 6] = [
     ModelKind::custom(keys::GROUP, "v1alpha1", "tenants", "Tenant", false),
@@ -48,6 +54,13 @@ pub const RULES_NAMESPACE: &str = "universe";
 
 /// The namespace of workloads in a tenant's cluster.
 pub const SHOP: &str = "shop";
+
+/// Namespaces of the infrastructure cluster that belong to no tenant. They may be offloaded.
+pub const PLAIN: [&str; 2] = ["plain-a", "plain-b"];
+
+/// The terms of a Pod's required node affinity.
+pub const AFFINITY: &str =
+    "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
 
 /// Everything that a history acts on.
 pub struct World {
@@ -101,6 +114,20 @@ impl World {
         for namespace in [keys::SYSTEM_NAMESPACE, keys::ADMIN_NAMESPACE, keys::CORE_NAMESPACE] {
             make(&self.infra, "namespaces", named(namespace));
         }
+        // Events about objects of the cluster are in `default`.
+        for namespace in PLAIN.into_iter().chain(["default"]) {
+            make(&self.infra, "namespaces", named(namespace));
+        }
+        make(&self.infra, "deviceclasses", named(DEVICE_CLASS));
+        for (plural, object) in machines::objects() {
+            make(&self.infra, plural, object);
+        }
+        make(&self.infra, "nodes", named("local"));
+        let taint = json!({"key": keys::NOT_ALLOWED, "value": "true", "effect": "NoExecute"});
+        let labels = json!({keys::NODE_TYPE: keys::VIRTUAL_NODE, "region": "region-0"});
+        let virtual_node =
+            json!({"metadata": {"name": "virtual", "labels": labels}, "spec": {"taints": [taint]}});
+        make(&self.infra, "nodes", virtual_node);
         for (id, hosts) in TENANTS {
             for host in hosts {
                 let labels = json!({keys::DPU_HOST: host});
@@ -110,12 +137,25 @@ impl World {
                     json!({"metadata": {"name": format!("dpu-{host}"), "labels": labels}}),
                 );
             }
-            let spec = json!({"identities": [format!("spiffe://outrigger/tenant/{id}")], "hosts": hosts});
-            make(&self.infra, "tenants", json!({"metadata": {"name": id}, "spec": spec}));
+            self.create_tenant(id);
             for namespace in [RULES_NAMESPACE, SHOP] {
                 make(&self.tenants[id], "namespaces", named(namespace));
             }
         }
+    }
+
+    /// Creates a Tenant with its hosts, unless it exists. The moving one isn't taken from another Tenant.
+    pub fn create_tenant(&self, tenant: &str) {
+        let others = TENANTS.iter().filter(|(id, _)| *id != tenant);
+        let taken = others.flat_map(|(id, _)| self.hosts(id)).any(|host| host == MOVING);
+        let own = TENANTS.iter().filter(|(id, _)| *id == tenant);
+        let hosts: Vec<&str> = own
+            .flat_map(|(_, hosts)| hosts.iter().copied())
+            .filter(|host| !taken || *host != MOVING)
+            .collect();
+        let spec = json!({"identities": [format!("spiffe://outrigger/tenant/{tenant}")], "hosts": hosts,
+            "deviceClasses": [DEVICE_CLASS]});
+        let _ = self.infra.create(ADMIN, "tenants", json!({"metadata": {"name": tenant}, "spec": spec}));
     }
 
     /// An environment for a process, whose wall clock is ahead or behind by up to a minute.
@@ -209,15 +249,17 @@ impl World {
         }
     }
 
-    /// The revisions of all clusters: when none of them changes, nothing has changed.
-    pub fn revisions(&self) -> Vec<u64> {
-        std::iter::once(&self.infra).chain(self.tenants.values()).map(Model::revision).collect()
+    /// When none of these changes, nothing has changed that a cluster's controllers act on.
+    pub fn stirred(&self) -> Vec<u64> {
+        std::iter::once(&self.infra).chain(self.tenants.values()).map(Model::stirred).collect()
     }
 
     /// One round of what the clusters' own controllers, schedulers and kubelets do.
     pub fn run_controllers(&self) {
         self.infra.collect_garbage();
         self.count_quotas();
+        self.make_claims();
+        self.run_sets();
         self.schedule();
         for node in self.infra.list("nodes") {
             let name = text(&node, "/metadata/name");
@@ -270,6 +312,9 @@ impl World {
                 (pod["metadata"]["namespace"].as_str(), text(&pod, "/metadata/name"), subresource)
             };
             if let Some(node) = nodes.iter().find(|node| fits(&pod, node) && tolerates(&pod, node)) {
+                if !self.allocate(&pod, text(node, "/metadata/name")) {
+                    continue;
+                }
                 let bound = json!({"spec": {"nodeName": node["metadata"]["name"]}});
                 let _ = self.infra.merge(SCHEDULER, "pods", at(None), bound);
             } else if pod["status"]["conditions"].is_null() {
@@ -295,23 +340,25 @@ fn run_pods(model: &Model) {
             continue;
         }
         let at = (pod["metadata"]["namespace"].as_str(), text(&pod, "/metadata/name"), Some("status"));
-        let status = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+        let conditions = ["Ready", "ContainersReady"].map(|kind| json!({"type": kind, "status": "True"}));
+        let status = json!({"phase": "Running", "conditions": conditions});
         let _ = model.merge("kubelet", "pods", at, json!({"status": status}));
     }
 }
 
-/// Whether a node's labels match the Pod's required node affinity, of which only `In` and `Exists` occur here.
+/// Whether a node's labels match the Pod's required node affinity, of which only `In`, `NotIn` and `Exists` occur here.
 fn fits(pod: &Value, node: &Value) -> bool {
-    let path = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
-    let Some(terms) = pod.pointer(path).and_then(Value::as_array) else { return true };
+    let Some(terms) = pod.pointer(AFFINITY).and_then(Value::as_array) else { return true };
     terms.iter().any(|term| {
         term["matchExpressions"].as_array().into_iter().flatten().all(|expression| {
             let found = expression["key"].as_str().and_then(|key| node["metadata"]["labels"].get(key));
             match expression["operator"].as_str() {
                 Some("Exists") => found.is_some(),
-                _ => found.is_some_and(|found| {
-                    expression["values"].as_array().into_iter().flatten().any(|value| value == found)
-                }),
+                operator => {
+                    let mut values = expression["values"].as_array().into_iter().flatten();
+                    let is_in = found.is_some_and(|found| values.any(|value| value == found));
+                    is_in == (operator != Some("NotIn"))
+                }
             }
         })
     })

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{APPS, History};
 use crate::model::Model;
-use crate::world::{ADMIN, RULES_NAMESPACE};
+use crate::world::{ADMIN, DEVICE_CLASS, RULES_NAMESPACE};
 
 /// What rules have for `lingerSeconds`. Processes' clocks differ by up to two minutes, so only the longest has an effect with every
 /// clock.
@@ -18,7 +18,13 @@ impl History {
         let (app, policy) =
             (format!("app-{}", self.below(APPS)), ["Any", "SameNode"][usize::from(self.below(2) == 1)]);
         let linger = self.pick(&LINGER).unwrap_or_default();
-        json!({"dpuSelectionPolicy": policy, "lingerSeconds": linger,
+        // A claim's spec can't be changed: another number needs another template of claims, and none is left.
+        let count = self.below(8);
+        let devices = (1..3).contains(&count).then(|| {
+            json!([{"name": "engine", "spec": {"devices": {"requests": [
+                {"name": "engine", "exactly": {"deviceClassName": DEVICE_CLASS, "count": count}}]}}}])
+        });
+        json!({"dpuSelectionPolicy": policy, "lingerSeconds": linger, "deviceClaims": devices,
             "workloadTerms": [{"matchExpressions": [
                 {"key": ".state.extra.labels.app", "operator": "In", "values": [app]}]}],
             "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"terminationGracePeriodSeconds": 1,
@@ -58,7 +64,7 @@ impl History {
 }
 
 /// Changes an object's spec, or creates the object: user, kind and namespace come first.
-fn apply(model: &Model, (user, plural, namespace): (&str, &str, &str), name: &str, spec: &Value) {
+pub(super) fn apply(model: &Model, (user, plural, namespace): (&str, &str, &str), name: &str, spec: &Value) {
     if model.merge(user, plural, (Some(namespace), name, None), json!({"spec": spec})).is_err() {
         let mut object = json!({"metadata": {"name": name, "namespace": namespace}, "spec": spec});
         if let Some(spec) = object["spec"].as_object_mut() {

@@ -127,6 +127,11 @@ impl Model {
         self.state.lock().revision
     }
 
+    /// Changes with every write that a cluster's own controllers may have to act on: of everything but Leases and Events.
+    pub fn stirred(&self) -> u64 {
+        self.state.lock().stirred
+    }
+
     /// All committed writes since the model was created, in their order. A restore doesn't remove any.
     pub fn history(&self) -> Vec<Arc<Commit>> {
         self.state.lock().history.clone()

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Model;
 use super::kinds::ModelKind;
 use super::object::{self, text};
-use super::store::State;
+use super::store::{self, Resource, State};
 use super::write::DeleteOptions;
 
 const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
@@ -92,11 +92,14 @@ impl State {
         let uids: BTreeSet<&str> = self
             .resources
             .iter()
+            .filter(|all| !store::is_noise(&all.kind))
             .flat_map(|all| all.objects.values())
             .map(|object| text(object, "uid"))
             .collect();
         let mut steps = Vec::new();
-        for resource in &self.resources {
+        // Events and Leases have no owners, but they are in namespaces.
+        let owned = |all: &&Resource| !terminating.is_empty() || !store::is_noise(&all.kind);
+        for resource in self.resources.iter().filter(owned) {
             for object in resource.objects.values() {
                 let step = if terminating.contains(text(object, "namespace")) {
                     Some((NAMESPACES, Step::Delete)).filter(|_| !object::is_leaving(object))
@@ -142,6 +145,9 @@ impl State {
 
     fn empty_namespaces(&self) -> Vec<String> {
         let mut empty = self.terminating();
+        if empty.is_empty() {
+            return Vec::new();
+        }
         for object in self.resources.iter().flat_map(|all| all.objects.values()) {
             empty.remove(text(object, "namespace"));
         }

@@ -127,7 +127,7 @@ impl Model {
     fn write_now(&self, write: &Write) -> Result<Answer, Refusal> {
         let hooks = self.hooks();
         loop {
-            let mut attempt = write.prepare(&self.state.lock())?;
+            let mut attempt = write.prepare(&self.state.lock(), &self.environment)?;
             let object = admitted(&hooks, &mut attempt)?;
             match self.finish(write, &attempt, object, &hooks) {
                 Err(Failure::Stale) => {}
@@ -141,7 +141,7 @@ impl Model {
     async fn write(&self, write: &Write) -> Result<Answer, Refusal> {
         let hooks = self.hooks();
         loop {
-            let mut attempt = write.prepare(&self.state.lock())?;
+            let mut attempt = write.prepare(&self.state.lock(), &self.environment)?;
             attempt.object = admitted(&hooks, &mut attempt)?;
             for hook in &hooks.webhooks {
                 attempt.object = hook(attempt.clone()).await.map_err(denied)?;

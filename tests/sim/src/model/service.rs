@@ -11,14 +11,14 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use kube::client::Body;
 use outrigger_runtime::calls::client_over;
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 use tower::{BoxError, service_fn};
 
 use super::Model;
 use super::kinds::{ModelKind, is_built_in};
 use super::link::{Link, Passage, RequestInfo, Verb};
-use super::object;
 use super::patch::PatchBody;
 use super::refusal::{Refusal, details};
 use super::request::ParsedRequest;
@@ -89,20 +89,23 @@ async fn answer<L: Link>(
                 Err(refusal) => respond(refusal.code, &refusal.status()),
             };
         }
-        Verb::List => list(model, &request, &kind).await.map(|list| (200, list)),
-        Verb::Get => get(model, &request, &kind).map(|object| (200, shown(object, metadata_only))),
-        _ => write(model, &request, kind, body)
-            .await
-            .map(|(code, object)| (code, shown(object, metadata_only))),
+        Verb::List => {
+            return match list(model, &request, &kind).await {
+                Ok(list) => respond(200, &list),
+                Err(refusal) => respond(refusal.code, &refusal.status()),
+            };
+        }
+        Verb::Get => get(model, &request, &kind).map(|object| (200, object)),
+        _ => write(model, &request, kind, body).await,
     };
     match result {
-        Ok((code, body)) => respond(code, &body),
+        Ok((code, object)) => respond(code, &Shown { object: &object, metadata_only, without_kind: false }),
         Err(refusal) => respond(refusal.code, &refusal.status()),
     }
 }
 
-fn respond(code: u16, body: &Value) -> Result<Response<ResponseBody>, BoxError> {
-    let body = Full::from(body.to_string().into_bytes()).map_err(Into::into).boxed_unsync();
+fn respond(code: u16, body: &impl Serialize) -> Result<Response<ResponseBody>, BoxError> {
+    let body = Full::from(serde_json::to_vec(body)?).map_err(Into::into).boxed_unsync();
     Ok(Response::builder().status(code).header(header::CONTENT_TYPE, "application/json").body(body)?)
 }
 
@@ -132,19 +135,69 @@ fn review(user: &str) -> Value {
         "status": {"userInfo": {"username": user, "groups": ["system:authenticated"]}}})
 }
 
-/// An object, or its metadata only. A `Status` is shown as it is.
-pub(super) fn shown(object: Value, metadata_only: bool) -> Value {
-    if !metadata_only || object["kind"] == "Status" {
-        return object;
-    }
-    json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"]})
+/// An object as a response shows it, without a copy of it.
+pub(super) struct Shown<'a> {
+    pub(super) object: &'a Value,
+    /// Its metadata only. A `Status` is shown as it is.
+    pub(super) metadata_only: bool,
+    /// In a list the objects of the kinds of Kubernetes don't repeat the kind.
+    pub(super) without_kind: bool,
 }
 
-fn get(model: &Model, request: &ParsedRequest, kind: &ModelKind) -> Result<Value, Refusal> {
+impl Shown<'_> {
+    /// It as JSON.
+    pub(super) fn text(&self) -> Arc<str> {
+        serde_json::to_string(self).unwrap_or_default().into()
+    }
+}
+
+impl Serialize for Shown<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let object = self.object;
+        if self.metadata_only && object["kind"] != "Status" {
+            let mut map = serializer.serialize_map(Some(3))?;
+            map.serialize_entry("apiVersion", "meta.k8s.io/v1")?;
+            map.serialize_entry("kind", "PartialObjectMetadata")?;
+            map.serialize_entry("metadata", &object["metadata"])?;
+            return map.end();
+        }
+        match object.as_object().filter(|_| self.without_kind) {
+            Some(fields) => serializer
+                .collect_map(fields.iter().filter(|(key, _)| *key != "apiVersion" && *key != "kind")),
+            None => object.serialize(serializer),
+        }
+    }
+}
+
+/// A list as a response shows it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct List {
+    api_version: String,
+    kind: String,
+    metadata: Value,
+    items: Vec<Item>,
+}
+
+/// An object in a list.
+struct Item {
+    object: Arc<Value>,
+    metadata_only: bool,
+    without_kind: bool,
+}
+
+impl Serialize for Item {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { object, metadata_only, without_kind } = self;
+        Shown { object, metadata_only: *metadata_only, without_kind: *without_kind }.serialize(serializer)
+    }
+}
+
+fn get(model: &Model, request: &ParsedRequest, kind: &ModelKind) -> Result<Arc<Value>, Refusal> {
     let name = request.info.name.as_deref().unwrap_or_default();
     let state = model.state.lock();
     let found = state.object(kind, request.info.namespace.as_deref(), name);
-    found.map(|object| (**object).clone()).ok_or_else(|| Refusal::not_found(kind, name))
+    found.cloned().ok_or_else(|| Refusal::not_found(kind, name))
 }
 
 /// The token of the next page of a list: its resourceVersion, and the key of the last object.
@@ -169,7 +222,7 @@ impl Continue {
     }
 }
 
-async fn list(model: &Model, request: &ParsedRequest, kind: &ModelKind) -> Result<Value, Refusal> {
+async fn list(model: &Model, request: &ParsedRequest, kind: &ModelKind) -> Result<List, Refusal> {
     let selector =
         Selector::parse(kind, request.parameter("labelSelector"), request.parameter("fieldSelector"))?;
     let limit = request.number("limit")?.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(0);
@@ -199,24 +252,15 @@ async fn list(model: &Model, request: &ParsedRequest, kind: &ModelKind) -> Resul
             metadata["remainingItemCount"] = json!(page.remaining);
         }
     }
-    let items: Vec<Value> =
-        page.items.iter().map(|object| item(kind, object, request.metadata_only)).collect();
-    let (version, name) = if request.metadata_only {
+    let metadata_only = request.metadata_only;
+    let without_kind = !metadata_only && !kind.is_custom();
+    let items = page.items.into_iter().map(|object| Item { object, metadata_only, without_kind }).collect();
+    let (api_version, kind) = if metadata_only {
         ("meta.k8s.io/v1".to_owned(), "PartialObjectMetadataList".to_owned())
     } else {
         (kind.api_version(), format!("{}List", kind.kind))
     };
-    Ok(json!({"apiVersion": version, "kind": name, "metadata": metadata, "items": items}))
-}
-
-/// An object in a list. Those of the kinds of Kubernetes don't repeat the kind.
-fn item(kind: &ModelKind, object: &Value, metadata_only: bool) -> Value {
-    let mut item = shown(object.clone(), metadata_only);
-    if !metadata_only && !kind.is_custom() {
-        object::put(&mut item, "apiVersion", Value::Null);
-        object::put(&mut item, "kind", Value::Null);
-    }
-    item
+    Ok(List { api_version, kind, metadata, items })
 }
 
 async fn write(
@@ -224,7 +268,7 @@ async fn write(
     request: &ParsedRequest,
     kind: ModelKind,
     body: &[u8],
-) -> Result<(u16, Value), Refusal> {
+) -> Result<(u16, Arc<Value>), Refusal> {
     let wrong = |error: serde_json::Error| Refusal::new(400, format!("the body can't be decoded: {error}"));
     let mut info = request.info.clone();
     let change = match info.verb {
@@ -249,7 +293,7 @@ async fn write(
         let mut details = details(&kind, write.info.name.as_deref().unwrap_or_default());
         details["uid"] = answer.object["metadata"]["uid"].clone();
         let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
-        return Ok((200, status));
+        return Ok((200, Arc::new(status)));
     }
-    Ok((answer.code, (*answer.object).clone()))
+    Ok((answer.code, answer.object))
 }

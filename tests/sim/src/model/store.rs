@@ -1,7 +1,7 @@
 //! The storage of a model: objects, and a log of all writes.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -12,6 +12,7 @@ use super::link::{RequestInfo, Verb};
 use super::object;
 use super::refusal::Refusal;
 use super::selector::Selector;
+use super::service::Shown;
 
 /// A committed write.
 #[derive(Debug, Clone)]
@@ -38,6 +39,8 @@ pub struct Commit {
     pub old: Option<Arc<Value>>,
     /// The object afterwards; `None` if it was removed.
     pub new: Option<Arc<Value>>,
+    /// The object afterwards as JSON: every watch sends it.
+    text: OnceLock<Arc<str>>,
 }
 
 impl Commit {
@@ -45,22 +48,32 @@ impl Commit {
         key(self.namespace.as_deref(), &self.name)
     }
 
-    /// The event of a watch with this selector; `None` if the watch doesn't show the write.
-    pub(super) fn event(&self, selector: &Selector) -> Option<(&'static str, Value)> {
+    /// The event of a watch with this selector, as its type and the object's JSON; `None` if the watch doesn't show the write.
+    pub(super) fn event(&self, selector: &Selector, metadata_only: bool) -> Option<(&'static str, Arc<str>)> {
         let selected = |object: &Arc<Value>| selector.selects(object);
         let (was, is) =
             (self.old.as_ref().filter(|old| selected(old)), self.new.as_ref().filter(|new| selected(new)));
         Some(match (was, is) {
             (None, None) => return None,
-            (None, Some(new)) => ("ADDED", (**new).clone()),
-            (Some(_), Some(new)) => ("MODIFIED", (**new).clone()),
+            (None, Some(new)) => ("ADDED", self.text(new, metadata_only)),
+            (Some(_), Some(new)) => ("MODIFIED", self.text(new, metadata_only)),
             (Some(old), None) => {
                 let mut old = (**old).clone();
                 object::set(&mut old, "resourceVersion", json!(self.revision.to_string()));
-                ("DELETED", old)
+                ("DELETED", Shown { object: &old, metadata_only, without_kind: false }.text())
             }
         })
     }
+
+    fn text(&self, new: &Value, metadata_only: bool) -> Arc<str> {
+        let shown = Shown { object: new, metadata_only, without_kind: false };
+        if metadata_only { shown.text() } else { self.text.get_or_init(|| shown.text()).clone() }
+    }
+}
+
+/// Whether no controller of a cluster acts on objects of a kind: Leases and Events.
+pub(super) fn is_noise(kind: &ModelKind) -> bool {
+    matches!(kind.plural, "leases" | "events")
 }
 
 /// The key of an object within its kind. Keys are ordered as etcd orders them.
@@ -119,6 +132,8 @@ pub(super) struct Page {
 pub(super) struct State {
     /// The revision of the last write.
     pub(super) revision: u64,
+    /// Counts the writes of everything but Leases and Events, and restores.
+    pub(super) stirred: u64,
     /// The oldest revision that lists can show.
     pub(super) compacted: u64,
     /// The oldest revision from which watches can start.
@@ -143,6 +158,7 @@ impl State {
     pub(super) fn new(kinds: &[ModelKind]) -> Self {
         Self {
             revision: 1,
+            stirred: 0,
             compacted: 0,
             watched_from: 0,
             resources: kinds.iter().copied().map(Resource::new).collect(),
@@ -212,6 +228,7 @@ impl State {
         new: Option<Value>,
     ) -> Result<Arc<Commit>, Refusal> {
         self.revision += 1;
+        self.stirred += u64::from(!is_noise(kind));
         let revision = self.revision;
         let is = |other: &&mut Resource| (other.kind.group, other.kind.plural) == (kind.group, kind.plural);
         let resource =
@@ -238,6 +255,7 @@ impl State {
             revision,
             old,
             new,
+            text: OnceLock::new(),
         });
         resource.log.push(commit.clone());
         self.history.push(commit.clone());
@@ -252,6 +270,7 @@ impl State {
 
     pub(super) fn restore(&mut self, snapshot: &Snapshot) {
         self.revision = snapshot.revision;
+        self.stirred += 1;
         self.compacted = snapshot.compacted;
         self.watched_from = snapshot.revision;
         for (resource, (objects, log)) in self.resources.iter_mut().zip(&snapshot.resources) {

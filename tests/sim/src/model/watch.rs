@@ -17,7 +17,7 @@ use super::link::{Link, Passage};
 use super::refusal::Refusal;
 use super::request::ParsedRequest;
 use super::selector::Selector;
-use super::service::{failed, shown};
+use super::service::{Shown, failed};
 use super::store::State;
 
 /// Time between the bookmarks of a watch.
@@ -38,7 +38,7 @@ pub(super) struct Watcher<L> {
     /// All writes up to this revision were shown.
     reached: u64,
     /// Objects that existed at the beginning and are still to be shown.
-    initial: std::vec::IntoIter<Arc<Value>>,
+    initial: std::vec::IntoIter<Bytes>,
     changed: watch::Receiver<()>,
     ends: Instant,
     bookmark: Option<Instant>,
@@ -54,7 +54,7 @@ impl<L> Drop for Watcher<L> {
 
 /// What comes next.
 enum Next {
-    Event(Value),
+    Event(Bytes),
     Wait,
     End,
 }
@@ -83,7 +83,10 @@ impl<L: Link> Watcher<L> {
         let (mut reached, mut initial) = (from, Vec::new());
         if from == 0 {
             let namespace = request.info.namespace.as_deref();
-            initial = state.list(resource, namespace, &selector, state.revision, ("", 0)).items;
+            let items = state.list(resource, namespace, &selector, state.revision, ("", 0)).items;
+            let metadata_only = request.metadata_only;
+            let shown = |object: &Arc<Value>| Shown { object, metadata_only, without_kind: false }.text();
+            initial = items.iter().map(|object| line("ADDED", &shown(object))).collect();
             reached = state.revision;
         }
         let changed = resource.changed.subscribe();
@@ -112,7 +115,7 @@ impl<L: Link> Watcher<L> {
     /// A watch that only shows this error.
     fn expired(mut self, refusal: Option<Refusal>) -> Self {
         if let Some(refusal) = refusal {
-            self.initial = vec![Arc::new(error(&refusal))].into_iter();
+            self.initial = vec![error(&refusal)].into_iter();
             self.ended = true;
         }
         self
@@ -126,20 +129,20 @@ impl<L: Link> Watcher<L> {
             match watcher.link.event(&watcher.request.info).await {
                 Passage::Deliver => {
                     let last = watcher.ended && watcher.initial.len() == 0;
-                    Some((Ok(line(&event)), (!last).then_some(watcher)))
+                    Some((Ok(Frame::data(event)), (!last).then_some(watcher)))
                 }
                 Passage::Fail => Some((Err(failed()), None)),
                 Passage::Status(code) => {
                     let refusal = Refusal::new(code, "the watch was ended");
-                    Some((Ok(line(&error(&refusal))), None))
+                    Some((Ok(Frame::data(error(&refusal))), None))
                 }
             }
         })
     }
 
-    async fn next(&mut self) -> Option<Value> {
+    async fn next(&mut self) -> Option<Bytes> {
         if let Some(first) = self.initial.next() {
-            return Some(if self.ended { (*first).clone() } else { self.event("ADDED", (*first).clone()) });
+            return Some(first);
         }
         loop {
             self.changed.mark_unchanged();
@@ -165,8 +168,9 @@ impl<L: Link> Watcher<L> {
         while let Some(commit) = resource.and_then(|resource| resource.after(self.reached)) {
             self.reached = commit.revision;
             let within = namespace.is_none() || namespace == commit.namespace.as_deref();
-            if let Some((kind, object)) = commit.event(&self.selector).filter(|_| within) {
-                return Next::Event(self.event(kind, object));
+            let event = within.then(|| commit.event(&self.selector, self.request.metadata_only)).flatten();
+            if let Some((kind, object)) = event {
+                return Next::Event(line(kind, &object));
             }
         }
         if self.bookmark.is_none_or(|at| now < at) {
@@ -181,11 +185,8 @@ impl<L: Link> Watcher<L> {
         self.reached = state.revision;
         let object = json!({"apiVersion": self.kind.api_version(), "kind": self.kind.kind,
             "metadata": {"resourceVersion": state.revision.to_string(), "creationTimestamp": null}});
-        Next::Event(self.event("BOOKMARK", object))
-    }
-
-    fn event(&self, kind: &str, object: Value) -> Value {
-        json!({"type": kind, "object": shown(object, self.request.metadata_only)})
+        let metadata_only = self.request.metadata_only;
+        Next::Event(line("BOOKMARK", &Shown { object: &object, metadata_only, without_kind: false }.text()))
     }
 }
 
@@ -193,10 +194,11 @@ fn too_old(from: u64, state: &State) -> Refusal {
     Refusal::expired(&format!("too old resource version: {from} ({})", state.watched_from))
 }
 
-fn error(refusal: &Refusal) -> Value {
-    json!({"type": "ERROR", "object": refusal.status()})
+fn error(refusal: &Refusal) -> Bytes {
+    line("ERROR", &refusal.status().to_string())
 }
 
-fn line(event: &Value) -> Frame<Bytes> {
-    Frame::data(Bytes::from(format!("{event}\n")))
+/// An event with an object's JSON.
+fn line(kind: &str, object: &str) -> Bytes {
+    Bytes::from(format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"))
 }

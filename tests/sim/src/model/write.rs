@@ -96,7 +96,7 @@ impl Write {
     }
 
     /// Reads the stored object, and computes what would be stored.
-    pub(super) fn prepare(&self, state: &State) -> Result<Attempt, Refusal> {
+    pub(super) fn prepare(&self, state: &State, environment: &Environment) -> Result<Attempt, Refusal> {
         let kind = &self.kind;
         let name = self.name();
         let mut old = None;
@@ -104,7 +104,12 @@ impl Write {
             old = state.object(kind, self.info.namespace.as_deref(), name).cloned();
         }
         let object = match (&self.change, &old) {
-            (Change::Create(body), _) => self.body(body, None)?,
+            (Change::Create(body), _) => {
+                let mut body = self.body(body, None)?;
+                // Admission sees the uid that the object will have.
+                object::set(&mut body, "uid", json!(uid(environment)));
+                body
+            }
             (Change::Replace(body), _) => {
                 let body = self.body(body, Some(name))?;
                 if old.is_none() && !self.creates() {
@@ -288,7 +293,9 @@ impl Write {
         if kind.spec_generation {
             object::set(&mut new, "generation", json!(1));
         }
-        object::set(&mut new, "uid", json!(uid(environment)));
+        if self.info.verb != Verb::Create {
+            object::set(&mut new, "uid", json!(uid(environment)));
+        }
         object::set(&mut new, "creationTimestamp", json!(seconds(environment.clock.wall())));
         update::validate(kind, &new)?;
         match state.object(kind, self.info.namespace.as_deref(), &name) {

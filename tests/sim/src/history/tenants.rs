@@ -1,0 +1,46 @@
+//! Tenants that are deleted, and created again under their names.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::History;
+use crate::world::{ADMIN, TENANTS, World};
+
+/// Time between two looks for a Tenant that is being deleted.
+const LOOK: Duration = Duration::from_millis(200);
+
+impl History {
+    /// A Tenant is deleted. It is created again at once when it is gone, or up to two minutes later: perhaps there is a rest in between.
+    pub(super) fn delete_tenant(&self, tenant: &'static str) {
+        if self.world.infra.delete(ADMIN, "tenants", None, tenant).is_err() {
+            return;
+        }
+        let pause = match self.below(2) {
+            0 => Duration::ZERO,
+            _ => self.random().random.below(Duration::from_secs(120)),
+        };
+        tokio::spawn(create_again(self.world.clone(), tenant, pause));
+    }
+
+    /// After a restore Tenants may be missing, or be deleted as they were then.
+    pub(super) fn create_missing_tenants(&self) {
+        for (tenant, _) in TENANTS {
+            tokio::spawn(create_again(self.world.clone(), tenant, Duration::ZERO));
+        }
+    }
+}
+
+/// Waits until a Tenant that is being deleted is gone, and creates another one of its name.
+async fn create_again(world: Arc<World>, tenant: &'static str, pause: Duration) {
+    let leaves = |found: &Value| !found["metadata"]["deletionTimestamp"].is_null();
+    while let Some(found) = world.infra.get("tenants", None, tenant) {
+        if !leaves(&found) {
+            return;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    tokio::time::sleep(pause).await;
+    world.create_tenant(tenant);
+}

@@ -1,0 +1,113 @@
+//! What must hold of the devices of companions: templates outlive the companions that name them, each companion has the claim that
+//! its rule asks for, and no claim or template is left over.
+
+use std::collections::BTreeSet;
+
+use outrigger_core::keys;
+use serde_json::Value;
+
+use super::Judge;
+use super::wanted::{companion, mark, written};
+use crate::model::Commit;
+use crate::world::{World, claim_of, devices, text};
+
+/// How many devices the claim of a rule asks for; `None` for a rule without claims.
+fn asked(rule: &Value) -> Option<u64> {
+    rule.pointer("/spec/deviceClaims/0/spec/devices/requests/0/exactly/count").and_then(Value::as_u64)
+}
+
+impl Judge {
+    /// A write in the infrastructure cluster that may be about devices.
+    pub(super) fn devices_written(&self, world: &World, commit: &Commit) {
+        match (commit.kind.plural, &commit.new) {
+            ("resourceclaims", Some(claim)) => {
+                let own = devices(claim);
+                let uid = &claim["metadata"]["uid"];
+                for other in world.infra.list("resourceclaims") {
+                    if other["metadata"]["uid"] != *uid && devices(&other).iter().any(|one| own.contains(one))
+                    {
+                        let (one, other) = (&commit.name, text(&other, "/metadata/name"));
+                        self.violation(world, format!("the claims {one} and {other} have the same device"));
+                    }
+                }
+            }
+            ("resourceclaimtemplates", None) if commit.client.starts_with("manager") => {
+                let names = |pod: &Value| {
+                    text(pod, "/metadata/namespace") == commit.namespace.as_deref().unwrap_or_default()
+                        && pod["metadata"]["deletionTimestamp"].is_null()
+                        && template_of(pod) == commit.name
+                };
+                let user = world.infra.list("pods").into_iter().find(|pod| names(pod));
+                if let Some(pod) = user {
+                    let (client, name, pod) = (&commit.client, &commit.name, text(&pod, "/metadata/name"));
+                    self.violation(
+                        world,
+                        format!("{client} deletes the claim template {name}, which {pod} names"),
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// How the claims of companions differ from what their rules ask for.
+    pub(super) fn devices_missing(world: &World) -> Vec<String> {
+        let (infra, mut missing) = (&world.infra, Vec::new());
+        let (mut claimed, mut named) = (BTreeSet::new(), BTreeSet::new());
+        for pod in infra.list("pods") {
+            claimed.extend(claims(&pod));
+            named.insert((text(&pod, "/metadata/namespace").to_owned(), template_of(&pod).to_owned()));
+            // One that lingers has what its rule asked for.
+            let Some(key) = companion(&pod).filter(|_| mark(&pod).is_none()) else { continue };
+            let Some(rule) = written(world, &key) else { continue };
+            let namespace = Some(text(&pod, "/metadata/namespace"));
+            let template = infra.get("resourceclaimtemplates", namespace, template_of(&pod));
+            let has = template.as_ref().and_then(|template| {
+                template.pointer("/spec/spec/devices/requests/0/exactly/count").and_then(Value::as_u64)
+            });
+            if has != asked(&rule) {
+                missing.push(format!(
+                    "the companion of {key:?} claims {has:?} devices, its rule {:?}",
+                    asked(&rule)
+                ));
+            }
+            let bound = text(&pod, "/spec/nodeName");
+            let claim =
+                claim_of(&pod, "engine").and_then(|name| infra.get("resourceclaims", namespace, name));
+            let held = claim.as_ref().map(|claim| devices(claim)).unwrap_or_default();
+            let here = held.iter().filter(|(pool, _)| pool == bound).count();
+            if !bound.is_empty() && (here as u64 != has.unwrap_or(0) || here != held.len()) {
+                missing.push(format!("the companion of {key:?} on {bound} has {held:?} of {has:?} devices"));
+            }
+        }
+        for claim in infra.list("resourceclaims") {
+            let name = text(&claim, "/metadata/name");
+            if !claimed.contains(name) {
+                missing.push(format!("no Pod has the claim {name}"));
+            }
+        }
+        let rules = ["workloadrules", "adminworkloadrules"].map(|kind| infra.list(kind)).concat();
+        for template in infra.list("resourceclaimtemplates") {
+            let uid = &template["metadata"]["annotations"][keys::RULE_UID];
+            let rule = rules.iter().find(|rule| rule["metadata"]["uid"] == *uid);
+            let count =
+                template.pointer("/spec/spec/devices/requests/0/exactly/count").and_then(Value::as_u64);
+            let name = text(&template, "/metadata/name");
+            let at = (text(&template, "/metadata/namespace").to_owned(), name.to_owned());
+            if rule.is_none_or(|rule| asked(rule) != count) && !named.contains(&at) {
+                missing.push(format!("no rule asks for the claim template {name} of {count:?} devices"));
+            }
+        }
+        missing
+    }
+}
+
+fn template_of(pod: &Value) -> &str {
+    text(pod, "/spec/resourceClaims/0/resourceClaimTemplateName")
+}
+
+/// The names of the claims that a Pod has.
+fn claims(pod: &Value) -> Vec<String> {
+    let statuses = pod["status"]["resourceClaimStatuses"].as_array();
+    statuses.into_iter().flatten().map(|status| text(status, "/resourceClaimName").to_owned()).collect()
+}

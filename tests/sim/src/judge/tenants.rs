@@ -1,0 +1,132 @@
+//! What must hold when Tenants are deleted and created again.
+
+use outrigger_core::keys;
+use serde_json::Value;
+
+use super::Judge;
+use crate::model::Commit;
+use crate::world::{MOVING, TENANTS, World, text};
+
+/// Kinds in which nothing may be left of a Tenant that no longer exists.
+const KINDS: [&str; 11] = [
+    "tenants",
+    "namespaces",
+    "nodes",
+    "pods",
+    "secrets",
+    "workloadrules",
+    "adminworkloadrules",
+    "resourceclaims",
+    "resourceclaimtemplates",
+    "resourcequotas",
+    "rolebindings",
+];
+
+impl Judge {
+    /// A Tenant is written. One that is deleted or created has its companions deleted or created; those of others have to stay.
+    pub(super) fn tenant_written(&self, commit: &Commit) {
+        let Some((id, _)) = TENANTS.into_iter().find(|(id, _)| *id == commit.name) else { return };
+        let states = [&commit.old, &commit.new].map(Option::as_ref);
+        let life = |tenant: &Value| {
+            let metadata = &tenant["metadata"];
+            (metadata["uid"].clone(), metadata["deletionTimestamp"].is_null())
+        };
+        let [old, new] = states.map(|tenant| tenant.map(|tenant| life(tenant)));
+        let [before, after] = states.map(|tenant| tenant.map(|tenant| tenant["spec"]["hosts"].clone()));
+        let mut found = self.found.lock();
+        let uids = states.into_iter().flatten().map(|tenant| text(tenant, "/metadata/uid").to_owned());
+        found.tenant_uids.extend(uids);
+        if old != new {
+            found.reborn.insert(id);
+        }
+        // Another tenant's companions may be on the host that moves.
+        let moves =
+            |hosts: &Option<Value>| hosts.as_ref().is_some_and(|hosts| hosts.to_string().contains(MOVING));
+        found.moved |= match (&before, &after) {
+            (Some(before), Some(after)) => before != after,
+            _ => moves(&before) || moves(&after),
+        };
+    }
+
+    /// How the system differs from what the Tenants say.
+    pub(super) fn tenants_missing(&self, world: &World) -> Vec<String> {
+        let mut missing = Vec::new();
+        for (id, _) in TENANTS {
+            let namespace = world.infra.get("namespaces", None, &format!("tenant-{id}"));
+            let tenant = world.infra.get("tenants", None, id);
+            match &tenant {
+                Some(tenant) if !tenant["metadata"]["deletionTimestamp"].is_null() => {
+                    missing.push(format!("Tenant {id} is still being deleted"));
+                }
+                Some(tenant) => {
+                    let uid = text(tenant, "/metadata/uid");
+                    let owner =
+                        namespace.as_ref().map(|found| text(found, "/metadata/ownerReferences/0/uid"));
+                    if owner != Some(uid) {
+                        missing
+                            .push(format!("the namespace of Tenant {id} is of {owner:?}, and not of {uid}"));
+                    }
+                }
+                None if namespace.is_some() => {
+                    missing.push(format!("Tenant {id} is gone, and its namespace isn't"));
+                }
+                None => {}
+            }
+            for node in world.infra.list("nodes") {
+                let labelled = node["metadata"]["labels"][keys::NODE_TENANT] == id;
+                let taints = node["spec"]["taints"].as_array();
+                let tainted = taints.into_iter().flatten().any(|taint| taint["value"] == id);
+                if tenant.is_none() && (labelled || tainted) {
+                    let name = text(&node, "/metadata/name");
+                    missing.push(format!("Tenant {id} is gone, and Node {name} is marked for it"));
+                }
+            }
+            for rule in world.infra.list("adminworkloadrules") {
+                if tenant.is_none() && !rule["status"]["tenants"][id].is_null() {
+                    let name = text(&rule, "/metadata/name");
+                    missing
+                        .push(format!("Tenant {id} is gone, and the status of platform rule {name} has it"));
+                }
+            }
+        }
+        if missing.is_empty() {
+            missing.extend(self.left_of_tenants(world));
+        }
+        missing
+    }
+
+    /// Objects that name the uid of a Tenant that doesn't exist, but for the claim under which a companion was made.
+    fn left_of_tenants(&self, world: &World) -> Vec<String> {
+        let mut gone = self.found.lock().tenant_uids.clone();
+        for tenant in world.infra.list("tenants") {
+            gone.remove(text(&tenant, "/metadata/uid"));
+        }
+        if gone.is_empty() {
+            return Vec::new();
+        }
+        let mut left = Vec::new();
+        for kind in KINDS {
+            for object in world.infra.list(kind) {
+                let mut content = Value::clone(&object);
+                // It says under which claim a companion was made, and stays: a manager that hadn't heard of the new Tenant may have made it.
+                if let Some(annotations) =
+                    content.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
+                {
+                    annotations.remove(keys::STREAM_CLAIM);
+                }
+                let content = content.to_string();
+                if let Some(uid) = gone.iter().find(|uid| content.contains(uid.as_str())) {
+                    let name = text(&object, "/metadata/name");
+                    left.push(format!("{kind} {name} names the uid {uid} of a Tenant that is gone"));
+                }
+            }
+        }
+        left
+    }
+}
+
+/// Whether a tenant may have companions: its Tenant exists and isn't being deleted.
+pub(super) fn lives(world: &World, id: &str) -> bool {
+    let tenant = world.infra.get("tenants", None, id);
+    tenant.is_some_and(|tenant| tenant["metadata"]["deletionTimestamp"].is_null())
+}

@@ -1,0 +1,126 @@
+//! Which companions are wanted, by what the clusters hold.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use outrigger_core::keys;
+use serde_json::Value;
+
+use super::tenants::lives;
+use super::{Key, PLATFORM, PROMPTLY, SKEW};
+use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, text};
+
+/// The companion that a Pod of the infrastructure cluster is.
+pub(super) fn companion(pod: &Value) -> Option<Key> {
+    let namespace = text(pod, "/metadata/namespace");
+    let label = |key: &str| pod["metadata"]["labels"].get(key).and_then(Value::as_str);
+    let workload = label(keys::WORKLOAD)?.to_owned();
+    if namespace == keys::ADMIN_NAMESPACE {
+        let (id, _) = TENANTS.into_iter().find(|(id, _)| label(keys::TENANT) == Some(id))?;
+        let rule = pod["metadata"]["annotations"][keys::ADMIN_RULE].as_str()?;
+        return Some((id, format!("{PLATFORM}{rule}"), workload));
+    }
+    let (id, _) = TENANTS.into_iter().find(|(id, _)| namespace == format!("tenant-{id}"))?;
+    Some((id, label(keys::RULE)?.to_owned(), workload))
+}
+
+/// A platform's rule.
+pub(super) fn platform_rule(world: &World, name: &str) -> Option<Arc<Value>> {
+    world.infra.get("adminworkloadrules", Some(keys::ADMIN_NAMESPACE), name)
+}
+
+/// The rule of a companion as who wrote it has it.
+pub(super) fn written(world: &World, (id, rule, _): &Key) -> Option<Arc<Value>> {
+    match rule.strip_prefix(PLATFORM) {
+        Some(name) => platform_rule(world, name),
+        None => world.tenants[id].get("workloadrules", Some(RULES_NAMESPACE), rule),
+    }
+}
+
+/// The rule of a companion as managers and webhooks know it.
+pub(super) fn served(world: &World, (id, rule, _): &Key) -> Option<Arc<Value>> {
+    match rule.strip_prefix(PLATFORM) {
+        Some(name) => platform_rule(world, name),
+        None => world.infra.get("workloadrules", Some(&format!("tenant-{id}")), rule),
+    }
+}
+
+/// The recorded end of a companion's workload.
+pub(super) fn mark(companion: &Value) -> Option<Timestamp> {
+    companion["metadata"]["annotations"][keys::WORKLOAD_ENDED].as_str()?.parse().ok()
+}
+
+/// Whether a companion that isn't wanted outlives its workload, and isn't due.
+pub(super) fn lingers(world: &World, key: &Key, companion: &Value) -> bool {
+    let (id, _, workload) = key;
+    let model = &world.tenants[id];
+    let Some(rule) = written(world, key).filter(|_| lives(world, id)) else { return false };
+    let exists = |pod: &Arc<Value>| is_workload(pod) && text(pod, "/metadata/uid") == workload;
+    let Some(ended) = mark(companion).filter(|_| !model.list("pods").iter().any(exists)) else {
+        return false;
+    };
+    let until = ended + linger(&rule) + SKEW / 2 + PROMPTLY;
+    !linger(&rule).is_zero() && world.environment.clock.wall() < until
+}
+
+/// How long a rule lets companions linger.
+pub(super) fn linger(rule: &Value) -> Duration {
+    Duration::from_secs(rule["spec"]["lingerSeconds"].as_u64().unwrap_or_default())
+}
+
+/// Whether a Pod of a tenant's cluster is a workload.
+pub(super) fn is_workload(pod: &Value) -> bool {
+    !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed") && text(pod, "/metadata/namespace") == SHOP
+}
+
+/// Whether a rule selects workloads with these labels.
+pub(super) fn selects(rule: &Value, labels: &Value) -> bool {
+    rule.pointer("/spec/workloadTerms/0/matchExpressions/0/values/0") == labels.get("app")
+        && text(rule, "/metadata/namespace") == RULES_NAMESPACE
+}
+
+/// Whether a platform's rule is about a tenant.
+pub(super) fn concerns(rule: &Value, tenant: &str) -> bool {
+    let selected = &rule["spec"]["tenantSelector"]["matchLabels"][keys::TENANT];
+    selected.is_null() || selected == tenant
+}
+
+/// A companion that is wanted.
+pub(super) struct Wanted {
+    pub(super) image: String,
+    /// There is a DPU that it can be on.
+    pub(super) has_dpu: bool,
+}
+
+/// The companions that are wanted.
+pub(super) fn wanted(world: &World) -> BTreeMap<Key, Wanted> {
+    let mut wanted = BTreeMap::new();
+    for (id, _) in TENANTS.into_iter().filter(|(id, _)| lives(world, id)) {
+        let (model, hosts) = (&world.tenants[id], world.hosts(id));
+        let exists = |(_, rule): &(String, Arc<Value>)| rule["metadata"]["deletionTimestamp"].is_null();
+        let own = model.list("workloadrules").into_iter();
+        let own = own.map(|rule| (text(&rule, "/metadata/name").to_owned(), rule));
+        let platform = world.infra.list("adminworkloadrules").into_iter();
+        let platform = platform
+            .filter(|rule| concerns(rule, id))
+            .map(|rule| (format!("{PLATFORM}{}", text(&rule, "/metadata/name")), rule));
+        let rules: Vec<_> = own.chain(platform).filter(exists).collect();
+        for pod in model.list("pods") {
+            if !is_workload(&pod) {
+                continue;
+            }
+            for (name, rule) in &rules {
+                if selects(rule, &pod["metadata"]["labels"]) {
+                    let image = text(rule, "/spec/template/spec/containers/0/image").to_owned();
+                    let has_dpu = text(rule, "/spec/dpuSelectionPolicy") == "Any"
+                        || hosts.iter().any(|host| host == text(&pod, "/spec/nodeName"));
+                    let key = (id, name.clone(), text(&pod, "/metadata/uid").to_owned());
+                    wanted.insert(key, Wanted { image, has_dpu });
+                }
+            }
+        }
+    }
+    wanted
+}
