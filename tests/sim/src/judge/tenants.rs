@@ -108,7 +108,7 @@ impl Judge {
         for kind in KINDS {
             for object in world.infra.list(kind) {
                 let mut content = Value::clone(&object);
-                // It says under which claim a companion was made, and stays: a manager that hadn't heard of the new Tenant may have made it.
+                // It says under which claim a companion was made, and stays: a manager that didn't know the new Tenant yet may have made it.
                 if let Some(annotations) =
                     content.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
                 {
