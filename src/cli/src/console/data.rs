@@ -128,7 +128,7 @@ impl Collector {
             kind if kind == TENANT.1 => self.tenant(object),
             kind if kind == RULE.1 || kind == ADMIN_RULE.1 => {
                 let mut row = summary::rule(object);
-                shorten(&mut row.message);
+                shorten(&mut row.message, MESSAGE);
                 self.rules.push(row);
             }
             kind if kind == POD.1 => self.pod(object),
@@ -145,7 +145,7 @@ impl Collector {
     fn tenant(&mut self, object: &Value) {
         let Ok(tenant) = serde_json::from_value::<outrigger_api::Tenant>(object.clone()) else { return };
         let mut row = summary::tenant(object);
-        shorten(&mut row.message);
+        shorten(&mut row.message, MESSAGE);
         let namespace = tenant.target_namespace();
         let entry = TenantEntry { namespace, hosts: tenant.spec.hosts, conditions: conditions(object), row };
         self.tenants.insert(entry.row.name.clone(), entry);
@@ -157,7 +157,7 @@ impl Collector {
             return;
         };
         let workload = told_workload(&observed);
-        shorten(&mut observed.message);
+        shorten(&mut observed.message, MESSAGE);
         // Facts about workloads aren't shown, and are most of what there is.
         observed.annotations.clear();
         self.pods.push(PodEntry {
@@ -203,7 +203,7 @@ fn conditions(object: &Value) -> Vec<Condition> {
     let condition = |condition: &Value| {
         let text = |field| {
             let mut text = text(condition, field).to_owned();
-            shorten(&mut text);
+            shorten(&mut text, MESSAGE);
             text
         };
         Condition {
@@ -216,8 +216,9 @@ fn conditions(object: &Value) -> Vec<Condition> {
     all.map(condition).collect()
 }
 
-fn shorten(text: &mut String) {
-    if let Some((end, _)) = text.char_indices().nth(MESSAGE) {
+/// Cuts a text off after so many characters, and shows that.
+pub(super) fn shorten(text: &mut String, most: usize) {
+    if let Some((end, _)) = text.char_indices().nth(most) {
         text.truncate(end);
         text.push('…');
     }

@@ -4,7 +4,9 @@ use std::fmt;
 
 use serde::Deserialize;
 
-/// Most bytes of a manager's message, and most messages of one kind that are shown.
+use crate::console::data::shorten;
+
+/// Most characters of a manager's message, and most messages of one kind that are shown.
 const MESSAGE: usize = 512;
 const MESSAGES: usize = 3;
 
@@ -77,10 +79,7 @@ impl Said {
         }
         let message = serde_json::from_slice(body).map(|Refusal { message }| message);
         let mut message = message.unwrap_or_else(|_| format!("the answer has the status {status}"));
-        if let Some((end, _)) = message.char_indices().nth(MESSAGE) {
-            message.truncate(end);
-            message.push('…');
-        }
+        shorten(&mut message, MESSAGE);
         Self::Refused(status, message)
     }
 }
