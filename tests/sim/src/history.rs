@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use outrigger_runtime::calls::SILENCE;
 use outrigger_runtime::environment::Environment;
 use serde_json::{Value, json};
@@ -231,6 +232,18 @@ impl History {
         let pod = json!({"metadata": {"name": name, "namespace": SHOP, "labels": {"app": app}},
             "spec": {"nodeName": host, "containers": [{"name": "c", "image": "web"}]}});
         let _ = self.world.tenants[tenant].create("user", "pods", pod);
+    }
+
+    /// A user creates a Pod in the infrastructure cluster by a request that admission sees. Nobody waits for the answer.
+    fn request_pod(&self, namespace: &str, pod: &Value) {
+        let request = http::Request::post(format!("/api/v1/namespaces/{namespace}/pods"))
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(Bytes::from(pod.to_string()));
+        let Ok(request) = request else { return };
+        let infra = self.world.infra.clone();
+        tokio::spawn(async move {
+            let _ = infra.serve("user", request).await;
+        });
     }
 
     /// One of a tenant's objects of a kind, by chance.

@@ -1,6 +1,5 @@
 //! Guests of a Machine: users create several at once, end them and delete them; the number of slots changes.
 
-use bytes::Bytes;
 use outrigger_core::keys;
 use serde_json::{Value, json};
 
@@ -37,14 +36,7 @@ impl History {
         let pod: Value = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": GUESTS, "labels": labels},
             "spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "c", "image": "guest"}]}});
-        let request = http::Request::post(format!("/api/v1/namespaces/{GUESTS}/pods"))
-            .header(http::header::CONTENT_TYPE, "application/json")
-            .body(Bytes::from(pod.to_string()));
-        let Ok(request) = request else { return };
-        let infra = self.world.infra.clone();
-        tokio::spawn(async move {
-            // Where no slot is left it is refused.
-            let _ = infra.serve("user", request).await;
-        });
+        // Where no slot is left it is refused.
+        self.request_pod(GUESTS, &pod);
     }
 }

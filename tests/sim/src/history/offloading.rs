@@ -1,6 +1,5 @@
 //! Namespaces of the infrastructure cluster that are offloaded, with Pods of users.
 
-use bytes::Bytes;
 use outrigger_core::offloading::NAME;
 use serde_json::{Value, json};
 
@@ -29,7 +28,7 @@ impl History {
     pub(super) fn change_plain_pod(&self) {
         let Some(namespace) = self.pick(&PLAIN) else { return };
         let name = format!("plain-{}", self.below(4));
-        let infra = self.world.infra.clone();
+        let infra = &self.world.infra;
         if infra.get("pods", Some(namespace), &name).is_some() {
             let _ = infra.delete("user", "pods", Some(namespace), &name);
             return;
@@ -37,13 +36,7 @@ impl History {
         let pod: Value = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": namespace},
             "spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "c", "image": "plain"}]}});
-        let request = http::Request::post(format!("/api/v1/namespaces/{namespace}/pods"))
-            .header(http::header::CONTENT_TYPE, "application/json")
-            .body(Bytes::from(pod.to_string()));
-        let Ok(request) = request else { return };
-        tokio::spawn(async move {
-            // What admission refuses, users try again.
-            let _ = infra.serve("user", request).await;
-        });
+        // What admission refuses, users try again.
+        self.request_pod(namespace, &pod);
     }
 }
