@@ -2,6 +2,8 @@
 # program.sh PROFILE TARGET: builds the program as it is released and prints its path. TARGET is a Rust target, such as
 # x86_64-unknown-linux-gnu.
 #
+#   FEATURES=fips   builds in features of the program: docs/releases.md says which there are
+#
 # The program is static, with glibc in it. musl would do as well, but then tests would run on another C library than
 # installations, and another resolver of names.
 #
@@ -16,6 +18,7 @@ profile=$1 target=$2
 cargo=${CARGO:-cargo}
 out=${CARGO_TARGET_DIR:-$PWD/target}
 args=(rustc --locked --quiet --profile "$profile" --package outrigger-cli --bin outrigger)
+if [ -n "${FEATURES:-}" ]; then args+=(--features "$FEATURES"); fi
 static=(-- -C target-feature=+crt-static)
 
 if [ "$profile" = dev ]; then

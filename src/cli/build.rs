@@ -10,6 +10,9 @@ fn main() {
     let given = std::env::var("OUTRIGGER_COMMIT").ok().filter(|commit| !commit.is_empty());
     let commit = given.or_else(of_git).unwrap_or_else(|| "unknown".to_owned());
     println!("cargo::rustc-env=OUTRIGGER_BUILD_COMMIT={commit}");
+    // Whoever has to prove which cryptography runs reads it from the version.
+    let cryptography = if std::env::var_os("CARGO_FEATURE_FIPS").is_some() { ", FIPS" } else { "" };
+    println!("cargo::rustc-env=OUTRIGGER_BUILD_CRYPTOGRAPHY={cryptography}");
     for name in ["PROFILE", "TARGET"] {
         println!("cargo::rustc-env=OUTRIGGER_BUILD_{name}={}", std::env::var(name).unwrap_or_default());
     }

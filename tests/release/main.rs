@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod artifacts;
+mod fips;
 mod image;
 mod inside;
 mod reproducible;
@@ -37,9 +38,15 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 fn script(name: &str, args: &[&str]) -> Command {
     let mut command = Command::new(root().join("deploy").join(name));
     command.args(args);
-    for variable in
-        ["SOURCE_DATE_EPOCH", "PROGRAM", "SIGNING_KEY", "SIGNING_PASSPHRASE", "RELEASE_URL", "CA_BUNDLE"]
-    {
+    for variable in [
+        "SOURCE_DATE_EPOCH",
+        "FEATURES",
+        "PROGRAM",
+        "SIGNING_KEY",
+        "SIGNING_PASSPHRASE",
+        "RELEASE_URL",
+        "CA_BUNDLE",
+    ] {
         command.env_remove(variable);
     }
     command

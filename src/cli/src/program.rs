@@ -15,7 +15,7 @@ use crate::command::Cli;
 /// The name of the program, whatever its file is called.
 pub(crate) const NAME: &str = "outrigger";
 
-/// Version, commit and build. It has no time, so that two builds of a commit are the same.
+/// Version, commit and build, with `FIPS` if that is the build's cryptography. It has no time, so that two builds of a commit are the same.
 pub(crate) const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " (commit ",
@@ -24,6 +24,7 @@ pub(crate) const VERSION: &str = concat!(
     env!("OUTRIGGER_BUILD_PROFILE"),
     " build for ",
     env!("OUTRIGGER_BUILD_TARGET"),
+    env!("OUTRIGGER_BUILD_CRYPTOGRAPHY"),
     ")"
 );
 
@@ -36,6 +37,10 @@ const COMPLETER: &str = "kubectl_complete-outrigger";
 /// Runs the program as its file name says. Wrong arguments end the process with exit code 2.
 pub(crate) fn main() -> ExitCode {
     outrigger_runtime::admin::set_commit(env!("OUTRIGGER_BUILD_COMMIT"));
+    if let Err(error) = outrigger_runtime::tls::install() {
+        outrigger_runtime::telemetry::say(format!("outrigger: {error:#}"));
+        return ExitCode::FAILURE;
+    }
     let file = std::env::args_os().next();
     let file = file.as_deref().map(Path::new).and_then(Path::file_stem).and_then(OsStr::to_str);
     let mut command = Cli::command();

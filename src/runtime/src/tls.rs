@@ -332,8 +332,31 @@ impl ServerTls {
 }
 
 /// The cryptography of all connections. It is explicit because dependencies may enable several providers.
+#[cfg(not(feature = "fips"))]
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// The cryptography of all connections: that of AWS-LC's FIPS module. Its versions, suites and groups are the approved ones.
+#[cfg(feature = "fips")]
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::default_fips_provider())
+}
+
+/// Makes [`provider`] the cryptography of clients that others configure, such as those of the API server and of traces. It has to be
+/// called before the first of them is made.
+///
+/// # Errors
+/// In a build for FIPS, the module has not entered FIPS mode. In every build, the process already has another provider.
+pub fn install() -> anyhow::Result<()> {
+    let provider = provider();
+    if cfg!(feature = "fips") && !provider.fips() {
+        bail!(
+            "this program is built for FIPS, and its cryptographic module isn't in FIPS mode; build it again"
+        );
+    }
+    let provider = Arc::unwrap_or_clone(provider);
+    provider.install_default().ok().context("the process already has another cryptographic provider")
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {

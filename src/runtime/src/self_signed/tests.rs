@@ -61,7 +61,7 @@ fn verifies(bundle: &str, leaf: &str, name: &str, now: i64) -> bool {
     for ca in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
         roots.add(ca.unwrap()).unwrap();
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = crate::tls::provider();
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
     let leaf = CertificateDer::from_pem_slice(leaf.as_bytes()).unwrap();
     let now = UnixTime::since_unix_epoch(Duration::from_secs(now.try_into().unwrap()));
