@@ -349,7 +349,7 @@ fn flags_come_from_values() {
         (
             "console.enabled=true,manager.queries.enabled=true",
             "outrigger-manager",
-            "--query-reviews-per-minute=300",
+            "--query-reviews-per-minute=2000",
         ),
         (
             "console.enabled=true,manager.queries.enabled=true,manager.extraArgs={--query-reviews-per-minute=600}",

@@ -363,6 +363,11 @@ pub(super) struct Data {
 }
 
 impl Data {
+    /// How many rows it has.
+    pub(super) fn rows(&self) -> usize {
+        self.tenants.len() + self.rules.len() + self.companions.len() + self.hosts.len()
+    }
+
     /// The rules with their tenants; empty where that isn't known.
     pub(super) fn rules(&self) -> impl Iterator<Item = (&str, &RuleRow)> {
         let tenant = |row: &RuleRow| self.owners.get(&row.namespace).map_or("", String::as_str);

@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use super::door::Door;
 use super::managers::{Asker, ManagersArgs, Token};
 use super::metrics::Metrics;
-use super::sessions::{NoSession, Open, Reader, SESSIONS, Sessions, VIEWERS};
+use super::sessions::{NoSession, Open, Reader, SESSIONS, Sessions};
 use super::store::{Source, Store};
 use super::web;
 use crate::explain::live::Clients;
@@ -30,8 +30,8 @@ use crate::explain::view::ViewArgs;
 /// The name of the process in traces.
 const NAME: &str = "outrigger-console";
 
-/// Most connections: each session's streams of events, and pages beside them.
-const CONNECTIONS: usize = 2 * SESSIONS * VIEWERS;
+/// Most connections: of each session some visible pages, each with its stream of events, and requests beside them.
+const CONNECTIONS: usize = 8 * SESSIONS;
 
 /// Most connections of one address. Behind a proxy all users have the same.
 const CONNECTIONS_OF_ADDRESS: usize = CONNECTIONS / 2;

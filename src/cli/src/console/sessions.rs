@@ -31,8 +31,14 @@ use super::access::{digest, secret};
 use super::store::Store;
 
 /// Most sessions, and of one user. Beyond the latter the one that was used least recently ends.
-pub(super) const SESSIONS: usize = 32;
+pub(super) const SESSIONS: usize = 256;
 const SESSIONS_OF_USER: usize = 4;
+
+/// Most rows that all sessions keep together before nobody else may log in. A session's own are those that its user may read.
+const ROWS: usize = 1_000_000;
+
+/// How long a session at which nobody looks keeps what it has read.
+const KEPT: Duration = Duration::from_secs(60);
 
 /// How long a session lasts that is not used, and at most. A token may end earlier.
 const IDLE: Duration = Duration::from_secs(30 * 60);
@@ -140,6 +146,14 @@ impl Session {
         self.ended.is_cancelled() || self.user.as_ref().is_some_and(over)
     }
 
+    /// Whether no page of it is visible, and none was asked for of late.
+    fn is_unwatched(&self, now: Instant) -> bool {
+        let is_late = self.used().is_some_and(|used| now >= used + KEPT);
+        is_late
+            && self.viewers.available_permits() == VIEWERS
+            && self.requests.available_permits() == REQUESTS
+    }
+
     fn used(&self) -> Option<Instant> {
         self.user.as_ref().map(|user| user.times.lock().used)
     }
@@ -224,7 +238,8 @@ impl Sessions {
         {
             ended.ended.cancel();
         }
-        if all.len() >= SESSIONS {
+        let rows = all.values().map(|other| other.store.rows()).sum::<usize>();
+        if all.len() >= SESSIONS || rows >= ROWS {
             return Err(NoSession::Busy);
         }
         all.insert(cookie, session);
@@ -232,13 +247,15 @@ impl Sessions {
         Ok(())
     }
 
-    /// Ends the sessions that are over.
+    /// Ends the sessions that are over. Those at which nobody looks forget what they have read: it is old when somebody looks again.
     pub(super) fn sweep(&self) {
         let (now, mut all) = (self.clock.now(), self.all.lock());
         all.retain(|_, session| {
             let is_over = session.is_over(now);
             if is_over {
                 session.ended.cancel();
+            } else if session.is_unwatched(now) {
+                session.store.forget();
             }
             !is_over
         });

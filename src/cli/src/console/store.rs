@@ -134,6 +134,20 @@ impl Store {
         self.state.lock().reading.clone()
     }
 
+    /// How many rows are kept.
+    pub(super) fn rows(&self) -> usize {
+        self.state.lock().reading.data.as_ref().map_or(0, |data| data.rows())
+    }
+
+    /// Drops what was read and answered. The next look reads again.
+    pub(super) fn forget(&self) {
+        let mut state = self.state.lock();
+        if state.running.is_none() {
+            (state.reading, state.ended) = (Reading::default(), None);
+        }
+        self.asked.lock().clear();
+    }
+
     /// Starts a read if it is time for one. Returns whether one is in progress.
     pub(super) fn is_reading(self: &Arc<Self>) -> bool {
         if self.source.is_none() {

@@ -3,8 +3,9 @@ use outrigger_runtime::environment::Environment;
 use outrigger_runtime::fake_api::{FakeApi, failure};
 use serde_json::json;
 
-use super::super::data::Data;
+use super::super::data::{Data, HostRow};
 use super::*;
+use crate::status::sections::Grade;
 
 const PATH: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
@@ -24,9 +25,19 @@ fn fails(api: &FakeApi, code: u16) {
     api.answers("POST", PATH, code, failure(code, "no"));
 }
 
+fn row() -> HostRow {
+    let [host, dpu, tenant] = Default::default();
+    HostRow { host, dpu, tenant, grade: Grade::Good, cause: None, companions: 0, ready: 0 }
+}
+
 impl World {
     /// Each token is that of a user of the same name.
     fn of(tokens: &[&str]) -> Self {
+        Self::with_rows(tokens, 1)
+    }
+
+    /// As [`Self::of`], and the clusters have so many rows.
+    fn with_rows(tokens: &[&str], rows: usize) -> Self {
         let apis: HashMap<String, FakeApi> = tokens
             .iter()
             .map(|token| {
@@ -38,7 +49,9 @@ impl World {
         let known = apis.clone();
         let open: Open = Box::new(move |token, _| {
             let client = known.get(token).ok_or(NoSession::NotAccepted)?.client();
-            Ok(Reader { client, store: Store::fixed(Data::default()) })
+            let mut data = Data::default();
+            data.hosts = vec![row(); rows];
+            Ok(Reader { client, store: Store::fixed(data) })
         });
         Self { apis, sessions: Sessions::new(Environment::system().clock, open, Gauge::default()) }
     }
@@ -186,4 +199,33 @@ async fn sessions_and_logins_are_bounded() {
     );
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(world.sessions.login(address, "wrong", "").await, Err(NoSession::NotAccepted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_forgets_what_it_has_read_when_nobody_looks_at_it() {
+    let world = World::of(&["jane"]);
+    let jane = world.login("jane").await.unwrap();
+    let session = world.sessions.of(&jane).await.unwrap();
+    let is_kept = || {
+        world.sessions.sweep();
+        session.store.rows() > 0
+    };
+    assert!(is_kept());
+    let viewer = session.viewers.clone().try_acquire_owned().unwrap();
+    tokio::time::advance(10 * KEPT).await;
+    assert!(is_kept(), "a page is visible");
+    drop(viewer);
+    assert!(!is_kept());
+    assert_eq!(world.user(&jane).await, Ok("jane".into()), "the session itself lasts");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_may_log_in_where_the_others_keep_too_many_rows() {
+    let world = World::with_rows(&["jane", "joan"], ROWS / 2 + 1);
+    let jane = world.login("jane").await.unwrap();
+    let joan = world.login("joan").await.unwrap();
+    assert_eq!(world.login("joan").await, Err(NoSession::Busy));
+    world.sessions.logout(&jane);
+    assert!(world.login("joan").await.is_ok());
+    assert_eq!(world.user(&joan).await, Ok("joan".into()));
 }
