@@ -114,7 +114,7 @@ release: control-plane ## Build everything that a release consists of: target/re
 deny: ## Judge licenses, sources and versions of dependencies
 	"$$(tests/deny/build.sh)" --locked --log-level error check licenses sources bans
 
-BENCHES := outrigger load-webhook load-admission load-manager load-matching load-tenants load-rules load-downlink load-abuse load-fleet bench-report
+BENCHES := outrigger load-webhook load-admission load-manager load-matching load-tenants load-rules load-downlink load-abuse load-console load-fleet bench-report
 export OUTRIGGER_BENCH_ROW = $(ROW)
 
 .PHONY: bench
@@ -128,6 +128,7 @@ bench: control-plane ## Measure everything, or the rows of ROW="webhook companio
 	case "$(ROW)" in ""|rules*) target/measured/load-rules;; esac
 	case "$(ROW)" in ""|downlink*) target/measured/load-downlink;; esac
 	case "$(ROW)" in ""|abuse*) target/measured/load-abuse;; esac
+	case "$(ROW)" in ""|console*) tests/chromium/build.sh >/dev/null && target/measured/load-console;; esac
 	case "$(ROW)" in fleet*) target/measured/load-fleet;; esac
 	target/measured/bench-report table
 

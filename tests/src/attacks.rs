@@ -1,11 +1,13 @@
 //! Traffic of those who attack: for tests of what it does, and for the bench of what it costs others.
 
+use std::net::Ipv4Addr;
+
 use bytes::Bytes;
 use futures::future::poll_fn;
 use http::uri::PathAndQuery;
 use outrigger_runtime::tls::ClientTls;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
 use tonic::transport::Channel;
@@ -22,6 +24,20 @@ const BODY: usize = 4 << 20;
 /// A connection of TLS that speaks this protocol.
 pub async fn dial(tls: &ClientTls, port: u16, alpn: &[u8]) -> anyhow::Result<TlsStream<TcpStream>> {
     dial_by_name(tls, port, "127.0.0.1", &[alpn]).await
+}
+
+/// As [`dial`], from another address of loopback: the server counts its connections apart.
+pub async fn dial_from(
+    from: Ipv4Addr,
+    tls: &ClientTls,
+    port: u16,
+    alpn: &[u8],
+) -> anyhow::Result<TlsStream<TcpStream>> {
+    let config = std::sync::Arc::new(tls.config(&[alpn])?);
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((from, 0).into())?;
+    let stream = socket.connect((Ipv4Addr::LOCALHOST, port).into()).await?;
+    Ok(tokio_rustls::TlsConnector::from(config).connect(Ipv4Addr::LOCALHOST.into(), stream).await?)
 }
 
 /// As [`dial`], to a server of this name that speaks one of these protocols.

@@ -11,6 +11,7 @@ pub mod collector;
 pub mod console;
 pub mod control_plane;
 pub mod cost;
+pub mod crowd;
 pub mod devices;
 pub mod etcd;
 pub mod faults;
