@@ -2,7 +2,8 @@
 //!
 //! Reads are periodic, and not watches: they are the reads of `outrigger status` and `outrigger explain` themselves; they hold one
 //! page of objects at a time and keep small rows; and a console that nobody looks at asks the API server for nothing. However
-//! many pages are open, there is at most one read of each sort at a time, and the next one begins after the interval.
+//! many pages are open, there is at most one read of each sort at a time, and the next one begins after the interval, or after as long
+//! as the last one took: a read of 100,000 Pods takes the API server most of a minute of a core.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,8 +31,8 @@ const READ: Duration = Duration::from_secs(120);
 /// How long the first page waits for a read. Then it is sent without rows, and the next event brings them.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long a page waits for a newer reading than the one that there is. A large cluster takes longer to read: the page is sent with
-/// the last reading and its time, and the next event brings the newer one.
+/// How long a page waits for a newer reading than the one that there is. A large cluster takes longer to read: the page is sent at once
+/// with the last reading and its time, and the next event brings the newer one.
 const BRIEF: Duration = Duration::from_millis(200);
 
 /// Answers about workloads that are kept.
@@ -69,7 +70,25 @@ struct State {
     reading: Reading,
     /// When the last read has ended.
     ended: Option<Instant>,
+    /// How long it took.
+    took: Duration,
     running: Option<JoinHandle<()>>,
+}
+
+impl State {
+    /// How long a page waits for a read that is in progress.
+    fn patience(&self) -> Duration {
+        match self.reading.data {
+            None => PATIENCE,
+            Some(_) if self.took <= BRIEF => BRIEF,
+            Some(_) => Duration::ZERO,
+        }
+    }
+
+    /// Whether it is time for the next read.
+    fn is_due(&self, interval: Duration, now: Instant) -> bool {
+        self.ended.is_none_or(|ended| now >= ended + interval.max(self.took))
+    }
 }
 
 /// Which workload was asked about, when, and what was said.
@@ -127,7 +146,7 @@ impl Store {
     pub(super) async fn reading(self: &Arc<Self>) -> Reading {
         let mut revision = self.revision.subscribe();
         if self.is_reading() {
-            let patience = if self.state.lock().reading.data.is_some() { BRIEF } else { PATIENCE };
+            let patience = self.state.lock().patience();
             // The read goes on where nobody waits for it any longer.
             let _ = timeout(patience, revision.changed()).await;
         }
@@ -157,7 +176,7 @@ impl Store {
         if state.running.as_ref().is_some_and(|task| !task.is_finished()) {
             return true;
         }
-        if state.ended.is_some_and(|ended| ended.elapsed() < self.interval()) {
+        if !state.is_due(self.interval(), Clock::system().now()) {
             return false;
         }
         let this = self.clone();
@@ -167,6 +186,7 @@ impl Store {
 
     async fn read(&self) {
         let Some(source) = &self.source else { return };
+        let began = Clock::system().now();
         let result = match timeout(READ, source.read()).await {
             Ok(result) => result,
             Err(_) => Err(too_long()),
@@ -179,7 +199,8 @@ impl Store {
             }
             Err(why) => state.reading.error = Some(why),
         }
-        state.ended = Some(Clock::system().now());
+        let ended = Clock::system().now();
+        (state.ended, state.took) = (Some(ended), ended - began);
         state.running = None;
         drop(state);
         self.revision.send_modify(|revision| *revision += 1);
@@ -289,5 +310,34 @@ impl Source {
             view.tenant = Some(tenant.to_owned());
         }
         view
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(took: Duration, ended: Instant, data: Option<Data>) -> State {
+        let reading = Reading { data: data.map(Arc::new), ..Reading::default() };
+        State { reading, ended: Some(ended), took, running: None }
+    }
+
+    #[test]
+    fn reads_take_at_most_half_of_the_time() {
+        let (now, interval) = (Instant::now(), Duration::from_secs(10));
+        let after = |took, pause| state(took, now, None).is_due(interval, now + pause);
+        let seconds = Duration::from_secs;
+        assert!(!after(seconds(1), seconds(9)) && after(seconds(1), seconds(10)));
+        assert!(!after(seconds(50), seconds(49)) && after(seconds(50), seconds(50)));
+        assert!(State::default().is_due(interval, now), "nothing was read yet");
+    }
+
+    #[test]
+    fn a_page_waits_for_a_read_only_if_that_is_quick() {
+        let now = Instant::now();
+        let patience = |took, data| state(took, now, data).patience();
+        assert_eq!(patience(Duration::ZERO, None), PATIENCE);
+        assert_eq!(patience(BRIEF, Some(Data::default())), BRIEF);
+        assert_eq!(patience(Duration::from_secs(50), Some(Data::default())), Duration::ZERO);
     }
 }
