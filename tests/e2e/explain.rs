@@ -33,7 +33,7 @@ async fn a_user_of_one_namespace_hears_why_a_companion_does_not_come() {
     let report = eventually("the condition and the Event are explained", || async {
         let (code, report) = explain_with(&t, &[&reader, "--workload", &workload]);
         let said = &report["pods"][0];
-        // Events come oldest first: one with an earlier reason, as of a rule that wasn't synchronized yet, may precede it.
+        // Events come oldest first, and one with an earlier reason may precede it.
         let mut events = said["events"].as_array().into_iter().flatten();
         let is_told =
             said["conditions"][0]["reason"] == "NoDPU" && events.any(|event| event["reason"] == "NoDPU");

@@ -33,11 +33,10 @@ pub async fn dial_from(
     port: u16,
     alpn: &[u8],
 ) -> anyhow::Result<TlsStream<TcpStream>> {
-    let config = std::sync::Arc::new(tls.config(&[alpn])?);
     let socket = TcpSocket::new_v4()?;
     socket.bind((from, 0).into())?;
     let stream = socket.connect((Ipv4Addr::LOCALHOST, port).into()).await?;
-    Ok(tokio_rustls::TlsConnector::from(config).connect(Ipv4Addr::LOCALHOST.into(), stream).await?)
+    secured(tls, stream, "127.0.0.1", &[alpn]).await
 }
 
 /// As [`dial`], to a server of this name that speaks one of these protocols.
@@ -47,8 +46,16 @@ pub async fn dial_by_name(
     name: &str,
     alpn: &[&[u8]],
 ) -> anyhow::Result<TlsStream<TcpStream>> {
+    secured(tls, TcpStream::connect(("127.0.0.1", port)).await?, name, alpn).await
+}
+
+async fn secured(
+    tls: &ClientTls,
+    stream: TcpStream,
+    name: &str,
+    alpn: &[&[u8]],
+) -> anyhow::Result<TlsStream<TcpStream>> {
     let config = std::sync::Arc::new(tls.config(alpn)?);
-    let stream = TcpStream::connect(("127.0.0.1", port)).await?;
     Ok(tokio_rustls::TlsConnector::from(config).connect(name.to_owned().try_into()?, stream).await?)
 }
 
