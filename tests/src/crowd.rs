@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::outrigger::{Outrigger, tenant_identity};
 use crate::stream::{OpenedChunked, chunked_stream, chunked_sync, set_label, update};
 use crate::tenant::{Tenant, rule_for};
-use crate::writes::writes;
+use crate::writes::{settled, writes};
 use crate::{InWords, eventually, holds};
 
 /// Objects of a page of a list, as many as the manager asks for.
@@ -51,7 +51,10 @@ impl Crowd {
         };
         let workloads: Vec<_> = (0..companions).map(workload).collect();
         let stream = synced(&t, &workloads).await;
-        settled(&t, companions).await;
+        let at_rest = settled(Duration::from_secs(5), async || writes(&t.infra, "pods").await);
+        let limit = Duration::from_secs(1800);
+        tokio::time::timeout(limit, at_rest).await.expect("the companions are at rest after half an hour");
+        listed(&t, companions).await;
         Self { tenant: t, stream, workloads }
     }
 }
@@ -67,22 +70,6 @@ pub async fn synced(t: &Tenant, workloads: &[WorkloadUpdate]) -> OpenedChunked {
         opened.0.send(message).await.expect("the stream is open");
     }
     opened
-}
-
-/// Waits until there are so many Pods and nothing more is written to any.
-async fn settled(t: &Tenant, count: usize) {
-    let mut last = writes(&t.infra, "pods").await;
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(1800) {
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        let now = writes(&t.infra, "pods").await;
-        if now == last {
-            listed(t, count).await;
-            return;
-        }
-        last = now;
-    }
-    panic!("{count} companions are not at rest after half an hour");
 }
 
 /// Seconds that a bare client takes to list so many companions, in pages as the manager does.
