@@ -7,6 +7,7 @@ mod hostile;
 mod keyboard;
 mod live;
 mod pictures;
+mod soak;
 mod stage;
 mod views;
 mod walk;

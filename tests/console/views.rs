@@ -11,22 +11,23 @@ use crate::pictures;
 use crate::stage::{Console, tenant};
 
 /// A view: its name in files, its path, its heading, and words that it shows in the end.
-struct View {
+pub(crate) struct View {
     name: &'static str,
     path: String,
     title: &'static str,
     words: Vec<String>,
 }
 
+impl View {
+    pub(crate) fn new(name: &'static str, path: String, title: &'static str, words: &[&str]) -> Self {
+        Self { name, path, title, words: words.iter().map(|word| (*word).to_owned()).collect() }
+    }
+}
+
 /// Every view of a tenant.
 fn views(t: &Tenant) -> Vec<View> {
     let id = &t.id;
-    let of = |name, path: String, title, words: &[&str]| View {
-        name,
-        path,
-        title,
-        words: words.iter().map(|word| (*word).to_owned()).collect(),
-    };
+    let of = View::new;
     let (with, without) = (t.node("host-a-dpu1"), t.node("host-b"));
     vec![
         of("overview", "/".into(), "Overview", &["installation (", "tenants (", id]),
@@ -60,7 +61,7 @@ const STATES: &str = "
         .map((state) => state.outerHTML)";
 
 /// Whether something is cut off at the sides, so that the page has to be moved to be read.
-const TOO_WIDE: &str = "
+pub(crate) const TOO_WIDE: &str = "
     const wide = document.documentElement.clientWidth;
     return document.documentElement.scrollWidth <= wide ? [] : Array.from(document.querySelectorAll('body *'))
         .filter((one) => one.getBoundingClientRect().right > wide).map((one) => one.outerHTML.slice(0, 200))";
@@ -97,32 +98,40 @@ async fn every_view_is_read_in_light_and_dark_on_a_phone_and_by_ear() {
     let o = Outrigger::shared().await;
     let t = tenant(o, "blue").await;
     let console = Console::of(o).await;
+    for view in views(&t) {
+        looked_at(&console, &view, async || {
+            if view.name == "what-if" {
+                predict(&console, &t).await;
+            }
+        })
+        .await;
+    }
+}
+
+/// Looks at a view on a desk and on a phone, light and dark, and as screen readers get it. `then` is done on each page first.
+pub(crate) async fn looked_at(console: &Console, view: &View, then: impl AsyncFn()) {
     let browser = &console.browser;
     let mut colours = BTreeSet::new();
-    for view in views(&t) {
-        let words: Vec<&str> = view.words.iter().map(String::as_str).collect();
-        for screen in [DESK, PHONE] {
-            browser.screen(screen).await;
-            for scheme in Scheme::ALL {
-                browser.scheme(scheme).await;
-                console.shows(&view.path, &words).await;
-                if view.name == "what-if" {
-                    predict(&console, &t).await;
-                }
-                let at = format!("{} {} {}", view.path, scheme.as_str(), screen.width);
-                assert_eq!(browser.findings().await, [""; 0], "{at}");
-                assert_eq!(browser.run(TOO_WIDE).await, json!([]), "{at}");
-                assert_eq!(browser.run(STATES).await, json!([]), "{at}");
-                let colour = browser.run("return getComputedStyle(document.body).backgroundColor").await;
-                colours.insert((scheme.as_str(), colour.as_str().unwrap().to_owned()));
-                if screen == DESK {
-                    pictures::take(browser, &format!("{}-{}", view.name, scheme.as_str())).await;
-                }
+    let words: Vec<&str> = view.words.iter().map(String::as_str).collect();
+    for screen in [DESK, PHONE] {
+        browser.screen(screen).await;
+        for scheme in Scheme::ALL {
+            browser.scheme(scheme).await;
+            console.shows(&view.path, &words).await;
+            then().await;
+            let at = format!("{} {} {}", view.path, scheme.as_str(), screen.width);
+            assert_eq!(browser.findings().await, [""; 0], "{at}");
+            assert_eq!(browser.run(TOO_WIDE).await, json!([]), "{at}");
+            assert_eq!(browser.run(STATES).await, json!([]), "{at}");
+            let colour = browser.run("return getComputedStyle(document.body).backgroundColor").await;
+            colours.insert((scheme.as_str(), colour.as_str().unwrap().to_owned()));
+            if screen == DESK {
+                pictures::take(browser, &format!("{}-{}", view.name, scheme.as_str())).await;
             }
         }
-        is_spoken(browser, &view).await;
-        assert_eq!(browser.complaints().await, [""; 0], "{}", view.path);
     }
+    is_spoken(browser, view).await;
+    assert_eq!(browser.complaints().await, [""; 0], "{}", view.path);
     assert_eq!(colours.len(), 2, "one background for each scheme: {colours:?}");
 }
 

@@ -1,11 +1,15 @@
 //! The view of workloads: what managers know, asked with the user's own token.
 
+use outrigger_tests::browser::{DESK, PHONE};
+use outrigger_tests::console::administrator;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::queries::{Manager, User};
 use outrigger_tests::stream::update;
 use outrigger_tests::tenant::{Tenant, rule_for};
+use serde_json::json;
 
 use crate::stage::{Console, flag};
+use crate::views::{TOO_WIDE, View, looked_at};
 
 #[tokio::test]
 async fn workloads_without_companions_are_shown_and_a_manager_that_is_killed_is_named() {
@@ -36,6 +40,10 @@ async fn workloads_without_companions_are_shown_and_a_manager_that_is_killed_is_
     assert!(text.contains("default/idle") && text.contains("none: no rule matches"), "{text}");
     assert!(text.contains("NoDPU, rule web"), "{text}");
     assert_eq!(browser.findings().await, [""; 0]);
+    // What the user may not read is named in long words.
+    browser.screen(PHONE).await;
+    assert_eq!(browser.run(TOO_WIDE).await, json!([]));
+    browser.screen(DESK).await;
     browser.run("Array.from(document.querySelectorAll('.pages a')).at(-1).click()").await;
     let text = browser.shows(&["21 on this page", "First page"]).await;
     assert!(text.contains("default/web-119") && !text.contains("default/idle"), "{text}");
@@ -54,6 +62,25 @@ async fn workloads_without_companions_are_shown_and_a_manager_that_is_killed_is_
     o.plane.command("stop manager-known").unwrap();
     let text = browser.shows(&["The managers can't be reached at https://127.0.0.1:"]).await;
     assert!(!text.contains("default/idle"), "what is no longer known isn't shown: {text}");
+}
+
+#[tokio::test]
+async fn workloads_are_read_as_every_view_is() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "green", &[("a", 1), ("b", 0)]).await;
+    let manager = Manager::start(o, "manager-green").await;
+    t.rule("firewall", rule_for("app", "web")).await;
+    let mut idle = update("idle", &t.node("a"));
+    idle.workload_state.as_mut().unwrap().extra.clear();
+    let on = |name: &str, host: &str| update(name, &t.node(host));
+    let _stream = t.tells_at(manager.grpc, [on("shop-1", "a"), on("shop-2", "b"), idle]).await;
+    administrator(o, "console-green");
+    let file = o.plane.dir.join("console-green.kubeconfig");
+    o.plane.infra.service_account("default", "console-green", &file).unwrap();
+    let console = Console::with(o, &[&[flag("kubeconfig", &file)], &manager.flags()[..]].concat()).await;
+    let words = ["knows 3.", "default/shop-1", "● Ready", "NoDPU", "none: no rule matches"];
+    let view = View::new("known", "/workloads?tenant=green".to_owned(), "Workloads", &words);
+    looked_at(&console, &view, async || {}).await;
 }
 
 #[tokio::test]

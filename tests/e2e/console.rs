@@ -9,8 +9,8 @@ use hyper::body::Incoming;
 use outrigger_core::reason::Cause;
 use outrigger_tests::console::ConsoleProcess;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, is_ready, rule, rule_for};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::tenant::{Tenant, dpu as new_dpu, is_ready, rule, rule_for};
+use outrigger_tests::{create, eventually, holds};
 use serde_json::{Value, json};
 
 /// A running console, and the session of its browser.
@@ -186,6 +186,10 @@ async fn a_user_with_few_rights_sees_what_these_allow_and_what_is_missing() {
     }
     console.shows("/tenants", &["Tenants are not visible", "0 found"]).await;
     console.shows("/companions", &["0 found"]).await;
+    // It may list Nodes and not watch them.
+    let later = format!("{}-later", t.id);
+    create(&t.nodes(), &new_dpu(&later, &t.node("b"))).await.unwrap();
+    console.shows(&format!("/hosts?text={later}"), &["1 found", &later]).await;
     console.shows("/chain", &["the cluster's tenants", "forbidden"]).await;
 
     // In a tenant's cluster a user of one namespace sees that namespace's workload.

@@ -140,3 +140,43 @@ async fn a_session_ends_with_its_token() {
     let log = std::fs::read_to_string(o.plane.log("console-ends")).unwrap();
     assert!(!log.contains(&token) && log.contains("user logged in"), "{log}");
 }
+
+#[tokio::test]
+async fn a_right_that_is_taken_away_takes_the_rows_away_and_one_that_is_given_shows_them() {
+    let o = Outrigger::shared().await;
+    let infra = &o.plane.infra;
+    let t = Tenant::new(o, "served-rights", &[("a", 1)]).await;
+    t.rule("kept", rule_for("app", "web")).await;
+    t.web("web").await;
+    t.ready(1).await;
+    let name = t.companions().await.unwrap()[0].metadata.name.clone().unwrap();
+    let console = ServedConsole::start(o, "console-rights").await;
+    let token = reader(o, &t.namespace, "rights-user");
+    let user = console.login(&token, &t.namespace).await;
+    let own = format!("pods: only those of the namespace {} are read", t.namespace);
+    let page = user.shows("/companions", &name).await;
+    assert!(page.contains(&own), "{page}");
+    // The watches are open, and the API server doesn't end them.
+    infra.kubectl(&["delete", "rolebinding", "rights-user", "-n", &t.namespace]).unwrap();
+    eventually("nothing is shown", || async {
+        let [companions, rules] = [user.page("/companions").await.1, user.page("/rules").await.1];
+        let hidden = !companions.contains(&name) && !rules.contains("kept");
+        holds(hidden && companions.contains("is forbidden"), companions)
+    })
+    .await;
+    let subject = format!("--serviceaccount={}:rights-user", t.namespace);
+    infra
+        .kubectl(&["create", "clusterrolebinding", "rights-user", "--clusterrole=cluster-admin", &subject])
+        .unwrap();
+    eventually("everything is shown", || async {
+        let (status, page) = user.page("/companions").await;
+        holds(status == 200 && page.contains(&name) && !page.contains("Not visible"), page)
+    })
+    .await;
+    infra.kubectl(&["delete", "clusterrolebinding", "rights-user"]).unwrap();
+    eventually("nothing is shown again", || async {
+        let page = user.page("/companions").await.1;
+        holds(!page.contains(&name) && page.contains("nodes is forbidden"), page)
+    })
+    .await;
+}

@@ -262,13 +262,13 @@ impl Cluster {
         self.kubectl(&["apply", "--server-side", "-f", &path.display().to_string()]).map(drop)
     }
 
-    /// Creates a service account that may list these resources of Kubernetes and of WorkloadRules in its namespace, and nothing
+    /// Creates a service account that may get, list and watch these resources of Kubernetes and of WorkloadRules in its namespace, and nothing
     /// else. Writes its kubeconfig.
     pub fn reader(&self, namespace: &str, name: &str, resources: &[&str], file: &Path) -> anyhow::Result<()> {
         let group = "rbac.authorization.k8s.io";
         let metadata = json!({"name": name, "namespace": namespace});
         let rules = json!([{"apiGroups": ["", "workload.universe.nvidia.com"], "resources": resources,
-            "verbs": ["get", "list"]}]);
+            "verbs": ["get", "list", "watch"]}]);
         self.apply(&[
             json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}),
             json!({"apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": metadata, "rules": rules}),

@@ -45,6 +45,12 @@ struct WatchState {
     last_received: AtomicI64,
 }
 
+impl WatchState {
+    fn new() -> Self {
+        Self { synced: AtomicBool::new(false), last_received: AtomicI64::new(now()) }
+    }
+}
+
 type WatchLabel = [(&'static str, &'static str); 1];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -109,7 +115,8 @@ impl ApiMetrics {
 /// The metrics of one watch, from its start until it is dropped.
 #[derive(Debug)]
 pub(crate) struct WatchMetrics {
-    name: &'static str,
+    /// `None`: it isn't exported.
+    name: Option<&'static str>,
     state: Arc<WatchState>,
 }
 
@@ -118,10 +125,14 @@ impl WatchMetrics {
     pub(crate) fn new(name: &'static str) -> Self {
         // `rate` and `increase` count the first failure only if the counter was exported with 0 before.
         drop(METRICS.failures.get_or_create(&[("watch", name)]));
-        let state =
-            Arc::new(WatchState { synced: AtomicBool::new(false), last_received: AtomicI64::new(now()) });
+        let state = Arc::new(WatchState::new());
         METRICS.watches.lock().entry(name).or_default().push(state.clone());
-        Self { name, state }
+        Self { name: Some(name), state }
+    }
+
+    /// Metrics that nobody sees.
+    pub(crate) fn unlisted() -> Self {
+        Self { name: None, state: Arc::new(WatchState::new()) }
     }
 
     pub(crate) fn synced(&self, synced: bool) {
@@ -129,7 +140,9 @@ impl WatchMetrics {
     }
 
     pub(crate) fn failed(&self) {
-        METRICS.failures.get_or_create(&[("watch", self.name)]).inc();
+        if let Some(name) = self.name {
+            METRICS.failures.get_or_create(&[("watch", name)]).inc();
+        }
     }
 
     /// Wraps the future that reads the watch: what it receives is recorded for this watch.
@@ -140,7 +153,8 @@ impl WatchMetrics {
 
 impl Drop for WatchMetrics {
     fn drop(&mut self) {
-        if let Some(all) = METRICS.watches.lock().get_mut(self.name) {
+        let Some(name) = self.name else { return };
+        if let Some(all) = METRICS.watches.lock().get_mut(name) {
             all.retain(|state| !Arc::ptr_eq(state, &self.state));
         }
     }

@@ -262,6 +262,7 @@ impl<K: Resource> Feed<K> {
                 }
             }
             Event::Bookmark { version } => inner.versions.bookmark(version),
+            Event::Failed(_) => {}
             Event::ListCompleted { version } => {
                 for (name, state) in inner.versions.list_completed(version) {
                     inner.gone(name, state);

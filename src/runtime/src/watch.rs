@@ -66,6 +66,26 @@ pub enum Event<K> {
         /// The resourceVersion that the watch has reached.
         version: u64,
     },
+    /// A request has failed, and is repeated after a pause. Known objects stay valid, and may be stale until the next event.
+    Failed(Failed),
+}
+
+/// Why a request of a watch has failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    /// The status of the API server's response; `None` if there was none, or none that could be used.
+    pub status: Option<u16>,
+    /// The error, for people.
+    pub message: String,
+}
+
+impl From<&Error> for Failed {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::Api(status) => Self { status: Some(status.code), message: status.message.clone() },
+            error => Self { status: None, message: error.to_string() },
+        }
+    }
 }
 
 /// Builder of a watch of the objects of a kind.
@@ -75,6 +95,7 @@ pub struct Watch<K> {
     name: &'static str,
     selection: ListParams,
     optional: bool,
+    unlisted: bool,
     environment: Environment,
 }
 
@@ -85,7 +106,7 @@ where
     /// A watch of the objects of `api`. `name` is its name in metrics, readiness and logs.
     pub fn of(api: Api<K>, name: &'static str) -> Self {
         let environment = Environment::system();
-        Self { api, name, selection: ListParams::default(), optional: false, environment }
+        Self { api, name, selection: ListParams::default(), optional: false, unlisted: false, environment }
     }
 
     /// A watch of all objects of a kind.
@@ -117,6 +138,14 @@ where
         self
     }
 
+    /// The watch isn't the process's own, but has the rights of one of its users: it isn't in the metrics of watches, and its failures,
+    /// which the user's rights may cause, aren't logged as warnings. The sink receives them.
+    #[must_use]
+    pub fn unlisted(mut self) -> Self {
+        self.unlisted = true;
+        self
+    }
+
     /// Sets the source of time and randomness.
     #[must_use]
     pub fn environment(mut self, environment: &Environment) -> Self {
@@ -132,7 +161,7 @@ where
 
     /// Follows the objects for ever. `ready` is done after the first complete list. `sink` receives all events.
     pub async fn follow(self, ready: ReadyHandle, sink: impl FnMut(Event<K>)) {
-        let metrics = WatchMetrics::new(self.name);
+        let metrics = if self.unlisted { WatchMetrics::unlisted() } else { WatchMetrics::new(self.name) };
         metrics.reading(Follower::new(self, &metrics, ready, sink).run()).await;
     }
 }
@@ -232,7 +261,7 @@ where
     fn listed(&mut self) {
         self.metrics.synced(true);
         self.absent = false;
-        if std::mem::take(&mut self.failing) {
+        if std::mem::take(&mut self.failing) && !self.watch.unlisted {
             info!(watch = self.watch.name, "watch restored: all objects were listed");
         }
         if let Some(ready) = self.ready.take() {
@@ -282,6 +311,10 @@ where
             send_initial_events: false,
         };
         let mut lines = read::open(&self.watch.api, &params, reached).await.map_err(failure)?;
+        if self.failing {
+            // The failure is over, although the first line may come a minute later.
+            (self.sink)(Event::Bookmark { version: version(Some(reached)) });
+        }
         while let Some(line) = lines.next::<K>().await.map_err(failure)? {
             self.failing &= matches!(line, Line::Failed(_));
             let (object, deleted) = match line {
@@ -313,12 +346,13 @@ where
 
     async fn pause(&mut self, error: &Error) {
         self.metrics.failed();
+        (self.sink)(Event::Failed(error.into()));
         let now = self.watch.environment.clock.now();
         if self.last_failure.is_none_or(|last| now.duration_since(last) > HEALTHY + MAX_PAUSE) {
             self.pauses = pauses(&self.watch.environment.random);
         }
         self.last_failure = Some(now);
-        if std::mem::replace(&mut self.failing, true) {
+        if std::mem::replace(&mut self.failing, true) || self.watch.unlisted {
             debug!(watch = self.watch.name, %error, "watch still failing");
         } else {
             warn!(watch = self.watch.name, %error, "watch failed; retrying, cached objects may be stale until then");

@@ -1,11 +1,11 @@
-//! One reading of the cluster as small rows: what the report of `outrigger status` says, and each companion and DPU.
+//! What the kept rows of a cluster say together: what the report of `outrigger status` says, and each companion and DPU.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use outrigger_core::companion::Observed;
 use outrigger_core::ids::TenantId;
-use outrigger_core::index::CompanionKey;
 use outrigger_core::json::{list, text};
 use outrigger_core::progress::{Facts, HostDpu, Progress, Stage, Wish};
 use outrigger_core::reason::Cause;
@@ -13,12 +13,11 @@ use outrigger_manager::dpu::Dpu;
 use outrigger_runtime::pod::Pod;
 use serde_json::Value;
 
-use crate::check::installation::cluster::Kind;
+use super::rows::Id;
 use crate::explain::view::told_workload;
-use crate::status::read::{ADMIN_RULE, NODE, POD, RULE, TENANT};
 use crate::status::report::{Report, RuleRow, TenantRow};
 use crate::status::sections::Grade;
-use crate::status::summary;
+use crate::status::summary::{self, DpuState};
 
 /// Most characters of a message that are kept.
 const MESSAGE: usize = 1024;
@@ -33,7 +32,7 @@ pub(super) struct Condition {
 }
 
 /// A Tenant: its row, and what others need of it.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct TenantEntry {
     pub(super) row: TenantRow,
     namespace: String,
@@ -41,13 +40,11 @@ pub(super) struct TenantEntry {
     pub(super) conditions: Vec<Condition>,
 }
 
-/// A companion that exists.
-#[derive(Debug, Clone)]
-pub(super) struct Companion {
-    pub(super) namespace: String,
-    pub(super) name: String,
-    /// Its tenant; empty where that isn't known.
-    pub(super) tenant: String,
+/// A companion's Pod.
+#[derive(Debug, PartialEq)]
+pub(super) struct PodEntry {
+    /// Its tenant, where the Pod itself names it.
+    tenant: Option<TenantId>,
     pub(super) rule: String,
     /// Its workload as `NAMESPACE/NAME`, where the companion has all of it.
     pub(super) workload: Option<String>,
@@ -56,10 +53,30 @@ pub(super) struct Companion {
     pub(super) node: String,
     /// Its state in the word of `outrigger status`.
     pub(super) state: &'static str,
+    pub(super) message: String,
+    /// Its state, without texts.
+    observed: Observed,
+}
+
+/// A Node.
+#[derive(Debug, PartialEq)]
+pub(super) struct NodeEntry {
+    /// It, if it is a DPU.
+    dpu: Option<Dpu>,
+    /// What is counted of it.
+    pub(super) state: Option<DpuState>,
+}
+
+/// A companion that exists.
+#[derive(Debug)]
+pub(super) struct Companion {
+    pub(super) id: Arc<Id>,
+    pub(super) pod: Arc<PodEntry>,
+    /// Its tenant; empty where that isn't known.
+    pub(super) tenant: String,
     pub(super) grade: Grade,
     /// What is wrong with it.
     pub(super) cause: Option<Cause>,
-    pub(super) message: String,
 }
 
 /// A DPU, or a host that a Tenant lists and that has none.
@@ -90,111 +107,71 @@ pub(super) struct Missing {
     pub(super) lacking: i64,
 }
 
-/// Takes objects out of lists.
-#[derive(Debug, Default)]
-pub(super) struct Collector {
-    tenants: BTreeMap<String, TenantEntry>,
-    rules: Vec<RuleRow>,
-    pods: Vec<PodEntry>,
-    dpus: Vec<(String, Dpu)>,
-    host_label: String,
-    admin_namespace: String,
-}
+/// Objects of a kind with their names, in the order of these.
+pub(super) type Named<R> = Vec<(Arc<Id>, Arc<R>)>;
 
-/// A companion before it is known which DPUs there are.
-#[derive(Debug)]
-struct PodEntry {
-    namespace: String,
-    name: String,
-    tenant: Option<TenantId>,
-    key: CompanionKey,
-    node: String,
-    workload: Option<String>,
-    observed: Observed,
-}
-
-impl Collector {
-    pub(super) fn new(host_label: &str, admin_namespace: &str) -> Self {
-        Self {
-            host_label: host_label.to_owned(),
-            admin_namespace: admin_namespace.to_owned(),
-            ..Self::default()
-        }
-    }
-
-    /// Takes an object of this kind. Others than those that are shown are left out.
-    pub(super) fn take(&mut self, kind: Kind, object: &Value) {
-        match kind.1 {
-            kind if kind == TENANT.1 => self.tenant(object),
-            kind if kind == RULE.1 || kind == ADMIN_RULE.1 => {
-                let mut row = summary::rule(object);
-                shorten(&mut row.message, MESSAGE);
-                self.rules.push(row);
-            }
-            kind if kind == POD.1 => self.pod(object),
-            kind if kind == NODE.1 => {
-                let node: Option<Node> = serde_json::from_value(object.clone()).ok();
-                let Some(node) = node else { return };
-                let dpu = Dpu::of(&node, &self.host_label);
-                self.dpus.extend(dpu.map(|dpu| (node.metadata.name.unwrap_or_default(), dpu)));
-            }
-            _ => {}
-        }
-    }
-
-    fn tenant(&mut self, object: &Value) {
-        let Ok(tenant) = serde_json::from_value::<outrigger_api::Tenant>(object.clone()) else { return };
+impl TenantEntry {
+    /// A Tenant as it is kept.
+    pub(super) fn of(object: &Value) -> Option<Self> {
+        let tenant: outrigger_api::Tenant = serde_json::from_value(object.clone()).ok()?;
         let mut row = summary::tenant(object);
         shorten(&mut row.message, MESSAGE);
         let namespace = tenant.target_namespace();
-        let entry = TenantEntry { namespace, hosts: tenant.spec.hosts, conditions: conditions(object), row };
-        self.tenants.insert(entry.row.name.clone(), entry);
+        Some(Self { namespace, hosts: tenant.spec.hosts, conditions: conditions(object), row })
     }
+}
 
-    fn pod(&mut self, object: &Value) {
-        let Ok(pod) = serde_json::from_value::<Pod>(object.clone()) else { return };
-        let Some((tenant, key, mut observed)) = summary::observed(&pod, &self.admin_namespace) else {
-            return;
-        };
+/// A WorkloadRule or AdminWorkloadRule as it is kept.
+pub(super) fn rule(object: &Value) -> RuleRow {
+    let mut row = summary::rule(object);
+    shorten(&mut row.message, MESSAGE);
+    row
+}
+
+impl PodEntry {
+    /// A companion as it is kept; `None`: the Pod is none. `admin`: the namespace of the companions of admin rules.
+    pub(super) fn of(pod: &Pod, admin: &str) -> Option<Self> {
+        let (tenant, key, observed) = summary::observed(pod, admin)?;
         let workload = told_workload(&observed);
-        shorten(&mut observed.message, MESSAGE);
-        // Facts about workloads aren't shown, and are most of what there is.
-        observed.annotations.clear();
-        self.pods.push(PodEntry {
-            namespace: pod.metadata.namespace.unwrap_or_default(),
-            name: pod.metadata.name.unwrap_or_default(),
+        let mut message = observed.message;
+        shorten(&mut message, MESSAGE);
+        // What isn't shown is most of what there is, and would make each state look new.
+        let slim = Observed {
+            uid: String::new(),
+            rule_uid: String::new(),
+            resource_version: 0,
+            template_hash: String::new(),
+            claim: None,
+            host: None,
+            injected: None,
+            annotations: BTreeMap::new(),
+            annotations_size: 0,
+            message: String::new(),
+            ..observed
+        };
+        Some(Self {
             tenant,
-            key,
-            node: pod.spec.and_then(|spec| spec.node_name).unwrap_or_default(),
+            rule: key.rule.to_string(),
             workload: workload.map(|w| format!("{}/{}", w.resource_namespace, w.resource_name)),
-            observed,
-        });
+            host: observed.host.unwrap_or_default(),
+            node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
+            state: summary::state(&slim),
+            message,
+            observed: slim,
+        })
     }
+}
 
-    /// All that follows from the objects.
-    pub(super) fn finish(self, report: Report) -> Data {
-        let Self { mut tenants, rules, pods, dpus, .. } = self;
-        if let Some(since) = report.no_manager_since() {
-            tenants.values_mut().for_each(|entry| entry.row.without_manager(since));
+impl NodeEntry {
+    /// A DPU as it is kept; `None`: the Node is none.
+    pub(super) fn of(node: &Node, host_label: &str) -> Option<Self> {
+        let mut dpu = Dpu::of(node, host_label);
+        if let Some(dpu) = &mut dpu {
+            // A heartbeat changes nothing else.
+            dpu.resource_version.clear();
         }
-        let fleet = Fleet::new(&tenants, &dpus, report.tenants.is_some() && report.dpus.is_some());
-        let mut companions: Vec<Companion> = pods.into_iter().map(|pod| fleet.companion(pod)).collect();
-        companions.sort_by(|a, b| (a.grade, &a.namespace, &a.name).cmp(&(b.grade, &b.namespace, &b.name)));
-        let mut hosts = fleet.rows();
-        let mut on: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-        for companion in companions.iter().filter(|companion| !companion.node.is_empty()) {
-            let (all, ready) = on.entry(&companion.node).or_default();
-            *all += 1;
-            *ready += usize::from(companion.state == "Ready");
-        }
-        for row in &mut hosts {
-            (row.companions, row.ready) = on.get(row.dpu.as_str()).copied().unwrap_or_default();
-        }
-        hosts.sort_by(|a, b| (a.grade, &a.host, &a.dpu).cmp(&(b.grade, &b.host, &b.dpu)));
-        let owners = fleet.owners;
-        let owners = owners.into_iter().map(|(namespace, tenant)| (namespace.to_owned(), tenant.to_owned()));
-        let owners = owners.collect();
-        Data { report, tenants, rules, companions, hosts, owners }
+        let state = DpuState::of(node, host_label);
+        (dpu.is_some() || state.is_some()).then_some(Self { dpu, state })
     }
 }
 
@@ -227,7 +204,7 @@ pub(super) fn shorten(text: &mut String, most: usize) {
 /// Tenants and DPUs, as they are looked up.
 struct Fleet<'a> {
     tenants: &'a BTreeMap<String, TenantEntry>,
-    dpus: &'a [(String, Dpu)],
+    dpus: Vec<(&'a str, &'a Dpu)>,
     /// Tenants by their namespaces.
     owners: BTreeMap<&'a str, &'a str>,
     in_host: BTreeMap<&'a str, Vec<&'a Dpu>>,
@@ -238,12 +215,18 @@ struct Fleet<'a> {
 }
 
 impl<'a> Fleet<'a> {
-    fn new(tenants: &'a BTreeMap<String, TenantEntry>, dpus: &'a [(String, Dpu)], is_complete: bool) -> Self {
+    fn new(
+        tenants: &'a BTreeMap<String, TenantEntry>,
+        nodes: &'a [(Arc<Id>, Arc<NodeEntry>)],
+        is_complete: bool,
+    ) -> Self {
         let owners = tenants.iter().map(|(name, entry)| (entry.namespace.as_str(), name.as_str())).collect();
+        let dpus = nodes.iter().filter_map(|(id, node)| Some((id.name.as_str(), node.dpu.as_ref()?)));
+        let dpus: Vec<_> = dpus.collect();
         let (mut in_host, mut listed) = (BTreeMap::<_, Vec<_>>::new(), BTreeMap::<_, Vec<_>>::new());
-        for (_, dpu) in dpus {
+        for (_, dpu) in &dpus {
             if let Some(host) = &dpu.host {
-                in_host.entry(host.as_str()).or_default().push(dpu);
+                in_host.entry(host.as_str()).or_default().push(*dpu);
             }
         }
         for (name, entry) in tenants {
@@ -261,29 +244,16 @@ impl<'a> Fleet<'a> {
         HostDpu::of(dpus, listers.contains(&tenant), || listers.iter().any(|other| *other != tenant))
     }
 
-    fn companion(&self, pod: PodEntry) -> Companion {
-        let PodEntry { namespace, name, tenant, key, node, workload, observed } = pod;
-        let tenant = match tenant {
+    fn companion(&self, id: Arc<Id>, pod: Arc<PodEntry>) -> Companion {
+        let tenant = match &pod.tenant {
             Some(tenant) => tenant.to_string(),
-            None => self.owners.get(namespace.as_str()).copied().unwrap_or_default().to_owned(),
+            None => self.owners.get(id.namespace.as_str()).copied().unwrap_or_default().to_owned(),
         };
-        let host = observed.host.clone().unwrap_or_default();
-        let dpus = self.in_host.get(host.as_str()).map(Vec::as_slice).unwrap_or_default();
-        let is_known = self.is_complete && !host.is_empty() && self.tenants.contains_key(&tenant);
-        let progress = progress(&observed, is_known.then(|| self.verdict(&tenant, &host, dpus)));
-        Companion {
-            rule: key.rule.to_string(),
-            workload,
-            host,
-            node,
-            state: summary::state(&observed),
-            grade: grade(progress),
-            cause: progress.and_then(|progress| progress.cause),
-            message: observed.message,
-            namespace,
-            name,
-            tenant,
-        }
+        let dpus = self.in_host.get(pod.host.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let is_known = self.is_complete && !pod.host.is_empty() && self.tenants.contains_key(&tenant);
+        let progress = progress(&pod.observed, is_known.then(|| self.verdict(&tenant, &pod.host, dpus)));
+        let cause = progress.and_then(|progress| progress.cause);
+        Companion { grade: grade(progress), cause, id, pod, tenant }
     }
 
     /// Every DPU, and every host without one.
@@ -302,7 +272,7 @@ impl<'a> Fleet<'a> {
             ready: 0,
         };
         let mut rows: Vec<HostRow> = Vec::with_capacity(self.dpus.len());
-        for (name, dpu) in self.dpus {
+        for (name, dpu) in &self.dpus {
             let (host, owner) = (dpu.host.as_deref().unwrap_or_default(), dpu.marks.owner.as_deref());
             let listers = self.listed.get(host).map(Vec::as_slice).unwrap_or_default();
             let not_ready = (!dpu.ready).then_some(Cause::DpuNotReady);
@@ -348,12 +318,12 @@ fn grade(progress: Option<Progress>) -> Grade {
     }
 }
 
-/// What one reading has shown.
+/// What a cluster is like.
 #[derive(Debug, Default)]
 pub(super) struct Data {
     pub(super) report: Report,
     pub(super) tenants: BTreeMap<String, TenantEntry>,
-    rules: Vec<RuleRow>,
+    rules: Vec<Arc<RuleRow>>,
     /// Those with problems first.
     pub(super) companions: Vec<Companion>,
     /// Those with problems first.
@@ -363,6 +333,35 @@ pub(super) struct Data {
 }
 
 impl Data {
+    /// All that follows from the report and from the objects.
+    pub(super) fn new(
+        report: Report,
+        tenants: BTreeMap<String, TenantEntry>,
+        rules: Vec<Arc<RuleRow>>,
+        pods: Named<PodEntry>,
+        nodes: &Named<NodeEntry>,
+    ) -> Self {
+        let fleet = Fleet::new(&tenants, nodes, report.tenants.is_some() && report.dpus.is_some());
+        let mut companions: Vec<Companion> =
+            pods.into_iter().map(|(id, pod)| fleet.companion(id, pod)).collect();
+        // They come in the order of their names, and stay in it.
+        companions.sort_by_key(|companion| companion.grade);
+        let mut hosts = fleet.rows();
+        let mut on: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for pod in companions.iter().map(|companion| &companion.pod).filter(|pod| !pod.node.is_empty()) {
+            let (all, ready) = on.entry(&pod.node).or_default();
+            *all += 1;
+            *ready += usize::from(pod.state == "Ready");
+        }
+        for row in &mut hosts {
+            (row.companions, row.ready) = on.get(row.dpu.as_str()).copied().unwrap_or_default();
+        }
+        hosts.sort_by(|a, b| (a.grade, &a.host, &a.dpu).cmp(&(b.grade, &b.host, &b.dpu)));
+        let owners = fleet.owners.iter();
+        let owners = owners.map(|(namespace, tenant)| ((*namespace).to_owned(), (*tenant).to_owned()));
+        Self { owners: owners.collect(), report, tenants, rules, companions, hosts }
+    }
+
     /// How many rows it has.
     pub(super) fn rows(&self) -> usize {
         self.tenants.len() + self.rules.len() + self.companions.len() + self.hosts.len()
@@ -371,15 +370,16 @@ impl Data {
     /// The rules with their tenants; empty where that isn't known.
     pub(super) fn rules(&self) -> impl Iterator<Item = (&str, &RuleRow)> {
         let tenant = |row: &RuleRow| self.owners.get(&row.namespace).map_or("", String::as_str);
-        self.rules.iter().map(move |row| (tenant(row), row))
+        self.rules.iter().map(move |row| (tenant(row), &**row))
     }
 
     /// The causes of missing companions of what is wanted, the most frequent first.
     pub(super) fn missing(&self, takes: impl Fn(&[&str], &str) -> bool) -> Vec<Missing> {
         let mut found: BTreeMap<&str, Missing> = BTreeMap::new();
         for of in &self.companions {
-            if let Some(cause) =
-                of.cause.filter(|_| takes(&[&of.namespace, &of.name, &of.rule, &of.host], &of.tenant))
+            if let Some(cause) = of
+                .cause
+                .filter(|_| takes(&[&of.id.namespace, &of.id.name, &of.pod.rule, &of.pod.host], &of.tenant))
             {
                 entry(&mut found, cause.as_str()).companions += 1;
             }

@@ -84,6 +84,7 @@ impl Door {
     pub(super) fn sweep(&self) {
         if let Self::Users(sessions) = self {
             sessions.sweep();
+            sessions.trim();
         }
     }
 

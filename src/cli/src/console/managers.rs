@@ -267,6 +267,19 @@ impl Managers {
         let addresses = self.addresses(until).await;
         let addresses =
             addresses.map_err(|why| Failure::Unreachable { place: place.clone(), why: vec![why] })?;
+        let said = self.ask_each(addresses, (tenant, path), header, &tls, until).await;
+        said.map_err(|said| judge(said, place))
+    }
+
+    /// Asks these addresses for a path of a tenant. Without a page each has said something else.
+    async fn ask_each(
+        &self,
+        addresses: Vec<SocketAddr>,
+        (tenant, path): (&str, &str),
+        header: &HeaderValue,
+        tls: &TlsConnector,
+        until: Instant,
+    ) -> Result<Page, Vec<Said>> {
         let questions = addresses.into_iter().map(|address| {
             let asked = self.ask_one(address, path, header, tls.clone());
             async move {
@@ -285,7 +298,7 @@ impl Managers {
                 other => said.push(other),
             }
         }
-        Err(judge(said, place))
+        Err(said)
     }
 
     /// The addresses of the managers, at least one.

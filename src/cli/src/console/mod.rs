@@ -2,18 +2,20 @@
 //! users who log in (`server`).
 //!
 //! **In**: the clusters of a kubeconfig, with its user's rights, which are only read; in the cluster, users' tokens. **Out**: pages, and an
-//! event whenever there is a newer reading. `store` reads by the code of `outrigger status`, `explain` and `diff`, `data` keeps small
-//! rows, `managers` asks which workloads there are, `views`, `workloads`, `chain` and `what_if` write them as HTML, `door` lets in those whom `access` or `sessions` know, and `web` answers
+//! event whenever there is a newer reading. `store` has what is known while somebody looks: `follow` keeps `rows` by watches, of which `data`
+//! makes what pages show, and `outrigger explain` and `diff` answer questions. `managers` asks which workloads there are, `views`, `workloads`, `chain` and `what_if` write them as HTML, `door` lets in those whom `access` or `sessions` know, and `web` answers
 //! requests.
 
 mod access;
 mod chain;
 mod data;
 mod door;
+mod follow;
 mod managers;
 mod metrics;
 mod page;
 mod query;
+mod rows;
 mod server;
 mod sessions;
 mod store;
@@ -51,7 +53,7 @@ pub(crate) struct ConsoleArgs {
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     port: u16,
 
-    /// Seconds between two reads of the cluster while a page is open.
+    /// Seconds between two reads of the installation, and between two checks of rights, while a page is open.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
 
@@ -72,7 +74,7 @@ pub(crate) struct ConsoleArgs {
 /// Most connections. A browser opens at most six, and a visible page keeps one of them for its events.
 const CONNECTIONS: usize = 64;
 
-/// Reads at the same time: one of each sort.
+/// First lists of kinds, and answers, at the same time.
 const TURNS: usize = 2;
 
 /// What one browser may demand. The time of a request is that of a stream of events; pages have limits of their own.

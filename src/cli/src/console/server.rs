@@ -40,7 +40,7 @@ const CONNECTIONS_OF_ADDRESS: usize = CONNECTIONS / 2;
 const TURNS: usize = 4;
 
 /// How often sessions are ended that have lasted too long.
-const SWEEP: Duration = Duration::from_secs(30);
+const SWEEP: Duration = Duration::from_secs(10);
 
 /// Settings of the console in the cluster.
 #[derive(Debug, Args)]
@@ -49,7 +49,7 @@ pub(crate) struct ConsoleServerArgs {
     #[arg(long, env = "OUTRIGGER_BIND_ADDRESS", default_value = "tcp://:9443", value_name = "ADDRESS")]
     bind_address: Bind,
 
-    /// Seconds between two reads for a user who has a page open.
+    /// Seconds between two reads of the installation, and between two checks of a user's rights, while a page is open.
     #[arg(
         long,
         env = "OUTRIGGER_INTERVAL",

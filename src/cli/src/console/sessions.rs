@@ -25,20 +25,18 @@ use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::access::{digest, secret};
-use super::store::Store;
+use super::store::{KEPT, Store};
 
 /// Most sessions, and of one user. Beyond the latter the one that was used least recently ends.
 pub(super) const SESSIONS: usize = 256;
 const SESSIONS_OF_USER: usize = 4;
 
-/// Most rows that all sessions keep together before nobody else may log in. A session's own are those that its user may read.
-const ROWS: usize = 1_000_000;
-
-/// How long a session at which nobody looks keeps what it has read.
-const KEPT: Duration = Duration::from_secs(60);
+/// Most rows that all sessions keep together, each about a kilobyte: beyond that nobody else may log in. A session's own are those that
+/// its user may read.
+const ROWS: usize = 700_000;
 
 /// How long a session lasts that is not used, and at most. A token may end earlier.
 const IDLE: Duration = Duration::from_secs(30 * 60);
@@ -259,6 +257,26 @@ impl Sessions {
             }
             !is_over
         });
+        self.counted(all.len());
+    }
+
+    /// Ends the sessions that were used least recently, as long as all keep too many rows: those who have logged in may read more by now.
+    pub(super) fn trim(&self) {
+        let mut all = self.all.lock();
+        let mut rows = all.values().map(|session| session.store.rows()).sum::<usize>();
+        while rows > ROWS {
+            let with_rows = all.iter().filter(|(_, session)| session.store.rows() > 0);
+            let oldest = with_rows.min_by_key(|(_, session)| session.used()).map(|(cookie, _)| *cookie);
+            let Some(ended) = oldest.and_then(|oldest| all.remove(&oldest)) else { break };
+            warn!(
+                user = ended.user(),
+                rows,
+                limit = ROWS,
+                "session ended: all sessions keep too many rows, and this one was used least recently"
+            );
+            rows = rows.saturating_sub(ended.store.rows());
+            ended.ended.cancel();
+        }
         self.counted(all.len());
     }
 

@@ -1,9 +1,8 @@
-//! What is known of the cluster, read again when somebody looks and it is older than the interval.
+//! What is known of the cluster, while somebody looks.
 //!
-//! Reads are periodic, and not watches: they are the reads of `outrigger status` and `outrigger explain` themselves; they hold one
-//! page of objects at a time and keep small rows; and a console that nobody looks at asks the API server for nothing. However
-//! many pages are open, there is at most one read of each sort at a time, and the next one begins after the interval, or after as long
-//! as the last one took: a read of 100,000 Pods takes tens of seconds, in which the API server encodes each of them.
+//! The first look starts watches ([`super::follow`]), which keep small rows and show changes within a second; [`KEPT`] after the last one
+//! they end, so that a console at which nobody looks asks the API server for nothing. However many pages are open, there is one watch
+//! of each kind. What `outrigger explain` and `outrigger diff` say is read when it is asked for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,29 +10,31 @@ use std::time::Duration;
 use outrigger_runtime::environment::Clock;
 use outrigger_webhook::settings::AdmissionArgs;
 use parking_lot::Mutex;
-use serde_json::Value;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
-use super::data::{Collector, Data};
+use super::data::Data;
+use super::follow;
 use super::managers::{Ask, Asker, Failure, Page};
 use crate::companion::PodName;
 use crate::diff::{self, report::Report};
 use crate::explain::live::Clients;
 use crate::explain::view::ViewArgs;
 use crate::explain::{self, Answer};
-use crate::status;
 
-/// Longest time of a read.
+/// Longest time of an answer or a prediction.
 const READ: Duration = Duration::from_secs(120);
 
-/// How long the first page waits for a read. Then it is sent without rows, and the next event brings them.
+/// How long the first page waits for rows. Then it is sent without them, and the next event brings them.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long a page waits for a newer reading than the one that there is. A large cluster takes longer to read: the page is sent at once
-/// with the last reading and its time, and the next event brings the newer one.
+/// How long a page waits for rows where there are older ones: it is sent at once with these and their time, and the next event brings the
+/// newer ones.
 const BRIEF: Duration = Duration::from_millis(200);
+
+/// How long the cluster is watched after the last look.
+pub(super) const KEPT: Duration = Duration::from_secs(60);
 
 /// Answers about workloads that are kept.
 const ANSWERS: usize = 16;
@@ -44,13 +45,13 @@ pub(super) struct Source {
     pub(super) view: ViewArgs,
     pub(super) admission: AdmissionArgs,
     pub(super) system_namespace: Option<String>,
-    /// Shortest time between two reads.
+    /// Time between two reads of the installation, and between two checks of rights.
     pub(super) interval: Duration,
     /// The only namespace that is read where the user may not read all.
     pub(super) namespace: Option<String>,
     /// Asks managers; `None`: they aren't asked.
     pub(super) asker: Option<Asker>,
-    /// Reads and answers at the same time, of all stores that share it: each may hold much of a cluster.
+    /// First lists and answers at the same time, of all stores that share it: each may hold much of a cluster.
     pub(super) turns: Arc<Semaphore>,
 }
 
@@ -59,35 +60,31 @@ pub(super) struct Source {
 pub(super) struct Reading {
     /// `None`: nothing has been read yet.
     pub(super) data: Option<Arc<Data>>,
-    /// When that was read.
+    /// When that was so.
     pub(super) at: String,
-    /// Why the last read has failed; then the rest is older.
+    /// Why the cluster can't be read; then the rest is older.
     pub(super) error: Option<String>,
 }
 
 #[derive(Default)]
 struct State {
     reading: Reading,
-    /// When the last read has ended.
-    ended: Option<Instant>,
-    /// How long it took.
-    took: Duration,
-    running: Option<JoinHandle<()>>,
+    /// When somebody looked last.
+    looked: Option<Instant>,
+    /// Keeps the rows; `None`: nobody looks.
+    follower: Option<AbortOnDropHandle<()>>,
+    /// The reading is the follower's.
+    is_current: bool,
 }
 
 impl State {
-    /// How long a page waits for a read that is in progress.
+    /// How long a page waits for a newer reading.
     fn patience(&self) -> Duration {
-        match self.reading.data {
-            None => PATIENCE,
-            Some(_) if self.took <= BRIEF => BRIEF,
-            Some(_) => Duration::ZERO,
+        match &self.reading {
+            _ if self.is_current => Duration::ZERO,
+            Reading { data: None, .. } => PATIENCE,
+            _ => BRIEF,
         }
-    }
-
-    /// Whether it is time for the next read.
-    fn is_due(&self, interval: Duration, now: Instant) -> bool {
-        self.ended.is_none_or(|ended| now >= ended + interval.max(self.took))
     }
 }
 
@@ -101,9 +98,9 @@ struct Asked {
 
 /// What is known.
 pub(super) struct Store {
-    source: Option<Source>,
+    source: Option<Arc<Source>>,
     state: Mutex<State>,
-    /// Grows with each read that has ended.
+    /// Grows with each new reading.
     pub(super) revision: watch::Sender<u64>,
     asked: Mutex<Vec<Asked>>,
     /// One question at a time.
@@ -112,17 +109,17 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new(source: Source) -> Arc<Self> {
-        Arc::new(Self::with(Some(source), Reading::default()))
+        Arc::new(Self::with(Some(Arc::new(source)), Reading::default()))
     }
 
-    /// A store with this reading, which is never read again.
+    /// A store with this reading, which never changes.
     #[cfg(test)]
     pub(super) fn fixed(data: Data) -> Arc<Self> {
         let at = "2026-01-01T00:00:00Z".to_owned();
         Arc::new(Self::with(None, Reading { data: Some(Arc::new(data)), at, error: None }))
     }
 
-    fn with(source: Option<Source>, reading: Reading) -> Self {
+    fn with(source: Option<Arc<Source>>, reading: Reading) -> Self {
         Self {
             source,
             state: Mutex::new(State { reading, ..State::default() }),
@@ -132,8 +129,8 @@ impl Store {
         }
     }
 
-    /// Shortest time between two reads.
-    pub(super) fn interval(&self) -> Duration {
+    /// How long an answer is kept.
+    fn interval(&self) -> Duration {
         self.source.as_ref().map_or(Duration::from_secs(1), |source| source.interval)
     }
 
@@ -142,15 +139,47 @@ impl Store {
         self.source.as_ref()?.view.tenant.as_deref()
     }
 
-    /// The newest reading. One that is older than the interval is read again first, if that is quick.
+    /// The newest reading. The first look waits for it.
     pub(super) async fn reading(self: &Arc<Self>) -> Reading {
         let mut revision = self.revision.subscribe();
-        if self.is_reading() {
-            let patience = self.state.lock().patience();
-            // The read goes on where nobody waits for it any longer.
+        let patience = self.look();
+        if !patience.is_zero() {
             let _ = timeout(patience, revision.changed()).await;
         }
         self.state.lock().reading.clone()
+    }
+
+    /// Somebody looks: the cluster is watched from now on. Returns how long a page waits for a newer reading.
+    pub(super) fn look(self: &Arc<Self>) -> Duration {
+        let Some(source) = &self.source else { return Duration::ZERO };
+        let mut state = self.state.lock();
+        state.looked = Some(Clock::system().now());
+        if state.follower.as_ref().is_none_or(AbortOnDropHandle::is_finished) {
+            state.is_current = false;
+            let follower = tokio::spawn(follow::follow(Arc::downgrade(self), source.clone()));
+            state.follower = Some(AbortOnDropHandle::new(follower));
+        }
+        state.patience()
+    }
+
+    /// Whether somebody has looked of late.
+    pub(super) fn is_watched(&self) -> bool {
+        self.state.lock().looked.is_some_and(|looked| looked.elapsed() < KEPT)
+    }
+
+    /// Takes the state of the cluster, or why it can't be read.
+    pub(super) fn show(&self, data: Result<Data, String>) {
+        let mut state = self.state.lock();
+        match data {
+            Ok(data) => {
+                let at = Clock::system().wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+                state.reading = Reading { data: Some(Arc::new(data)), at, error: None };
+            }
+            Err(why) => state.reading.error = Some(why),
+        }
+        state.is_current = true;
+        drop(state);
+        self.revision.send_modify(|revision| *revision += 1);
     }
 
     /// How many rows are kept.
@@ -158,52 +187,10 @@ impl Store {
         self.state.lock().reading.data.as_ref().map_or(0, |data| data.rows())
     }
 
-    /// Drops what was read and answered. The next look reads again.
+    /// Ends the watches, and drops what was read and answered. The next look begins again.
     pub(super) fn forget(&self) {
-        let mut state = self.state.lock();
-        if state.running.is_none() {
-            (state.reading, state.ended) = (Reading::default(), None);
-        }
+        *self.state.lock() = State::default();
         self.asked.lock().clear();
-    }
-
-    /// Starts a read if it is time for one. Returns whether one is in progress.
-    pub(super) fn is_reading(self: &Arc<Self>) -> bool {
-        if self.source.is_none() {
-            return false;
-        }
-        let mut state = self.state.lock();
-        if state.running.as_ref().is_some_and(|task| !task.is_finished()) {
-            return true;
-        }
-        if !state.is_due(self.interval(), Clock::system().now()) {
-            return false;
-        }
-        let this = self.clone();
-        state.running = Some(tokio::spawn(async move { this.read().await }));
-        true
-    }
-
-    async fn read(&self) {
-        let Some(source) = &self.source else { return };
-        let began = Clock::system().now();
-        let result = match timeout(READ, source.read()).await {
-            Ok(result) => result,
-            Err(_) => Err(too_long()),
-        };
-        let mut state = self.state.lock();
-        match result {
-            Ok(data) => {
-                let at = Clock::system().wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-                state.reading = Reading { data: Some(Arc::new(data)), at, error: None };
-            }
-            Err(why) => state.reading.error = Some(why),
-        }
-        let ended = Clock::system().now();
-        (state.ended, state.took) = (Some(ended), ended - began);
-        state.running = None;
-        drop(state);
-        self.revision.send_modify(|revision| *revision += 1);
     }
 
     /// What `outrigger explain` says of a workload of a tenant (empty: the one that the command line names, or the only one), or
@@ -279,18 +266,6 @@ impl Source {
         self.turns.acquire().await.map_err(|error| error.to_string())
     }
 
-    async fn read(&self) -> Result<Data, String> {
-        let _turn = self.turn().await?;
-        let admission = &self.admission;
-        let mut collector = Collector::new(&admission.host_label, &admission.admin_resources_namespace);
-        let mut look = |kind, object: &Value| collector.take(kind, object);
-        let (client, namespace) = (self.clients.cluster.clone(), self.system_namespace.as_deref());
-        let own = self.namespace.as_deref();
-        let report = Box::pin(status::read::report(client, namespace, own, admission, &mut look));
-        let report = report.await.map_err(|error| error.to_string())?;
-        Ok(collector.finish(report))
-    }
-
     async fn ask(&self, tenant: &str, workload: Option<PodName>) -> Result<Answer, String> {
         let _turn = self.turn().await?;
         let asked = explain::ask(&self.clients, self.view_of(tenant), self.admission.clone(), workload);
@@ -317,27 +292,15 @@ impl Source {
 mod tests {
     use super::*;
 
-    fn state(took: Duration, ended: Instant, data: Option<Data>) -> State {
-        let reading = Reading { data: data.map(Arc::new), ..Reading::default() };
-        State { reading, ended: Some(ended), took, running: None }
-    }
-
     #[test]
-    fn reads_take_at_most_half_of_the_time() {
-        let (now, interval) = (Instant::now(), Duration::from_secs(10));
-        let after = |took, pause| state(took, now, None).is_due(interval, now + pause);
-        let seconds = Duration::from_secs;
-        assert!(!after(seconds(1), seconds(9)) && after(seconds(1), seconds(10)));
-        assert!(!after(seconds(50), seconds(49)) && after(seconds(50), seconds(50)));
-        assert!(State::default().is_due(interval, now), "nothing was read yet");
-    }
-
-    #[test]
-    fn a_page_waits_for_a_read_only_if_that_is_quick() {
-        let now = Instant::now();
-        let patience = |took, data| state(took, now, data).patience();
-        assert_eq!(patience(Duration::ZERO, None), PATIENCE);
-        assert_eq!(patience(BRIEF, Some(Data::default())), BRIEF);
-        assert_eq!(patience(Duration::from_secs(50), Some(Data::default())), Duration::ZERO);
+    fn a_page_waits_for_rows_only_where_there_are_none_or_old_ones() {
+        let patience = |data: Option<Data>, is_current| {
+            let reading = Reading { data: data.map(Arc::new), ..Reading::default() };
+            State { reading, is_current, ..State::default() }.patience()
+        };
+        assert_eq!(patience(None, false), PATIENCE);
+        assert_eq!(patience(Some(Data::default()), false), BRIEF);
+        assert_eq!(patience(Some(Data::default()), true), Duration::ZERO);
+        assert_eq!(patience(None, true), Duration::ZERO, "the page says why there is nothing");
     }
 }

@@ -107,42 +107,36 @@ fn missing(query: &Query, data: &Data) -> Markup {
 
 fn companions(query: &Query, data: &Data) -> Markup {
     let takes = |of: &&Companion| {
-        let names = [
-            &*of.namespace,
-            &*of.name,
-            &*of.rule,
-            &*of.host,
-            &*of.node,
-            of.workload.as_deref().unwrap_or_default(),
-        ];
+        let (id, pod) = (&*of.id, &*of.pod);
+        let workload = pod.workload.as_deref().unwrap_or_default();
+        let names = [&*id.namespace, &*id.name, &*pod.rule, &*pod.host, &*pod.node, workload];
         query.takes(&names, &of.tenant, of.cause.map_or("", |cause| cause.as_str()))
     };
     let page = Page::of(data.companions.iter().filter(takes), query);
     let heads = ["Companion", "Tenant", "State", "Rule", "Workload", "Host", "DPU", "Message"];
     table(View::Companions, query, &heads, &page, |of: &&Companion| {
-        let chain = of
-            .workload
-            .as_ref()
-            .map(|workload| Query { workload: workload.clone(), ..Query::of_tenant(&of.tenant) });
+        let (id, pod) = (&*of.id, &*of.pod);
+        let workload = pod.workload.as_ref();
+        let chain = workload.map(|name| Query { workload: name.clone(), ..Query::of_tenant(&of.tenant) });
         html! {
-            th scope="row" { (of.namespace) "/" (of.name) }
+            th scope="row" { (id.namespace) "/" (id.name) }
             td { (or_dash(&of.tenant)) }
             td {
-                (state(of.grade, of.state))
-                @if let Some(cause) = of.cause.filter(|cause| cause.as_str() != of.state) { ": " (cause.as_str()) }
+                (state(of.grade, pod.state))
+                @if let Some(cause) = of.cause.filter(|cause| cause.as_str() != pod.state) { ": " (cause.as_str()) }
             }
-            td { (of.rule) }
+            td { (pod.rule) }
             td {
-                @match (&of.workload, chain) {
+                @match (workload, chain) {
                     (Some(name), Some(chain)) => a href=(chain.url("/chain")) { (plain(name)) },
                     _ => "-",
                 }
             }
-            td { (or_dash(&of.host)) }
-            td { (or_dash(&of.node)) }
+            td { (or_dash(&pod.host)) }
+            td { (or_dash(&pod.node)) }
             td {
                 @if let Some(cause) = of.cause { (meaning(cause)) }
-                (plain(&of.message))
+                (plain(&pod.message))
             }
         }
     })

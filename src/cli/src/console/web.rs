@@ -51,6 +51,9 @@ pub(super) const STREAM: Duration = Duration::from_secs(600);
 /// How long a request waits for others of its session.
 const REQUEST_WAIT: Duration = Duration::from_secs(30);
 
+/// How often a page that is open counts as a look, without a change. Less than [`super::store::KEPT`].
+const LOOK: Duration = Duration::from_secs(10);
+
 pub(super) const EVENTS: &str = "/events";
 
 /// The content type of pages.
@@ -264,7 +267,7 @@ async fn bounded(body: Body, most: usize) -> Result<axum::body::Bytes, (StatusCo
     body.map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, format!("a form may have {most} bytes: {error}\n")))
 }
 
-/// An event for each reading. An open stream is what makes the console read again.
+/// An event for each reading. An open stream is what makes the console go on watching.
 ///
 /// The stream ends with the session, and when the session's user may no longer read.
 async fn events(State(door): Shared, Extension(metrics): Counted, Extension(session): In) -> Response {
@@ -278,14 +281,13 @@ async fn events(State(door): Shared, Extension(metrics): Counted, Extension(sess
         stream::unfold((door, session, revision, open), async |(door, session, mut revision, open)| {
             let next = async {
                 loop {
-                    let changed = timeout(session.store.interval(), revision.changed()).await.is_ok();
+                    let changed = timeout(LOOK, revision.changed()).await.is_ok();
                     let admitted = door.admits(&session).await?;
+                    if admitted {
+                        session.store.look();
+                    }
                     if changed {
                         return Some(*revision.borrow_and_update());
-                    }
-                    // At most one page in `interval` begins the read that all of them wait for.
-                    if admitted {
-                        session.store.is_reading();
                     }
                 }
             };

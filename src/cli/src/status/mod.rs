@@ -83,8 +83,7 @@ impl StatusArgs {
     }
 
     async fn read(&self, client: &kube::Client) -> Result<Report, InputError> {
-        read::report(client.clone(), self.system_namespace.as_deref(), None, &self.admission, &mut |_, _| {})
-            .await
+        read::report(client.clone(), self.system_namespace.as_deref(), &self.admission).await
     }
 
     fn print(&self, report: &Report) -> anyhow::Result<()> {

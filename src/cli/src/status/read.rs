@@ -12,7 +12,7 @@ use outrigger_webhook::settings::AdmissionArgs;
 use serde_json::Value;
 
 use super::report::{CertificateRow, InstallationStatus, LeaderRow, PartRow, Report, WebhookRow};
-use super::summary;
+use super::summary::{self, DpuState};
 use crate::check::installation::cluster::{Answer, Cluster, Kind, PATIENCE};
 use crate::check::installation::parts::{Installation, Part};
 use crate::check::installation::reach;
@@ -44,42 +44,23 @@ enum Shown {
     NoKind,
 }
 
-struct Reader<'a> {
+struct Reader {
     cluster: Cluster,
     not_visible: Vec<String>,
-    /// Gets each object that is counted.
-    look: Look<'a>,
-    /// The only namespace that is read where all may not be.
-    namespace: Option<&'a str>,
 }
 
-/// Gets each object of a list, with its kind.
-pub(crate) type Look<'a> = &'a mut (dyn FnMut(Kind, &Value) + Send);
-
-/// Reads everything that is visible. Where rules and companions of all namespaces may not be read, those of `own` are. `look` gets the objects that are counted, one by one.
+/// Reads everything that is visible.
 ///
 /// # Errors
 /// When the cluster can't be reached.
 pub(crate) async fn report(
     client: Client,
     system_namespace: Option<&str>,
-    own: Option<&str>,
     admission: &AdmissionArgs,
-    look: Look<'_>,
 ) -> Result<Report, InputError> {
-    let cluster = Cluster::new(client.clone(), false);
-    reachable(&cluster).await?;
-    let mut reader =
-        Reader { cluster: Cluster::new(client, false), not_visible: Vec::new(), look, namespace: own };
-    let mut report = Report::default();
-    match Installation::read(cluster, admission, system_namespace, &[]).await {
-        Ok(installation) => {
-            report.certificates = certificates(&installation, &mut reader.not_visible).await;
-            report.installation = Some(reader.installation(&installation).await);
-            reader.not_visible.extend(installation.cluster.notes());
-        }
-        Err(why) => reader.not_visible.push(format!("installation: {why}")),
-    }
+    let mut report = installation(&client, system_namespace, admission).await?;
+    let not_visible = std::mem::take(&mut report.not_visible);
+    let mut reader = Reader { cluster: Cluster::new(client, false), not_visible };
     let mut tenants = Vec::new();
     let shown = reader.each(TENANT, "", |object| tenants.push(summary::tenant(&object))).await;
     // Who may not list Tenants may see DPUs all the same.
@@ -99,12 +80,31 @@ pub(crate) async fn report(
     if infrastructure {
         reader.infrastructure(admission, &mut report).await;
     }
-    if !reader.not_visible.is_empty() {
-        // With a connection that has broken meanwhile, the cluster would look as if it had nothing.
-        reachable(&reader.cluster).await?;
+    reader.finish(report).await
+}
+
+/// Reads what there is but for tenants, rules, companions and DPUs: the installation and its certificates.
+///
+/// # Errors
+/// When the cluster can't be reached.
+pub(crate) async fn installation(
+    client: &Client,
+    system_namespace: Option<&str>,
+    admission: &AdmissionArgs,
+) -> Result<Report, InputError> {
+    let cluster = Cluster::new(client.clone(), false);
+    reachable(&cluster).await?;
+    let mut reader = Reader { cluster: Cluster::new(client.clone(), false), not_visible: Vec::new() };
+    let mut report = Report::default();
+    match Installation::read(cluster, admission, system_namespace, &[]).await {
+        Ok(installation) => {
+            report.certificates = certificates(&installation, &mut reader.not_visible).await;
+            report.installation = Some(reader.installation(&installation).await);
+            reader.not_visible.extend(installation.cluster.notes());
+        }
+        Err(why) => reader.not_visible.push(format!("installation: {why}")),
     }
-    report.not_visible = reader.not_visible;
-    Ok(report)
+    reader.finish(report).await
 }
 
 async fn reachable(cluster: &Cluster) -> Result<(), InputError> {
@@ -112,7 +112,17 @@ async fn reachable(cluster: &Cluster) -> Result<(), InputError> {
     version.map(drop).map_err(|error| InputError::new("the cluster", format_args!("{error:#}")))
 }
 
-impl Reader<'_> {
+impl Reader {
+    /// The report with what wasn't visible.
+    async fn finish(self, mut report: Report) -> Result<Report, InputError> {
+        if !self.not_visible.is_empty() {
+            // With a connection that has broken meanwhile, the cluster would look as if it had nothing.
+            reachable(&self.cluster).await?;
+        }
+        report.not_visible = self.not_visible;
+        Ok(report)
+    }
+
     /// What only an infrastructure cluster has.
     async fn infrastructure(&mut self, admission: &AdmissionArgs, report: &mut Report) {
         let mut counts = BTreeMap::new();
@@ -128,7 +138,8 @@ impl Reader<'_> {
         let shown = self
             .each(NODE, "", |object| {
                 if let Ok(node) = serde_json::from_value::<Node>(object) {
-                    summary::dpu(&node, &admission.host_label, &mut rows);
+                    let state = DpuState::of(&node, &admission.host_label);
+                    state.into_iter().for_each(|state| state.count(&mut rows));
                 }
             })
             .await;
@@ -137,22 +148,12 @@ impl Reader<'_> {
 
     /// Hands out the objects of a kind with a label, one by one, so that only one page is held.
     async fn each(&mut self, kind: Kind, label: &str, mut take: impl FnMut(Value)) -> Shown {
-        let (mut api, resource) = self.cluster.api(kind, "");
-        // Others have no namespaces, or none that is a tenant's.
-        let mut own = self.namespace.filter(|_| [RULE.1, POD.1].contains(&kind.1));
+        let (api, resource) = self.cluster.api(kind, "");
         let mut params = ListParams::default().labels(label).limit(PAGE);
         let mut count = 0;
         loop {
             let page = match tokio::time::timeout(PATIENCE, api.list(&params)).await {
                 Ok(Ok(page)) => page,
-                Ok(Err(kube::Error::Api(status))) if status.code == 403 && own.is_some() => {
-                    let namespace = own.take().unwrap_or_default();
-                    let note =
-                        format!("{}: only those of the namespace {namespace} are read", resource.plural);
-                    self.not_visible.push(note);
-                    api = self.cluster.api(kind, namespace).0;
-                    continue;
-                }
                 // The cluster doesn't have the kind.
                 Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Shown::NoKind,
                 Ok(Err(kube::Error::Api(status))) => return self.unread(&resource.plural, &status.message),
@@ -163,10 +164,7 @@ impl Reader<'_> {
                 }
             };
             count += page.items.len();
-            for object in page.items.into_iter().filter_map(|object| with_kind(&resource, object).ok()) {
-                (self.look)(kind, &object);
-                take(object);
-            }
+            page.items.into_iter().filter_map(|object| with_kind(&resource, object).ok()).for_each(&mut take);
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(_) if count >= MOST => {
                     self.not_visible.push(format!("{}: only the first {count} were read", resource.plural));

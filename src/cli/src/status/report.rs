@@ -1,11 +1,11 @@
 //! The report of `outrigger status`. docs/status.md describes its structure, which is stable.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
+use super::summary::Counts;
+
 /// All of it. A part that isn't visible, or that the cluster doesn't have, is absent.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Report {
     /// What couldn't be read, and why.
@@ -18,13 +18,13 @@ pub(crate) struct Report {
     pub(crate) rules: Option<Vec<RuleRow>>,
     /// How many companions there are, by tenant's namespace and state.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) companions: Option<BTreeMap<String, BTreeMap<&'static str, usize>>>,
+    pub(crate) companions: Option<Counts>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dpus: Option<Vec<DpuRow>>,
     pub(crate) certificates: Vec<CertificateRow>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct InstallationStatus {
     pub(crate) namespace: String,
@@ -39,7 +39,7 @@ pub(crate) struct InstallationStatus {
 }
 
 /// What the Lease of the managers says.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LeaderRow {
     /// The replica; empty: it has released the Lease.
@@ -50,7 +50,7 @@ pub(crate) struct LeaderRow {
     pub(crate) expired: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PartRow {
     pub(crate) part: &'static str,
@@ -60,7 +60,7 @@ pub(crate) struct PartRow {
 }
 
 /// A webhook configuration.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WebhookRow {
     pub(crate) kind: &'static str,
@@ -69,7 +69,7 @@ pub(crate) struct WebhookRow {
 }
 
 /// The policies inside the API server.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Policies {
     /// How many are shipped.
@@ -78,7 +78,7 @@ pub(crate) struct Policies {
     pub(crate) missing: Vec<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TenantRow {
     pub(crate) name: String,
@@ -121,7 +121,7 @@ impl TenantRow {
     }
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RuleRow {
     pub(crate) kind: String,
@@ -138,7 +138,7 @@ pub(crate) struct RuleRow {
 }
 
 /// The DPUs of an owner.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct DpuRow {
     /// The tenant; empty for DPUs without one.
@@ -150,7 +150,7 @@ pub(crate) struct DpuRow {
     pub(crate) handed_over: usize,
 }
 
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CertificateRow {
     /// The part that has it.

@@ -114,33 +114,65 @@ pub(crate) fn state(observed: &Observed) -> &'static str {
     }
 }
 
-/// Counts a companion under its namespace and state. Other Pods aren't counted.
-pub(crate) fn companion(
-    pod: &Pod,
-    admin_namespace: &str,
-    counts: &mut BTreeMap<String, BTreeMap<&'static str, usize>>,
-) {
-    let Some((_, _, observed)) = observed(pod, admin_namespace) else { return };
-    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-    *counts.entry(namespace).or_default().entry(state(&observed)).or_default() += 1;
+/// How many companions there are, by namespace and state.
+pub(crate) type Counts = BTreeMap<String, BTreeMap<&'static str, usize>>;
+
+/// Counts a companion under its namespace and state.
+pub(crate) fn count(namespace: &str, state: &'static str, counts: &mut Counts) {
+    if !counts.contains_key(namespace) {
+        counts.insert(namespace.to_owned(), BTreeMap::new());
+    }
+    if let Some(states) = counts.get_mut(namespace) {
+        *states.entry(state).or_default() += 1;
+    }
 }
 
-/// Counts a Node under its owner. Other Nodes than DPUs aren't counted.
-pub(crate) fn dpu(node: &Node, host_label: &str, rows: &mut BTreeMap<String, DpuRow>) {
-    let labels = node.metadata.labels.as_ref();
-    let label = |key: &str| labels.and_then(|labels| labels.get(key));
-    if label(host_label).is_none() && label(keys::NODE_TENANT).is_none() {
-        return;
+/// Counts a companion. Other Pods aren't counted.
+pub(crate) fn companion(pod: &Pod, admin_namespace: &str, counts: &mut Counts) {
+    let Some((_, _, observed)) = observed(pod, admin_namespace) else { return };
+    count(pod.metadata.namespace.as_deref().unwrap_or_default(), state(&observed), counts);
+}
+
+/// What is counted of a DPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DpuState {
+    /// Its owner; empty: none.
+    tenant: String,
+    ready: bool,
+    cordoned: bool,
+    handed_over: bool,
+}
+
+impl DpuState {
+    /// `None`: the Node isn't a DPU.
+    pub(crate) fn of(node: &Node, host_label: &str) -> Option<Self> {
+        let labels = node.metadata.labels.as_ref();
+        let label = |key: &str| labels.and_then(|labels| labels.get(key));
+        let tenant = label(keys::NODE_TENANT);
+        if label(host_label).is_none() && tenant.is_none() {
+            return None;
+        }
+        let status = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+        let spec = node.spec.as_ref();
+        let mut taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
+        Some(Self {
+            tenant: tenant.cloned().unwrap_or_default(),
+            ready: status.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True"),
+            cordoned: spec.is_some_and(|spec| spec.unschedulable == Some(true)),
+            handed_over: taints.any(|taint| taint.key == keys::HANDOVER),
+        })
     }
-    let tenant = label(keys::NODE_TENANT).cloned().unwrap_or_default();
-    let row = rows.entry(tenant.clone()).or_insert_with(|| DpuRow { tenant, ..DpuRow::default() });
-    row.dpus += 1;
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-    let mut conditions = conditions;
-    row.ready += usize::from(conditions.any(|c| c.type_ == "Ready" && c.status == "True"));
-    let Some(spec) = &node.spec else { return };
-    row.cordoned += usize::from(spec.unschedulable == Some(true));
-    row.handed_over += usize::from(spec.taints.iter().flatten().any(|taint| taint.key == keys::HANDOVER));
+
+    /// Counts it under its owner.
+    pub(crate) fn count(&self, rows: &mut BTreeMap<String, DpuRow>) {
+        let row = rows
+            .entry(self.tenant.clone())
+            .or_insert_with(|| DpuRow { tenant: self.tenant.clone(), ..DpuRow::default() });
+        row.dpus += 1;
+        row.ready += usize::from(self.ready);
+        row.cordoned += usize::from(self.cordoned);
+        row.handed_over += usize::from(self.handed_over);
+    }
 }
 
 /// Compares the names of the policies and bindings that exist with the shipped ones.

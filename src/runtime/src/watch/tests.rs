@@ -86,6 +86,7 @@ impl Server {
                 Event::Applied(object) => format!("+{}", object.name_any()),
                 Event::Deleted(object) => format!("-{}", object.name_any()),
                 Event::Bookmark { version } => format!("at {version}"),
+                Event::Failed(failed) => format!("failed {}", failed.status.unwrap_or_default()),
             });
         };
         let watch = Watch { optional, ..Watch::all(&self.client, "test namespaces") };
@@ -140,7 +141,8 @@ async fn a_watch_continues_from_its_resource_version() {
     ]);
     let (seen, ready) = server.follow(false).await;
     assert!(ready);
-    assert_eq!(seen[..8], ["list", "=a", "=b", "listed 3", "+c", "-a", "at 9", "+b"]);
+    let expected = ["list", "=a", "=b", "listed 3", "+c", "-a", "at 9", "failed 503", "at 9", "+b"];
+    assert_eq!(seen[..10], expected, "a failure is over when the watch is open again");
     assert_eq!(server.asked()[..6], ["list", "list more", "watch 3", "watch 6", "watch 9", "watch 9"]);
 }
 
@@ -178,7 +180,8 @@ async fn a_list_that_fails_starts_again() {
     ]);
     let (seen, ready) = server.follow(false).await;
     assert!(ready);
-    assert_eq!(seen[..6], ["list", "list", "=a", "list", "=b", "listed 4"]);
+    let expected = ["list", "failed 500", "list", "=a", "failed 410", "list", "=b", "listed 4"];
+    assert_eq!(seen[..8], expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,7 +193,9 @@ async fn a_watch_that_never_makes_progress_is_listed_again() {
         false,
     )]));
     let (seen, _) = server.follow(false).await;
-    assert_eq!(seen[..5], ["list", "listed 3", "list", "=b", "listed 4"]);
+    let failed = [0, 1, 2, 3, 4].map(|i| seen[2 + i].as_str());
+    assert_eq!((&seen[..2], failed), (&["list", "listed 3"].map(str::to_owned)[..], ["failed 503"; 5]));
+    assert_eq!(seen[7..10], ["list", "=b", "listed 4"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,23 +1,50 @@
 use outrigger_core::keys;
+use outrigger_runtime::watch::Event;
 use serde_json::{Value, json};
 
+use super::super::rows::{Kept, Rows};
 use super::*;
+use crate::check::installation::cluster::Kind;
+use crate::status::read::{ADMIN_RULE, NODE, POD, RULE, TENANT};
 
-/// Objects, each with its kind, as a reading of both Tenants and Nodes shows them.
+/// Objects, each with its kind, of a cluster that shows all of them.
 pub(in crate::console) fn data(objects: &[(Kind, Value)]) -> Data {
-    let mut collector = Collector::new(keys::DPU_HOST, "universe");
-    for (kind, object) in objects {
-        collector.take(*kind, object);
-    }
-    let of =
-        |wanted: Kind| objects.iter().filter(move |(kind, _)| kind.1 == wanted.1).map(|(_, object)| object);
-    let report = Report {
-        tenants: Some(of(TENANT).map(summary::tenant).collect()),
-        rules: Some(of(RULE).map(summary::rule).collect()),
-        dpus: Some(Vec::new()),
-        ..Report::default()
+    rows(objects).picture().unwrap().unwrap().data()
+}
+
+/// Objects, each with its kind, as complete lists show them.
+pub(in crate::console) fn rows(objects: &[(Kind, Value)]) -> Rows {
+    let mut rows =
+        Rows { installation: Some(Ok(Report::default())), infrastructure: true, ..Rows::default() };
+    let id = |object: &Value| Id {
+        namespace: text(object, "/metadata/namespace").to_owned(),
+        name: text(object, "/metadata/name").to_owned(),
     };
-    collector.finish(report)
+    fn list<R: PartialEq>(
+        kept: &mut Kept<R>,
+        objects: Vec<&Value>,
+        id: impl Fn(&Value) -> Id,
+        row: impl Fn(&Value) -> Option<R>,
+    ) {
+        kept.take(Event::<&Value>::ListStarted, |object| id(object), |object| row(object));
+        for object in objects {
+            kept.take(Event::Listed(object), |object| id(object), |object| row(object));
+        }
+        kept.take(Event::<&Value>::ListCompleted { version: 1 }, |object| id(object), |object| row(object));
+    }
+    let of = |wanted: Kind| -> Vec<&Value> {
+        objects.iter().filter(|(kind, _)| kind.1 == wanted.1).map(|(_, object)| object).collect()
+    };
+    list(&mut rows.tenants, of(TENANT), id, TenantEntry::of);
+    list(&mut rows.rules, of(RULE), id, |object| Some(super::rule(object)));
+    list(&mut rows.admin_rules, of(ADMIN_RULE), id, |object| Some(super::rule(object)));
+    list(&mut rows.pods, of(POD), id, |object| {
+        PodEntry::of(&serde_json::from_value(object.clone()).unwrap(), "universe")
+    });
+    list(&mut rows.nodes, of(NODE), id, |object| {
+        NodeEntry::of(&serde_json::from_value(object.clone()).unwrap(), keys::DPU_HOST)
+    });
+    rows
 }
 
 pub(in crate::console) fn tenant(name: &str, namespace: &str, hosts: &[&str], text: &str) -> (Kind, Value) {
@@ -81,7 +108,8 @@ fn a_companion_is_told_by_the_words_of_the_model() {
         ),
         companion("elsewhere", "five", "a", &json!({})),
     ]);
-    let told: Vec<_> = data.companions.iter().map(|c| (&*c.name, &*c.tenant, c.state, c.cause)).collect();
+    let told: Vec<_> =
+        data.companions.iter().map(|c| (&*c.id.name, &*c.tenant, c.pod.state, c.cause)).collect();
     assert_eq!(
         told,
         [
@@ -93,7 +121,7 @@ fn a_companion_is_told_by_the_words_of_the_model() {
         ],
         "the worst first"
     );
-    assert_eq!(data.companions[0].message, "0/3 nodes");
+    assert_eq!(data.companions[0].pod.message, "0/3 nodes");
 }
 
 #[test]
@@ -130,15 +158,13 @@ fn a_host_is_told_by_what_keeps_its_dpu_from_taking_companions() {
 
 #[test]
 fn without_the_list_of_tenants_no_host_is_said_to_lack_a_dpu() {
-    let mut collector = Collector::new(keys::DPU_HOST, "universe");
-    for (kind, object) in [
+    let mut rows = rows(&[
         node("dpu-a", "a", Some("blue"), json!({})),
         node("dpu-b", "b", Some("blue"), json!({"unschedulable": true})),
         companion("tenant-blue", "one", "c", &unplaced()),
-    ] {
-        collector.take(kind, &object);
-    }
-    let data = collector.finish(Report { dpus: Some(Vec::new()), ..Report::default() });
+    ]);
+    rows.tenants.refuse("no".to_owned());
+    let data = rows.picture().unwrap().unwrap().data();
     let told: Vec<_> = data.hosts.iter().map(|host| (&*host.dpu, host.cause)).collect();
     assert_eq!(told, [("dpu-b", Some(Cause::DpuNotReady)), ("dpu-a", None)]);
     assert_eq!(data.companions[0].cause, Some(Cause::Unschedulable));

@@ -197,6 +197,44 @@ async fn a_manager_is_asked_with_the_users_token_and_an_answer_is_bounded() {
 }
 
 #[tokio::test]
+async fn of_several_managers_the_one_that_serves_the_tenant_answers() {
+    let says = async |status: StatusCode, body: serde_json::Value| {
+        let dir = tempfile::tempdir().unwrap();
+        let router = Router::new().fallback(async move || (status, axum::Json(body.clone())).into_response());
+        (serve(dir.path(), router).await, dir)
+    };
+    let other =
+        says(StatusCode::MISDIRECTED_REQUEST, json!({"message": "m-1 serves it; ask that one"})).await;
+    let serving = says(StatusCode::OK, page()).await;
+    let silent_dir = tempfile::tempdir().unwrap();
+    let silent = Router::new().fallback(async || -> StatusCode { std::future::pending().await });
+    let silent = (serve(silent_dir.path(), silent).await, silent_dir);
+    // Nobody listens where a listener has been.
+    let listener = Bind::Tcp((Ipv4Addr::LOCALHOST, 0).into()).listen().unwrap();
+    let away = listener.address().unwrap();
+    drop(listener);
+    let certificates = [&other, &serving, &silent].map(|(_, dir)| dir.path().join("tls.crt"));
+    let tls = TlsConnector::from(Arc::new(tls::verifying(&certificates, &[b"http/1.1"]).unwrap()));
+    let header = HeaderValue::from_static("Bearer jane");
+    let ask = async |addresses: Vec<SocketAddr>, within| {
+        let question = ("blue", "/v1/tenants/blue/workloads");
+        let until = Clock::system().now() + within;
+        serving.0.managers.ask_each(addresses, question, &header, &tls, until).await
+    };
+    let at = |one: &(Asker, tempfile::TempDir)| {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, one.0.managers.target.port))
+    };
+    let page = ask(vec![away, at(&silent), at(&other), at(&serving)], LONG).await.unwrap();
+    assert_eq!(page.replica, "m-1", "the answer doesn't wait for one that is silent");
+    let said = ask(vec![away, at(&other)], LONG).await.unwrap_err();
+    let why = judge(said, "https://m:1".to_owned()).to_string();
+    assert!(why.contains("m-1 serves it") && why.contains(&away.to_string()), "{why}");
+    let said = ask(vec![at(&silent), away], Duration::from_millis(200)).await.unwrap_err();
+    let why = judge(said, "https://m:1".to_owned()).to_string();
+    assert!(why.contains("no answer in time") && why.contains(&away.to_string()), "{why}");
+}
+
+#[tokio::test]
 async fn whoever_is_not_the_manager_gets_no_token() {
     let dir = tempfile::tempdir().unwrap();
     let router = Router::new().fallback(async || -> StatusCode { panic!("nobody asks") });

@@ -229,3 +229,24 @@ async fn nobody_may_log_in_where_the_others_keep_too_many_rows() {
     assert!(world.login("joan").await.is_ok());
     assert_eq!(world.user(&joan).await, Ok("joan".into()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_session_that_was_used_least_recently_ends_where_all_keep_too_many_rows() {
+    let world = World::with_rows(&["jane", "joan"], ROWS / 2);
+    let jane = world.login("jane").await.unwrap();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    world.login("joan").await.unwrap();
+    world.sessions.trim();
+    assert_eq!(world.user(&jane).await, Ok("jane".into()), "they keep as many as they may");
+    let world = World::with_rows(&["jane", "joan"], ROWS / 2 + 1);
+    let jane = world.login("jane").await.unwrap();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let joan = world.login("joan").await.unwrap();
+    let ended = world.sessions.of(&jane).await.unwrap().ended.clone();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(world.user(&joan).await, Ok("joan".into()));
+    world.sessions.trim();
+    assert!(ended.is_cancelled());
+    assert_eq!(world.user(&jane).await, Err(NoSession::None));
+    assert_eq!(world.user(&joan).await, Ok("joan".into()));
+}

@@ -1,0 +1,352 @@
+//! Keeps the rows of a cluster by watches, for as long as somebody looks.
+//!
+//! Tenants, rules, companions and DPUs are watched with the rights of whoever looks. An open watch goes on for minutes after its user has
+//! lost the right to it, so one object of each kind is listed in each interval too: whoever may no longer list a kind doesn't see it
+//! any longer. The installation has few objects, which are read in each interval.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{DynamicObject, ListParams};
+use kube::{Api, Resource, ResourceExt};
+use outrigger_core::keys;
+use outrigger_runtime::environment::Clock;
+use outrigger_runtime::pod::Pod;
+use outrigger_runtime::ready::Readiness;
+use outrigger_runtime::watch::{self, Event, Watch};
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::Notify;
+use tokio::sync::watch as latest;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::data::{self, NodeEntry, PodEntry, TenantEntry};
+use super::rows::{Id, Kept, Rows};
+use super::store::{Source, Store};
+use crate::check::installation::cluster::{Cluster, Kind, PATIENCE};
+use crate::explain::live::{is_infrastructure, with_kind};
+use crate::status::read::{self, ADMIN_RULE, NODE, POD, RULE, TENANT};
+
+/// Shortest time from a change that pages show to the next one.
+const PACE: Duration = Duration::from_millis(500);
+
+/// The pause after [`data::Data`] was made, in times of what that took: a large cluster takes a fifth of a core at most.
+const SHARE: u32 = 4;
+
+/// How long pages wait for complete lists at the beginning. Then they show what there is.
+const COMPLETE: Duration = Duration::from_secs(10);
+
+/// What the tasks of a store share.
+struct Shared {
+    source: Arc<Source>,
+    rows: Mutex<Rows>,
+    changed: Notify,
+    /// Whether it is an infrastructure cluster, as far as that is known.
+    infrastructure: latest::Sender<bool>,
+}
+
+/// Keeps rows, and shows them to the store until nobody looks any longer. All ends when this is dropped.
+pub(super) async fn follow(store: Weak<Store>, source: Arc<Source>) {
+    let (rows, changed) = (Mutex::default(), Notify::new());
+    let shared = Arc::new(Shared { source, rows, changed, infrastructure: latest::Sender::new(false) });
+    let mut tasks = JoinSet::new();
+    tasks.spawn(installation(shared.clone()));
+    shared.start(&mut tasks);
+    let began = Clock::system().now();
+    let mut is_new = false;
+    loop {
+        is_new |= timeout(PACE, shared.changed.notified()).await.is_ok();
+        match store.upgrade() {
+            Some(store) if store.is_watched() => {}
+            _ => return,
+        }
+        let is_late = began.elapsed() >= COMPLETE;
+        let picture = Some(shared.rows.lock()).filter(|rows| is_new && (is_late || rows.are_told()));
+        let Some(picture) = picture.and_then(|rows| rows.picture()) else { continue };
+        let making = Clock::system().now();
+        let data = match picture {
+            Ok(picture) => tokio::task::spawn_blocking(|| picture.data()).await.map_err(|e| e.to_string()),
+            Err(why) => Err(why),
+        };
+        let took = making.elapsed();
+        match store.upgrade() {
+            Some(store) => store.show(data),
+            None => return,
+        }
+        is_new = false;
+        sleep(PACE.max(took * SHARE)).await;
+    }
+}
+
+/// Reads the installation in each interval.
+async fn installation(shared: Arc<Shared>) {
+    let source = shared.source.clone();
+    let client = &source.clients.cluster;
+    loop {
+        let read = read::installation(client, source.system_namespace.as_deref(), &source.admission);
+        let read = Box::pin(read).await.map_err(|error| error.to_string());
+        let is_infrastructure = shared.rows.lock().tenants.is_shown()
+            || (read.is_ok() && is_infrastructure(client).await.unwrap_or_default());
+        {
+            let mut rows = shared.rows.lock();
+            rows.installation = Some(read);
+            rows.infrastructure |= is_infrastructure;
+        }
+        if is_infrastructure {
+            shared.infrastructure.send_replace(true);
+        }
+        shared.changed.notify_one();
+        sleep(source.interval).await;
+    }
+}
+
+/// How a kind is read from now on.
+enum Next {
+    /// All objects are watched.
+    All,
+    /// Those of the user's own namespace are watched.
+    Own(String),
+    /// They are listed.
+    Lists,
+}
+
+/// The objects of a namespace, or, where its name is empty, of all.
+type Scope<K> = Box<dyn Fn(&str) -> Api<K> + Send + Sync>;
+
+/// The row of an object; `None`: it isn't shown.
+type RowOf<K, R> = Box<dyn Fn(&K) -> Option<R> + Send + Sync>;
+
+/// A kind whose objects are kept.
+struct Keeper<K, R> {
+    kind: Kind,
+    label: &'static str,
+    /// Its objects can be read in the user's own namespace.
+    has_own: bool,
+    api: Scope<K>,
+    row: RowOf<K, R>,
+    kept: fn(&mut Rows) -> &mut Kept<R>,
+}
+
+impl Shared {
+    /// Starts the watches.
+    fn start(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
+        let (client, admission) = (self.source.clients.cluster.clone(), &self.source.admission);
+        let cluster = Arc::new(Cluster::new(client.clone(), false));
+        tasks.spawn(self.clone().keep(few(&cluster, TENANT, TenantEntry::of, |rows| &mut rows.tenants)));
+        let rule = |object: &Value| Some(data::rule(object));
+        tasks.spawn(self.clone().keep(few(&cluster, RULE, rule, |rows| &mut rows.rules)));
+        tasks.spawn(self.clone().keep(few(&cluster, ADMIN_RULE, rule, |rows| &mut rows.admin_rules)));
+        let admin = admission.admin_resources_namespace.clone();
+        let (pods, nodes) = (client.clone(), client);
+        let pods = Keeper {
+            kind: POD,
+            label: keys::RULE,
+            has_own: true,
+            api: Box::new(move |namespace| match namespace {
+                "" => Api::all(pods.clone()),
+                namespace => Api::namespaced(pods.clone(), namespace),
+            }),
+            row: Box::new(move |pod: &Pod| PodEntry::of(pod, &admin)),
+            kept: |rows| &mut rows.pods,
+        };
+        let host_label = admission.host_label.clone();
+        let nodes = Keeper {
+            kind: NODE,
+            label: "",
+            has_own: false,
+            api: Box::new(move |_| Api::all(nodes.clone())),
+            row: Box::new(move |node: &Node| NodeEntry::of(node, &host_label)),
+            kept: |rows| &mut rows.nodes,
+        };
+        tasks.spawn(self.clone().keep_infrastructure(pods));
+        tasks.spawn(self.clone().keep_infrastructure(nodes));
+    }
+
+    /// Keeps what only an infrastructure cluster has.
+    async fn keep_infrastructure<K, R>(self: Arc<Self>, keeper: Keeper<K, R>)
+    where
+        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+        R: PartialEq,
+    {
+        let mut infrastructure = self.infrastructure.subscribe();
+        if infrastructure.wait_for(|is| *is).await.is_ok() {
+            self.keep(keeper).await;
+        }
+    }
+
+    /// Keeps the rows of a kind: of all objects, or where these may not be read, of those in the user's namespace.
+    async fn keep<K, R>(self: Arc<Self>, keeper: Keeper<K, R>)
+    where
+        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+        R: PartialEq,
+    {
+        let mut namespace = None;
+        loop {
+            (keeper.kept)(&mut self.rows.lock()).restart(namespace.clone());
+            let api = (keeper.api)(namespace.as_deref().unwrap_or_default());
+            let Ok(turn) = self.source.turns.clone().acquire_owned().await else { return };
+            let (mut turn, refused) = (Some(turn), Notify::new());
+            let mut sink = |event: Event<K>| {
+                if matches!(event, Event::ListCompleted { .. } | Event::Failed(_)) {
+                    turn.take();
+                }
+                let mut rows = self.rows.lock();
+                let kept = (keeper.kept)(&mut rows);
+                if matches!(&event, Event::Failed(failed) if failed.status == Some(403)) {
+                    refused.notify_one();
+                    if kept.is_shown() {
+                        // Perhaps they may be listed, but not watched.
+                        return;
+                    }
+                }
+                if kept.take(event, id, &keeper.row) {
+                    self.changed.notify_one();
+                }
+            };
+            let watch = Watch::of(api.clone(), keeper.kind.1).labels(keeper.label).unlisted();
+            let next = tokio::select! {
+                () = watch.follow(Readiness::default().wait_for(keeper.kind.1), &mut sink) => return,
+                next = self.after_refusal(&keeper, &api, &refused) => next,
+                () = self.rights_change(&keeper) => Next::All,
+            };
+            namespace = match next {
+                Next::All => None,
+                Next::Own(namespace) => Some(namespace),
+                Next::Lists => {
+                    tokio::select! {
+                        () = self.list(&api, keeper.label, &mut sink) => {}
+                        () = self.rights_change(&keeper) => {}
+                    }
+                    None
+                }
+            };
+        }
+    }
+
+    /// Waits until the API server has refused a list or a watch that something else may take the place of.
+    async fn after_refusal<K, R>(&self, keeper: &Keeper<K, R>, api: &Api<K>, refused: &Notify) -> Next
+    where
+        K: Resource + Clone + DeserializeOwned + Debug,
+        R: PartialEq,
+    {
+        let own = self.source.namespace.as_ref().filter(|_| keeper.has_own);
+        loop {
+            refused.notified().await;
+            let (is_shown, namespace) = self.scope(keeper);
+            match (is_shown, namespace, own) {
+                (true, ..) => match Right::to(api, keeper.label).await {
+                    Right::Granted => return Next::Lists,
+                    Right::Refused(_) => return Next::All,
+                    // The watch tries again.
+                    Right::Unknown => {}
+                },
+                (false, None, Some(own)) => return Next::Own(own.clone()),
+                (false, ..) => {}
+            }
+        }
+    }
+
+    /// Lists again and again what may be listed and not watched, until it may not be listed either.
+    async fn list<K>(&self, api: &Api<K>, label: &str, sink: &mut impl FnMut(Event<K>))
+    where
+        K: Resource + Clone + DeserializeOwned,
+    {
+        let mut took = Duration::ZERO;
+        loop {
+            sleep(self.source.interval.max(took)).await;
+            let began = Clock::system().now();
+            sink(Event::ListStarted);
+            let params = ListParams::default().labels(label);
+            match watch::list(api, params, |object| sink(Event::Listed(object))).await {
+                Ok(()) => sink(Event::ListCompleted { version: 0 }),
+                Err(kube::Error::Api(status)) if matches!(status.code, 401 | 403) => return,
+                Err(error) => sink(Event::Failed((&error).into())),
+            }
+            took = began.elapsed();
+        }
+    }
+
+    /// Whether a kind is shown, and the namespace that is watched; `None`: all.
+    fn scope<K, R: PartialEq>(&self, keeper: &Keeper<K, R>) -> (bool, Option<String>) {
+        let mut rows = self.rows.lock();
+        let kept = (keeper.kept)(&mut rows);
+        (kept.is_shown(), kept.namespace().map(str::to_owned))
+    }
+
+    /// Waits until the user's rights to a kind have changed.
+    async fn rights_change<K, R>(&self, keeper: &Keeper<K, R>)
+    where
+        K: Resource + Clone + DeserializeOwned + Debug,
+        R: PartialEq,
+    {
+        loop {
+            sleep(self.source.interval).await;
+            let (is_shown, namespace) = self.scope(keeper);
+            // All may be read by now.
+            if namespace.is_some() && Right::to(&(keeper.api)(""), keeper.label).await == Right::Granted {
+                return;
+            }
+            // What isn't shown is asked for again by the watch.
+            let api = (keeper.api)(namespace.as_deref().unwrap_or_default());
+            if is_shown && let Right::Refused(why) = Right::to(&api, keeper.label).await {
+                (keeper.kept)(&mut self.rows.lock()).refuse(why);
+                self.changed.notify_one();
+                return;
+            }
+        }
+    }
+}
+
+/// Whether a user may list objects of a kind.
+#[derive(Debug, PartialEq, Eq)]
+enum Right {
+    Granted,
+    /// The API server refuses it, and why.
+    Refused(String),
+    /// It hasn't said.
+    Unknown,
+}
+
+impl Right {
+    /// The right to objects with this label.
+    async fn to<K>(api: &Api<K>, label: &str) -> Self
+    where
+        K: Resource + Clone + DeserializeOwned + Debug,
+    {
+        let one = ListParams::default().labels(label).limit(1);
+        match timeout(PATIENCE, api.list_metadata(&one)).await {
+            Ok(Ok(_)) => Self::Granted,
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => {
+                Self::Refused(status.message.clone())
+            }
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// A kind of which there are few objects: each is read as a whole.
+fn few<R: 'static>(
+    cluster: &Arc<Cluster>,
+    kind: Kind,
+    row: impl Fn(&Value) -> Option<R> + Send + Sync + 'static,
+    kept: fn(&mut Rows) -> &mut Kept<R>,
+) -> Keeper<DynamicObject, R> {
+    let resource = cluster.api(kind, "").1;
+    let cluster = cluster.clone();
+    Keeper {
+        kind,
+        label: "",
+        has_own: kind.1 == RULE.1,
+        api: Box::new(move |namespace| cluster.api(kind, namespace).0),
+        row: Box::new(move |object| row(&with_kind(&resource, object.clone()).ok()?)),
+        kept,
+    }
+}
+
+fn id<K: Resource>(object: &K) -> Id {
+    Id { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+}

@@ -1,0 +1,303 @@
+//! The objects of a cluster as small rows, which the watches of a store keep.
+//!
+//! **In**: the events of one watch of each kind, in their order, and what is read of the installation from time to time. **Out**: a
+//! [`Picture`], of which [`Data`] is made without a lock. Only one watch writes the rows of a kind, and a complete list replaces all that
+//! was known before, so the newest state is kept.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use outrigger_runtime::watch::{Event, Failed};
+
+use super::data::{Data, Named, NodeEntry, PodEntry, TenantEntry};
+use crate::status::report::{Report, RuleRow};
+use crate::status::summary;
+
+/// Most objects of a kind that are kept.
+pub(super) const MOST: usize = 150_000;
+
+/// The name of an object. The namespace of one that has none is empty.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Id {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+/// How much of a kind is visible.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Shown {
+    /// It is still being listed.
+    Listing,
+    All,
+    /// The cluster doesn't have the kind.
+    NoKind,
+    /// It can't be read, and why.
+    Unread(String),
+}
+
+/// The objects of a kind.
+#[derive(Debug)]
+pub(super) struct Kept<R> {
+    plural: &'static str,
+    /// Each with the number of the last list that has shown it, or after which it was applied.
+    rows: BTreeMap<Arc<Id>, (u32, Arc<R>)>,
+    list: u32,
+    /// Rows with that number. Others are dropped when the list is complete.
+    current: usize,
+    shown: Shown,
+    /// Why they may be stale: the watch has failed since.
+    stale: Option<String>,
+    /// There were more than [`MOST`].
+    is_cut: bool,
+    /// The only namespace whose objects are watched; `None`: all.
+    namespace: Option<String>,
+}
+
+impl<R: PartialEq> Kept<R> {
+    pub(super) fn new(plural: &'static str) -> Self {
+        Self {
+            plural,
+            rows: BTreeMap::new(),
+            list: 0,
+            current: 0,
+            shown: Shown::Listing,
+            stale: None,
+            is_cut: false,
+            namespace: None,
+        }
+    }
+
+    /// Nothing is known any longer: a watch of this namespace, or of all, starts.
+    pub(super) fn restart(&mut self, namespace: Option<String>) {
+        *self = Self { namespace, ..Self::new(self.plural) };
+    }
+
+    /// Takes an event. `row` is the row of an object, which is none where the object isn't shown. Returns whether something has changed.
+    pub(super) fn take<K>(
+        &mut self,
+        event: Event<K>,
+        id: impl Fn(&K) -> Id,
+        row: impl Fn(&K) -> Option<R>,
+    ) -> bool {
+        let is_over = !matches!(event, Event::Failed(_) | Event::ListStarted);
+        let was_stale = is_over && self.stale.take().is_some();
+        let changed = match event {
+            Event::ListStarted => {
+                self.list = self.list.wrapping_add(1);
+                (self.current, self.is_cut) = (0, false);
+                false
+            }
+            Event::Listed(object) | Event::Applied(object) => self.put(id(&object), row(&object)),
+            Event::Deleted(object) => self.remove(&id(&object)),
+            Event::ListCompleted { .. } => {
+                let list = self.list;
+                self.rows.retain(|_, (last, _)| *last == list);
+                self.shown = Shown::All;
+                true
+            }
+            Event::Bookmark { .. } => false,
+            Event::Failed(failed) => self.fail(failed),
+        };
+        changed || was_stale
+    }
+
+    fn put(&mut self, id: Id, row: Option<R>) -> bool {
+        let Some(row) = row else { return self.remove(&id) };
+        let list = self.list;
+        if let Some((last, known)) = self.rows.get_mut(&id) {
+            self.current += usize::from(std::mem::replace(last, list) != list);
+            let is_new = **known != row;
+            if is_new {
+                *known = Arc::new(row);
+            }
+            return is_new;
+        }
+        if self.current >= MOST {
+            return !std::mem::replace(&mut self.is_cut, true);
+        }
+        self.current += 1;
+        self.rows.insert(Arc::new(id), (list, Arc::new(row)));
+        true
+    }
+
+    fn remove(&mut self, id: &Id) -> bool {
+        let removed = self.rows.remove(id);
+        self.current -= usize::from(removed.as_ref().is_some_and(|(last, _)| *last == self.list));
+        removed.is_some()
+    }
+
+    /// Whoever may no longer read them doesn't see them any longer. Otherwise what is known stays, and may be stale.
+    fn fail(&mut self, failed: Failed) -> bool {
+        let shown = match (failed.status, &self.shown) {
+            (Some(404), _) => Shown::NoKind,
+            (Some(401 | 403), _) | (_, Shown::Listing | Shown::NoKind | Shown::Unread(_)) => {
+                Shown::Unread(failed.message)
+            }
+            (_, Shown::All) => {
+                let stale = Some(failed.message);
+                return std::mem::replace(&mut self.stale, stale.clone()) != stale;
+            }
+        };
+        self.rows.clear();
+        self.current = 0;
+        std::mem::replace(&mut self.shown, shown.clone()) != shown
+    }
+
+    /// Their user may no longer read them.
+    pub(super) fn refuse(&mut self, message: String) {
+        self.fail(Failed { status: Some(403), message });
+    }
+
+    /// Whether all of them are visible, in the namespace that is watched.
+    pub(super) fn is_shown(&self) -> bool {
+        self.shown == Shown::All
+    }
+
+    pub(super) fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
+    }
+
+    fn is_told(&self) -> bool {
+        self.shown != Shown::Listing
+    }
+
+    fn named(&self) -> Named<R> {
+        self.rows.iter().map(|(id, (_, row))| (id.clone(), row.clone())).collect()
+    }
+
+    /// Adds what isn't visible of them.
+    fn notes(&self, notes: &mut Vec<String>) {
+        let plural = self.plural;
+        if let Some(namespace) = &self.namespace {
+            notes.push(format!("{plural}: only those of the namespace {namespace} are read"));
+        }
+        match &self.shown {
+            Shown::Listing => {
+                notes.push(format!("{plural}: still being read, {} so far", self.rows.len()));
+            }
+            Shown::Unread(why) => notes.push(format!("{plural}: {why}")),
+            Shown::All | Shown::NoKind => {}
+        }
+        if let Some(why) = &self.stale {
+            notes.push(format!(
+                "{plural}: perhaps not the newest, they can't be watched at the moment: {why}"
+            ));
+        }
+        if self.is_cut {
+            notes.push(format!("{plural}: only the first {MOST} were read"));
+        }
+    }
+}
+
+/// All that is known of a cluster.
+#[derive(Debug)]
+pub(super) struct Rows {
+    pub(super) tenants: Kept<TenantEntry>,
+    pub(super) rules: Kept<RuleRow>,
+    pub(super) admin_rules: Kept<RuleRow>,
+    pub(super) pods: Kept<PodEntry>,
+    pub(super) nodes: Kept<NodeEntry>,
+    /// The installation, or why the cluster can't be read; `None`: nothing was read yet.
+    pub(super) installation: Option<Result<Report, String>>,
+    /// It is an infrastructure cluster: Pods and Nodes are watched.
+    pub(super) infrastructure: bool,
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        Self {
+            tenants: Kept::new("tenants"),
+            rules: Kept::new("workloadrules"),
+            admin_rules: Kept::new("adminworkloadrules"),
+            pods: Kept::new("pods"),
+            nodes: Kept::new("nodes"),
+            installation: None,
+            infrastructure: false,
+        }
+    }
+}
+
+impl Rows {
+    /// Whether every list is complete, or couldn't be read, or the cluster can't be read at all.
+    pub(super) fn are_told(&self) -> bool {
+        if matches!(self.installation, Some(Err(_))) {
+            return true;
+        }
+        let of_all = self.tenants.is_told() && self.rules.is_told() && self.admin_rules.is_told();
+        of_all && (!self.infrastructure || (self.pods.is_told() && self.nodes.is_told()))
+    }
+
+    /// What there is now; `None` before the installation was read.
+    ///
+    /// # Errors
+    /// Why the cluster can't be read.
+    pub(super) fn picture(&self) -> Option<Result<Picture, String>> {
+        let mut report = match self.installation.as_ref()? {
+            Ok(report) => report.clone(),
+            Err(why) => return Some(Err(why.clone())),
+        };
+        let notes = &mut report.not_visible;
+        self.tenants.notes(notes);
+        self.rules.notes(notes);
+        self.admin_rules.notes(notes);
+        if self.infrastructure {
+            self.pods.notes(notes);
+            self.nodes.notes(notes);
+        }
+        Some(Ok(Picture {
+            report,
+            tenants: self.tenants.named(),
+            rules: [self.rules.named(), self.admin_rules.named()].concat(),
+            pods: self.pods.named(),
+            nodes: self.nodes.named(),
+            tenants_shown: self.tenants.is_shown(),
+            rules_shown: self.rules.is_shown() || self.admin_rules.is_shown(),
+            pods_shown: self.pods.is_shown(),
+            nodes_shown: self.nodes.is_shown(),
+        }))
+    }
+}
+
+/// All that is known at a time. Rows are shared with those that are kept.
+pub(super) struct Picture {
+    /// The installation, and what isn't visible.
+    report: Report,
+    tenants: Named<TenantEntry>,
+    rules: Named<RuleRow>,
+    pods: Named<PodEntry>,
+    nodes: Named<NodeEntry>,
+    tenants_shown: bool,
+    rules_shown: bool,
+    pods_shown: bool,
+    nodes_shown: bool,
+}
+
+impl Picture {
+    /// What follows from it.
+    pub(super) fn data(self) -> Data {
+        let Self { mut report, tenants, rules, pods, nodes, .. } = self;
+        let mut tenants: BTreeMap<String, TenantEntry> =
+            tenants.into_iter().map(|(id, entry)| (id.name.clone(), (*entry).clone())).collect();
+        if let Some(since) = report.no_manager_since() {
+            tenants.values_mut().for_each(|entry| entry.row.without_manager(since));
+        }
+        let rules: Vec<Arc<RuleRow>> = rules.into_iter().map(|(_, row)| row).collect();
+        report.tenants =
+            self.tenants_shown.then(|| tenants.values().map(|entry| entry.row.clone()).collect());
+        report.rules = self.rules_shown.then(|| rules.iter().map(|row| (**row).clone()).collect());
+        report.companions = self.pods_shown.then(|| {
+            let mut counts = summary::Counts::new();
+            pods.iter().for_each(|(id, pod)| summary::count(&id.namespace, pod.state, &mut counts));
+            counts
+        });
+        report.dpus = self.nodes_shown.then(|| {
+            let mut rows = BTreeMap::new();
+            nodes.iter().filter_map(|(_, node)| node.state.as_ref()).for_each(|state| state.count(&mut rows));
+            rows.into_values().collect()
+        });
+        Data::new(report, tenants, rules, pods, &nodes)
+    }
+}
+
+#[cfg(test)]
+mod tests;
