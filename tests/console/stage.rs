@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use outrigger_tests::browser::Browser;
 use outrigger_tests::console::ConsoleProcess;
+use outrigger_tests::eventually;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, is_ready, rule_for};
 use serde_json::json;
@@ -89,7 +90,10 @@ pub(crate) async fn tenant(o: &'static Outrigger, id: &str) -> Tenant {
     t.set(json!({"serviceAccounts": ["probe"]})).await.unwrap();
     let mut probe = rule_for("app", "db");
     probe["template"]["spec"]["serviceAccountName"] = json!("probe");
-    t.rule("probe", probe).await;
+    eventually("the webhook knows which service accounts the tenant may use", || {
+        t.try_rule("probe", probe.clone())
+    })
+    .await;
     t.start("shop-1", "host-a", json!({"app": "web"})).await;
     t.start("shop-2", "host-b", json!({"app": "web"})).await;
     t.start("orders-1", "host-a", json!({"app": "db"})).await;

@@ -19,7 +19,7 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use outrigger_tests::browser::Browser;
 use outrigger_tests::console::{ConsoleProcess, ServedConsole, reader};
-use outrigger_tests::cost::{process, resident};
+use outrigger_tests::cost::{process, processor_time, resident};
 use outrigger_tests::crowd::Crowd;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::report::{self, Row, is_wanted, percentile};
@@ -85,7 +85,8 @@ async fn pages(o: &'static Outrigger) -> Vec<Row> {
     browser.shows(&["100000"]).await;
     println!("first rows after {:.1} s, {:.0} MiB", began.elapsed().as_secs_f64(), mebibytes(pid));
     browser.hides("still being read").await;
-    println!("all rows after {:.1} s, {:.0} MiB", began.elapsed().as_secs_f64(), mebibytes(pid));
+    let (waited, busy) = (began.elapsed().as_secs_f64(), processor_time(pid).as_secs_f64());
+    println!("all rows after {waited:.1} s, {busy:.1} s of a processor, {:.0} MiB", mebibytes(pid));
 
     let floor = floor(&browser, origin).await;
     let mut paints = Vec::new();

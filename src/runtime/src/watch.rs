@@ -66,7 +66,8 @@ pub enum Event<K> {
         /// The resourceVersion that the watch has reached.
         version: u64,
     },
-    /// A request has failed, and is repeated after a pause. Known objects stay valid, and may be stale until the next event.
+    /// A request has failed, and is repeated after a pause. Known objects stay valid, and may be stale until the next list is complete or
+    /// another event than of a list comes.
     Failed(Failed),
 }
 

@@ -111,13 +111,14 @@ pub(super) struct Missing {
 pub(super) type Named<R> = Vec<(Arc<Id>, Arc<R>)>;
 
 impl TenantEntry {
-    /// A Tenant as it is kept.
-    pub(super) fn of(object: &Value) -> Option<Self> {
-        let tenant: outrigger_api::Tenant = serde_json::from_value(object.clone()).ok()?;
+    /// A Tenant as it is kept. One with a spec that isn't understood has its row all the same.
+    pub(super) fn of(object: &Value) -> Self {
         let mut row = summary::tenant(object);
         shorten(&mut row.message, MESSAGE);
-        let namespace = tenant.target_namespace();
-        Some(Self { namespace, hosts: tenant.spec.hosts, conditions: conditions(object), row })
+        let tenant: Option<outrigger_api::Tenant> = serde_json::from_value(object.clone()).ok();
+        let namespace = tenant.as_ref().map(outrigger_api::Tenant::target_namespace).unwrap_or_default();
+        let hosts = tenant.map(|tenant| tenant.spec.hosts).unwrap_or_default();
+        Self { namespace, hosts, conditions: conditions(object), row }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Keeps the rows of a cluster by watches, for as long as somebody looks.
 //!
 //! Tenants, rules, companions and DPUs are watched with the rights of whoever looks. An open watch goes on for minutes after its user has
-//! lost the right to it, so one object of each kind is listed in each interval too: whoever may no longer list a kind doesn't see it
+//! lost the right to it, so the API server is asked about rights in each interval too: whoever may no longer list a kind doesn't see it
 //! any longer. The installation has few objects, which are read in each interval.
 
 use std::fmt::Debug;
@@ -9,8 +9,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{DynamicObject, ListParams};
-use kube::{Api, Resource, ResourceExt};
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::{Api, Client, Resource, ResourceExt};
 use outrigger_core::keys;
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::pod::Pod;
@@ -25,9 +25,10 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::data::{self, NodeEntry, PodEntry, TenantEntry};
+use super::rights::Right;
 use super::rows::{Id, Kept, Rows};
 use super::store::{Source, Store};
-use crate::check::installation::cluster::{Cluster, Kind, PATIENCE};
+use crate::check::installation::cluster::{Cluster, Kind};
 use crate::explain::live::{is_infrastructure, with_kind};
 use crate::status::read::{self, ADMIN_RULE, NODE, POD, RULE, TENANT};
 
@@ -39,6 +40,9 @@ const SHARE: u32 = 4;
 
 /// How long pages wait for complete lists at the beginning. Then they show what there is.
 const COMPLETE: Duration = Duration::from_secs(10);
+
+/// Questions about a right in a row that the API server may leave without an answer before rows are no longer shown.
+const UNKNOWN: u32 = 3;
 
 /// What the tasks of a store share.
 struct Shared {
@@ -60,21 +64,30 @@ pub(super) async fn follow(store: Weak<Store>, source: Arc<Source>) {
     let mut is_new = false;
     loop {
         is_new |= timeout(PACE, shared.changed.notified()).await.is_ok();
-        match store.upgrade() {
-            Some(store) if store.is_watched() => {}
-            _ => return,
-        }
         let is_late = began.elapsed() >= COMPLETE;
-        let picture = Some(shared.rows.lock()).filter(|rows| is_new && (is_late || rows.are_told()));
-        let Some(picture) = picture.and_then(|rows| rows.picture()) else { continue };
+        let (picture, error) = {
+            let rows = shared.rows.lock();
+            match store.upgrade() {
+                Some(store) if store.is_watched() => store.keeps(rows.len()),
+                _ => return,
+            }
+            if !is_new || !(is_late || rows.are_told()) {
+                continue;
+            }
+            (rows.picture(), rows.error.clone())
+        };
         let making = Clock::system().now();
-        let data = match picture {
-            Ok(picture) => tokio::task::spawn_blocking(|| picture.data()).await.map_err(|e| e.to_string()),
-            Err(why) => Err(why),
+        let (data, error) = match picture {
+            Some(picture) => match tokio::task::spawn_blocking(|| picture.data()).await {
+                Ok(data) => (Some(data), error),
+                Err(failed) => (None, Some(failed.to_string())),
+            },
+            None if error.is_none() => continue,
+            None => (None, error),
         };
         let took = making.elapsed();
         match store.upgrade() {
-            Some(store) => store.show(data),
+            Some(store) => store.show(data, error),
             None => return,
         }
         is_new = false;
@@ -88,13 +101,14 @@ async fn installation(shared: Arc<Shared>) {
     let client = &source.clients.cluster;
     loop {
         let read = read::installation(client, source.system_namespace.as_deref(), &source.admission);
-        let read = Box::pin(read).await.map_err(|error| error.to_string());
+        let read = Box::pin(read).await;
         let is_infrastructure = shared.rows.lock().tenants.is_shown()
             || (read.is_ok() && is_infrastructure(client).await.unwrap_or_default());
         {
             let mut rows = shared.rows.lock();
-            rows.installation = Some(read);
             rows.infrastructure |= is_infrastructure;
+            rows.error = read.as_ref().err().map(ToString::to_string);
+            rows.installation = read.ok().or_else(|| rows.installation.take());
         }
         if is_infrastructure {
             shared.infrastructure.send_replace(true);
@@ -110,8 +124,10 @@ enum Next {
     All,
     /// Those of the user's own namespace are watched.
     Own(String),
-    /// They are listed.
+    /// The same are listed, which may not be watched.
     Lists,
+    /// The same are watched, which may be watched by now.
+    Watch,
 }
 
 /// The objects of a namespace, or, where its name is empty, of all.
@@ -122,7 +138,9 @@ type RowOf<K, R> = Box<dyn Fn(&K) -> Option<R> + Send + Sync>;
 
 /// A kind whose objects are kept.
 struct Keeper<K, R> {
-    kind: Kind,
+    resource: ApiResource,
+    /// Its name in logs.
+    name: &'static str,
     label: &'static str,
     /// Its objects can be read in the user's own namespace.
     has_own: bool,
@@ -136,14 +154,16 @@ impl Shared {
     fn start(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
         let (client, admission) = (self.source.clients.cluster.clone(), &self.source.admission);
         let cluster = Arc::new(Cluster::new(client.clone(), false));
-        tasks.spawn(self.clone().keep(few(&cluster, TENANT, TenantEntry::of, |rows| &mut rows.tenants)));
+        let tenant = |object: &Value| Some(TenantEntry::of(object));
+        tasks.spawn(self.clone().keep(few(&cluster, TENANT, tenant, |rows| &mut rows.tenants)));
         let rule = |object: &Value| Some(data::rule(object));
         tasks.spawn(self.clone().keep(few(&cluster, RULE, rule, |rows| &mut rows.rules)));
         tasks.spawn(self.clone().keep(few(&cluster, ADMIN_RULE, rule, |rows| &mut rows.admin_rules)));
         let admin = admission.admin_resources_namespace.clone();
         let (pods, nodes) = (client.clone(), client);
         let pods = Keeper {
-            kind: POD,
+            resource: cluster.api(POD, "").1,
+            name: POD.1,
             label: keys::RULE,
             has_own: true,
             api: Box::new(move |namespace| match namespace {
@@ -153,15 +173,8 @@ impl Shared {
             row: Box::new(move |pod: &Pod| PodEntry::of(pod, &admin)),
             kept: |rows| &mut rows.pods,
         };
-        let host_label = admission.host_label.clone();
-        let nodes = Keeper {
-            kind: NODE,
-            label: "",
-            has_own: false,
-            api: Box::new(move |_| Api::all(nodes.clone())),
-            row: Box::new(move |node: &Node| NodeEntry::of(node, &host_label)),
-            kept: |rows| &mut rows.nodes,
-        };
+        let resource = cluster.api(NODE, "").1;
+        let nodes = node_keeper(nodes, resource, admission.host_label.clone());
         tasks.spawn(self.clone().keep_infrastructure(pods));
         tasks.spawn(self.clone().keep_infrastructure(nodes));
     }
@@ -184,9 +197,9 @@ impl Shared {
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
         R: PartialEq,
     {
-        let mut namespace = None;
+        let mut namespace = None::<String>;
         loop {
-            (keeper.kept)(&mut self.rows.lock()).restart(namespace.clone());
+            (keeper.kept)(&mut self.rows.lock()).begin(namespace.clone());
             let api = (keeper.api)(namespace.as_deref().unwrap_or_default());
             let Ok(turn) = self.source.turns.clone().acquire_owned().await else { return };
             let (mut turn, refused) = (Some(turn), Notify::new());
@@ -196,7 +209,7 @@ impl Shared {
                 }
                 let mut rows = self.rows.lock();
                 let kept = (keeper.kept)(&mut rows);
-                if matches!(&event, Event::Failed(failed) if failed.status == Some(403)) {
+                if matches!(&event, Event::Failed(failed) if matches!(failed.status, Some(401 | 403))) {
                     refused.notify_one();
                     if kept.is_shown() {
                         // Perhaps they may be listed, but not watched.
@@ -207,28 +220,28 @@ impl Shared {
                     self.changed.notify_one();
                 }
             };
-            let watch = Watch::of(api.clone(), keeper.kind.1).labels(keeper.label).unlisted();
-            let next = tokio::select! {
-                () = watch.follow(Readiness::default().wait_for(keeper.kind.1), &mut sink) => return,
-                next = self.after_refusal(&keeper, &api, &refused) => next,
-                () = self.rights_change(&keeper) => Next::All,
+            let watch = Watch::of(api.clone(), keeper.name).labels(keeper.label).unlisted();
+            let mut next = tokio::select! {
+                () = watch.follow(Readiness::default().wait_for(keeper.name), &mut sink) => return,
+                next = self.after_refusal(&keeper, &refused) => next,
+                next = self.rights_change(&keeper, false) => next,
             };
-            namespace = match next {
-                Next::All => None,
-                Next::Own(namespace) => Some(namespace),
-                Next::Lists => {
-                    tokio::select! {
-                        () = self.list(&api, keeper.label, &mut sink) => {}
-                        () = self.rights_change(&keeper) => {}
-                    }
-                    None
-                }
-            };
+            if matches!(next, Next::Lists) {
+                next = tokio::select! {
+                    next = self.list(&keeper, &api, &mut sink) => next,
+                    next = self.rights_change(&keeper, true) => next,
+                };
+            }
+            match next {
+                Next::All => namespace = None,
+                Next::Own(own) => namespace = Some(own),
+                Next::Watch | Next::Lists => {}
+            }
         }
     }
 
     /// Waits until the API server has refused a list or a watch that something else may take the place of.
-    async fn after_refusal<K, R>(&self, keeper: &Keeper<K, R>, api: &Api<K>, refused: &Notify) -> Next
+    async fn after_refusal<K, R>(&self, keeper: &Keeper<K, R>, refused: &Notify) -> Next
     where
         K: Resource + Clone + DeserializeOwned + Debug,
         R: PartialEq,
@@ -237,33 +250,55 @@ impl Shared {
         loop {
             refused.notified().await;
             let (is_shown, namespace) = self.scope(keeper);
-            match (is_shown, namespace, own) {
-                (true, ..) => match Right::to(api, keeper.label).await {
+            if is_shown {
+                match self.right(keeper, namespace.as_deref()).await {
                     Right::Granted => return Next::Lists,
-                    Right::Refused(_) => return Next::All,
+                    Right::Refused(why) => return self.refuse(keeper, why),
                     // The watch tries again.
                     Right::Unknown => {}
-                },
-                (false, None, Some(own)) => return Next::Own(own.clone()),
-                (false, ..) => {}
+                }
+            } else if namespace.is_none()
+                && let Some(own) = own
+            {
+                return Next::Own(own.clone());
             }
         }
     }
 
+    /// Whether the user may list a kind, in a namespace or everywhere.
+    async fn right<K, R>(&self, keeper: &Keeper<K, R>, namespace: Option<&str>) -> Right
+    where
+        K: Resource + Clone + DeserializeOwned + Debug,
+    {
+        let namespace = namespace.unwrap_or_default();
+        let client = &self.source.clients.cluster;
+        Right::to_list(client, &keeper.resource, namespace, &(keeper.api)(namespace)).await
+    }
+
+    /// Shows the rows of a kind no longer.
+    fn refuse<K, R: PartialEq>(&self, keeper: &Keeper<K, R>, why: String) -> Next {
+        (keeper.kept)(&mut self.rows.lock()).refuse(why);
+        self.changed.notify_one();
+        Next::All
+    }
+
     /// Lists again and again what may be listed and not watched, until it may not be listed either.
-    async fn list<K>(&self, api: &Api<K>, label: &str, sink: &mut impl FnMut(Event<K>))
+    async fn list<K, R>(&self, keeper: &Keeper<K, R>, api: &Api<K>, sink: &mut impl FnMut(Event<K>)) -> Next
     where
         K: Resource + Clone + DeserializeOwned,
+        R: PartialEq,
     {
         let mut took = Duration::ZERO;
         loop {
             sleep(self.source.interval.max(took)).await;
             let began = Clock::system().now();
             sink(Event::ListStarted);
-            let params = ListParams::default().labels(label);
+            let params = ListParams::default().labels(keeper.label);
             match watch::list(api, params, |object| sink(Event::Listed(object))).await {
                 Ok(()) => sink(Event::ListCompleted { version: 0 }),
-                Err(kube::Error::Api(status)) if matches!(status.code, 401 | 403) => return,
+                Err(kube::Error::Api(status)) if matches!(status.code, 401 | 403) => {
+                    return self.refuse(keeper, status.message.clone());
+                }
                 Err(error) => sink(Event::Failed((&error).into())),
             }
             took = began.elapsed();
@@ -277,54 +312,53 @@ impl Shared {
         (kept.is_shown(), kept.namespace().map(str::to_owned))
     }
 
-    /// Waits until the user's rights to a kind have changed.
-    async fn rights_change<K, R>(&self, keeper: &Keeper<K, R>)
+    /// Waits until the user's rights to a kind have changed. `listed`: it is listed instead of watched.
+    async fn rights_change<K, R>(&self, keeper: &Keeper<K, R>, listed: bool) -> Next
     where
         K: Resource + Clone + DeserializeOwned + Debug,
         R: PartialEq,
     {
+        let client = &self.source.clients.cluster;
+        let mut unknown = 0;
         loop {
             sleep(self.source.interval).await;
             let (is_shown, namespace) = self.scope(keeper);
-            // All may be read by now.
-            if namespace.is_some() && Right::to(&(keeper.api)(""), keeper.label).await == Right::Granted {
-                return;
+            let namespace = namespace.as_deref();
+            // What isn't shown is listed again by the watch.
+            if is_shown {
+                match self.right(keeper, namespace).await {
+                    Right::Granted => unknown = 0,
+                    Right::Refused(why) => return self.refuse(keeper, why),
+                    Right::Unknown => unknown += 1,
+                }
+                if unknown >= UNKNOWN {
+                    return self.refuse(
+                        keeper,
+                        "the API server doesn't say whether the user may list them".to_owned(),
+                    );
+                }
             }
-            // What isn't shown is asked for again by the watch.
-            let api = (keeper.api)(namespace.as_deref().unwrap_or_default());
-            if is_shown && let Right::Refused(why) = Right::to(&api, keeper.label).await {
-                (keeper.kept)(&mut self.rows.lock()).refuse(why);
-                self.changed.notify_one();
-                return;
+            if namespace.is_some() && self.right(keeper, None).await == Right::Granted {
+                return Next::All;
+            }
+            let place = namespace.unwrap_or_default();
+            if listed && Right::to_watch(client, &keeper.resource, place).await == Right::Granted {
+                return Next::Watch;
             }
         }
     }
 }
 
-/// Whether a user may list objects of a kind.
-#[derive(Debug, PartialEq, Eq)]
-enum Right {
-    Granted,
-    /// The API server refuses it, and why.
-    Refused(String),
-    /// It hasn't said.
-    Unknown,
-}
-
-impl Right {
-    /// The right to objects with this label.
-    async fn to<K>(api: &Api<K>, label: &str) -> Self
-    where
-        K: Resource + Clone + DeserializeOwned + Debug,
-    {
-        let one = ListParams::default().labels(label).limit(1);
-        match timeout(PATIENCE, api.list_metadata(&one)).await {
-            Ok(Ok(_)) => Self::Granted,
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => {
-                Self::Refused(status.message.clone())
-            }
-            _ => Self::Unknown,
-        }
+/// DPUs.
+fn node_keeper(client: Client, resource: ApiResource, host_label: String) -> Keeper<Node, NodeEntry> {
+    Keeper {
+        resource,
+        name: NODE.1,
+        label: "",
+        has_own: false,
+        api: Box::new(move |_| Api::all(client.clone())),
+        row: Box::new(move |node: &Node| NodeEntry::of(node, &host_label)),
+        kept: |rows| &mut rows.nodes,
     }
 }
 
@@ -336,9 +370,10 @@ fn few<R: 'static>(
     kept: fn(&mut Rows) -> &mut Kept<R>,
 ) -> Keeper<DynamicObject, R> {
     let resource = cluster.api(kind, "").1;
-    let cluster = cluster.clone();
+    let (cluster, own) = (cluster.clone(), resource.clone());
     Keeper {
-        kind,
+        resource: own,
+        name: kind.1,
         label: "",
         has_own: kind.1 == RULE.1,
         api: Box::new(move |namespace| cluster.api(kind, namespace).0),
@@ -350,3 +385,6 @@ fn few<R: 'static>(
 fn id<K: Resource>(object: &K) -> Id {
     Id { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,8 +2,8 @@
 //!
 //! Workloads are in the memory of the replica that serves a tenant, and any replica may do that. So all addresses of the name are asked
 //! at the same time, and the first page counts. The managers have the API server review the token and the user's rights: the console
-//! itself has none. A query has one deadline, an answer is measured before it is decoded, and nothing is tried again: the page asks
-//! again when it is read again.
+//! itself has none. A query has one deadline, an answer is measured before it is decoded, and nothing is tried again: a visible page
+//! asks again in each interval.
 
 mod answer;
 

@@ -15,6 +15,7 @@ mod managers;
 mod metrics;
 mod page;
 mod query;
+mod rights;
 mod rows;
 mod server;
 mod sessions;

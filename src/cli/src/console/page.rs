@@ -93,13 +93,15 @@ impl View {
 
 /// A whole page.
 ///
-/// `user`: who has logged in; `None`: nobody has to.
+/// `user`: who has logged in; `None`: nobody has to. `slow`: more than the reading is asked for, so it isn't made again at once when
+/// that changes.
 pub(super) fn page(
     view: View,
     query: &Query,
     user: Option<&str>,
     reading: &Reading,
     rows: &Markup,
+    slow: bool,
 ) -> Markup {
     html! {
         (DOCTYPE)
@@ -127,7 +129,7 @@ pub(super) fn page(
                     h1 { (view.title()) }
                     (filters(view, query))
                     // What somebody types, and the answer to it, are theirs until they ask again.
-                    div #rows data-kept[view == View::WhatIf] { (notices(reading)) (rows) }
+                    div #rows data-kept[view == View::WhatIf] data-slow[slow] { (notices(reading)) (rows) }
                 }
             }
         }

@@ -39,6 +39,8 @@ enum Shown {
 #[derive(Debug)]
 pub(super) struct Kept<R> {
     plural: &'static str,
+    /// [`MOST`], but for tests.
+    most: usize,
     /// Each with the number of the last list that has shown it, or after which it was applied.
     rows: BTreeMap<Arc<Id>, (u32, Arc<R>)>,
     list: u32,
@@ -47,8 +49,9 @@ pub(super) struct Kept<R> {
     shown: Shown,
     /// Why they may be stale: the watch has failed since.
     stale: Option<String>,
-    /// There were more than [`MOST`].
+    /// There are more than [`MOST`], and so the last list had, or the one in progress.
     is_cut: bool,
+    list_is_cut: bool,
     /// The only namespace whose objects are watched; `None`: all.
     namespace: Option<String>,
 }
@@ -57,19 +60,23 @@ impl<R: PartialEq> Kept<R> {
     pub(super) fn new(plural: &'static str) -> Self {
         Self {
             plural,
+            most: MOST,
             rows: BTreeMap::new(),
             list: 0,
             current: 0,
             shown: Shown::Listing,
             stale: None,
             is_cut: false,
+            list_is_cut: false,
             namespace: None,
         }
     }
 
-    /// Nothing is known any longer: a watch of this namespace, or of all, starts.
-    pub(super) fn restart(&mut self, namespace: Option<String>) {
-        *self = Self { namespace, ..Self::new(self.plural) };
+    /// A watch of this namespace, or of all, starts. What is known of the same scope stays until a list is complete.
+    pub(super) fn begin(&mut self, namespace: Option<String>) {
+        if self.namespace != namespace {
+            *self = Self { namespace, ..Self::new(self.plural) };
+        }
     }
 
     /// Takes an event. `row` is the row of an object, which is none where the object isn't shown. Returns whether something has changed.
@@ -79,12 +86,12 @@ impl<R: PartialEq> Kept<R> {
         id: impl Fn(&K) -> Id,
         row: impl Fn(&K) -> Option<R>,
     ) -> bool {
-        let is_over = !matches!(event, Event::Failed(_) | Event::ListStarted);
+        let is_over = !matches!(event, Event::Failed(_) | Event::ListStarted | Event::Listed(_));
         let was_stale = is_over && self.stale.take().is_some();
         let changed = match event {
             Event::ListStarted => {
                 self.list = self.list.wrapping_add(1);
-                (self.current, self.is_cut) = (0, false);
+                (self.current, self.list_is_cut) = (0, false);
                 false
             }
             Event::Listed(object) | Event::Applied(object) => self.put(id(&object), row(&object)),
@@ -92,7 +99,7 @@ impl<R: PartialEq> Kept<R> {
             Event::ListCompleted { .. } => {
                 let list = self.list;
                 self.rows.retain(|_, (last, _)| *last == list);
-                self.shown = Shown::All;
+                (self.shown, self.is_cut) = (Shown::All, self.list_is_cut);
                 true
             }
             Event::Bookmark { .. } => false,
@@ -112,7 +119,12 @@ impl<R: PartialEq> Kept<R> {
             }
             return is_new;
         }
-        if self.current >= MOST {
+        // During a list those of before are there too, and those of lists that ended early.
+        if self.rows.len() >= 2 * self.most {
+            self.rows.retain(|_, (last, _)| *last == list);
+        }
+        if self.current >= self.most {
+            self.list_is_cut = true;
             return !std::mem::replace(&mut self.is_cut, true);
         }
         self.current += 1;
@@ -157,6 +169,10 @@ impl<R: PartialEq> Kept<R> {
         self.namespace.as_deref()
     }
 
+    fn len(&self) -> usize {
+        self.rows.len()
+    }
+
     fn is_told(&self) -> bool {
         self.shown != Shown::Listing
     }
@@ -184,7 +200,7 @@ impl<R: PartialEq> Kept<R> {
             ));
         }
         if self.is_cut {
-            notes.push(format!("{plural}: only the first {MOST} were read"));
+            notes.push(format!("{plural}: only the first {} were read", self.most));
         }
     }
 }
@@ -197,8 +213,10 @@ pub(super) struct Rows {
     pub(super) admin_rules: Kept<RuleRow>,
     pub(super) pods: Kept<PodEntry>,
     pub(super) nodes: Kept<NodeEntry>,
-    /// The installation, or why the cluster can't be read; `None`: nothing was read yet.
-    pub(super) installation: Option<Result<Report, String>>,
+    /// The installation as it was read last; `None`: it hasn't been read yet.
+    pub(super) installation: Option<Report>,
+    /// Why the cluster can't be read at the moment.
+    pub(super) error: Option<String>,
     /// It is an infrastructure cluster: Pods and Nodes are watched.
     pub(super) infrastructure: bool,
 }
@@ -212,6 +230,7 @@ impl Default for Rows {
             pods: Kept::new("pods"),
             nodes: Kept::new("nodes"),
             installation: None,
+            error: None,
             infrastructure: false,
         }
     }
@@ -220,22 +239,22 @@ impl Default for Rows {
 impl Rows {
     /// Whether every list is complete, or couldn't be read, or the cluster can't be read at all.
     pub(super) fn are_told(&self) -> bool {
-        if matches!(self.installation, Some(Err(_))) {
+        if self.error.is_some() {
             return true;
         }
         let of_all = self.tenants.is_told() && self.rules.is_told() && self.admin_rules.is_told();
         of_all && (!self.infrastructure || (self.pods.is_told() && self.nodes.is_told()))
     }
 
+    /// How many rows are kept.
+    pub(super) fn len(&self) -> usize {
+        let rules = self.rules.len() + self.admin_rules.len();
+        self.tenants.len() + rules + self.pods.len() + self.nodes.len()
+    }
+
     /// What there is now; `None` before the installation was read.
-    ///
-    /// # Errors
-    /// Why the cluster can't be read.
-    pub(super) fn picture(&self) -> Option<Result<Picture, String>> {
-        let mut report = match self.installation.as_ref()? {
-            Ok(report) => report.clone(),
-            Err(why) => return Some(Err(why.clone())),
-        };
+    pub(super) fn picture(&self) -> Option<Picture> {
+        let mut report = self.installation.clone()?;
         let notes = &mut report.not_visible;
         self.tenants.notes(notes);
         self.rules.notes(notes);
@@ -244,7 +263,7 @@ impl Rows {
             self.pods.notes(notes);
             self.nodes.notes(notes);
         }
-        Some(Ok(Picture {
+        Some(Picture {
             report,
             tenants: self.tenants.named(),
             rules: [self.rules.named(), self.admin_rules.named()].concat(),
@@ -254,7 +273,7 @@ impl Rows {
             rules_shown: self.rules.is_shown() || self.admin_rules.is_shown(),
             pods_shown: self.pods.is_shown(),
             nodes_shown: self.nodes.is_shown(),
-        }))
+        })
     }
 }
 

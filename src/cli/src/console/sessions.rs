@@ -4,6 +4,7 @@
 //! asked whose the token is at the login, and again before an answer when the last time is [`CHECKED`] ago: a token that has ended ends
 //! its session. The browser has a random cookie only, and the token stays in the memory of this process.
 
+use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -34,9 +35,12 @@ use super::store::{KEPT, Store};
 pub(super) const SESSIONS: usize = 256;
 const SESSIONS_OF_USER: usize = 4;
 
-/// Most rows that all sessions keep together, each about a kilobyte: beyond that nobody else may log in. A session's own are those that
-/// its user may read.
-const ROWS: usize = 700_000;
+/// Rows that all sessions keep together, each about a kilobyte, beyond which nobody else may log in. A session's own are those that its
+/// user may read.
+const ROWS: usize = 500_000;
+
+/// Rows beyond which sessions end: those who have logged in may read more by now.
+const MOST_ROWS: usize = 700_000;
 
 /// How long a session lasts that is not used, and at most. A token may end earlier.
 const IDLE: Duration = Duration::from_secs(30 * 60);
@@ -260,21 +264,25 @@ impl Sessions {
         self.counted(all.len());
     }
 
-    /// Ends the sessions that were used least recently, as long as all keep too many rows: those who have logged in may read more by now.
+    /// Ends the sessions with the most rows, as long as all keep too many. Of several with as many, it is the one that was used least
+    /// recently.
     pub(super) fn trim(&self) {
         let mut all = self.all.lock();
         let mut rows = all.values().map(|session| session.store.rows()).sum::<usize>();
-        while rows > ROWS {
-            let with_rows = all.iter().filter(|(_, session)| session.store.rows() > 0);
-            let oldest = with_rows.min_by_key(|(_, session)| session.used()).map(|(cookie, _)| *cookie);
-            let Some(ended) = oldest.and_then(|oldest| all.remove(&oldest)) else { break };
+        while rows > MOST_ROWS {
+            let size = |session: &Session| (session.store.rows(), Reverse(session.used()));
+            let largest = all.iter().max_by_key(|(_, session)| size(session)).map(|(cookie, _)| *cookie);
+            let Some(ended) = largest.and_then(|largest| all.remove(&largest)) else { break };
+            let its = ended.store.rows();
+            let user = ended.user();
             warn!(
-                user = ended.user(),
+                user,
+                its,
                 rows,
-                limit = ROWS,
-                "session ended: all sessions keep too many rows, and this one was used least recently"
+                limit = MOST_ROWS,
+                "session ended: all sessions keep too many rows, and this one the most"
             );
-            rows = rows.saturating_sub(ended.store.rows());
+            rows = rows.saturating_sub(its.max(1));
             ended.ended.cancel();
         }
         self.counted(all.len());

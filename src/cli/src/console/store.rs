@@ -75,6 +75,8 @@ struct State {
     follower: Option<AbortOnDropHandle<()>>,
     /// The reading is the follower's.
     is_current: bool,
+    /// Rows that the follower keeps.
+    kept: usize,
 }
 
 impl State {
@@ -129,8 +131,8 @@ impl Store {
         }
     }
 
-    /// How long an answer is kept.
-    fn interval(&self) -> Duration {
+    /// How long an answer is kept, and shortest time between two events of a page that asks for more than the reading.
+    pub(super) fn interval(&self) -> Duration {
         self.source.as_ref().map_or(Duration::from_secs(1), |source| source.interval)
     }
 
@@ -167,24 +169,28 @@ impl Store {
         self.state.lock().looked.is_some_and(|looked| looked.elapsed() < KEPT)
     }
 
-    /// Takes the state of the cluster, or why it can't be read.
-    pub(super) fn show(&self, data: Result<Data, String>) {
+    /// Takes what is known of the cluster, and why it can't be read at the moment: then what is known is as old as before.
+    pub(super) fn show(&self, data: Option<Data>, error: Option<String>) {
         let mut state = self.state.lock();
-        match data {
-            Ok(data) => {
-                let at = Clock::system().wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-                state.reading = Reading { data: Some(Arc::new(data)), at, error: None };
-            }
-            Err(why) => state.reading.error = Some(why),
+        if error.is_none() {
+            state.reading.at = Clock::system().wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         }
+        state.reading.data = data.map(Arc::new).or_else(|| state.reading.data.take());
+        state.reading.error = error;
         state.is_current = true;
         drop(state);
         self.revision.send_modify(|revision| *revision += 1);
     }
 
+    /// Takes how many rows the follower keeps.
+    pub(super) fn keeps(&self, rows: usize) {
+        self.state.lock().kept = rows;
+    }
+
     /// How many rows are kept.
     pub(super) fn rows(&self) -> usize {
-        self.state.lock().reading.data.as_ref().map_or(0, |data| data.rows())
+        let state = self.state.lock();
+        state.reading.data.as_ref().map_or(0, |data| data.rows()).max(state.kept)
     }
 
     /// Ends the watches, and drops what was read and answered. The next look begins again.

@@ -11,7 +11,7 @@ use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderName, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::middleware::{self, Next};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -55,6 +55,9 @@ const REQUEST_WAIT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_secs(10);
 
 pub(super) const EVENTS: &str = "/events";
+
+/// The query of [`EVENTS`] for at most one event in each interval.
+const SLOW: &str = "slow";
 
 /// The content type of pages.
 pub(super) const HTML: &str = "text/html; charset=utf-8";
@@ -130,7 +133,9 @@ impl Session {
             Some(data) => views::rows(view, query, data),
             None => html! {},
         };
-        page::page(view, query, self.user(), &reading, &rows).into_string()
+        let of_one = view == View::Tenants && !query.tenant.is_empty() && self.store.asks_managers();
+        let slow = of_one || matches!(view, View::Chain | View::Workloads);
+        page::page(view, query, self.user(), &reading, &rows, slow).into_string()
     }
 
     /// The view of a workload, of one of these tenants.
@@ -235,8 +240,8 @@ async fn predict(Extension(session): In, request: Request) -> Response {
     let report = session.store.predict(&form.tenant, what_if::PLACE, &form.rules).await;
     let rows = html! { (what_if::form(&form)) (what_if::answer(&report)) };
     let query = Query::of_tenant(&form.tenant);
-    let html =
-        page::page(View::WhatIf, &query, session.user(), &session.store.reading().await, &rows).into_string();
+    let reading = session.store.reading().await;
+    let html = page::page(View::WhatIf, &query, session.user(), &reading, &rows, false).into_string();
     ([(CONTENT_TYPE, HTML)], html).into_response()
 }
 
@@ -269,35 +274,43 @@ async fn bounded(body: Body, most: usize) -> Result<axum::body::Bytes, (StatusCo
 
 /// An event for each reading. An open stream is what makes the console go on watching.
 ///
-/// The stream ends with the session, and when the session's user may no longer read.
-async fn events(State(door): Shared, Extension(metrics): Counted, Extension(session): In) -> Response {
+/// With the query `slow` there is at most one in each interval: for pages that ask for more than the reading. The stream ends with the
+/// session, and when the session's user may no longer read.
+async fn events(
+    State(door): Shared,
+    Extension(metrics): Counted,
+    Extension(session): In,
+    uri: Uri,
+) -> Response {
     let Ok(permit) = session.viewers.clone().try_acquire_owned() else {
         let why = "too many pages are open already\n";
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
+    let pause = if uri.query() == Some(SLOW) { session.store.interval() } else { Duration::ZERO };
     let revision = session.store.revision.subscribe();
     let open = (permit, metrics.stream());
-    let readings =
-        stream::unfold((door, session, revision, open), async |(door, session, mut revision, open)| {
-            let next = async {
-                loop {
-                    let changed = timeout(LOOK, revision.changed()).await.is_ok();
-                    let admitted = door.admits(&session).await?;
-                    if admitted {
-                        session.store.look();
-                    }
-                    if changed {
-                        return Some(*revision.borrow_and_update());
-                    }
+    let state = (door, session, revision, open, [Duration::ZERO, pause]);
+    let readings = stream::unfold(state, async |(door, session, mut revision, open, [after, pause])| {
+        let next = async {
+            tokio::time::sleep(after).await;
+            loop {
+                let changed = timeout(LOOK, revision.changed()).await.is_ok();
+                let admitted = door.admits(&session).await?;
+                if admitted {
+                    session.store.look();
                 }
-            };
-            let now = tokio::select! {
-                now = next => now?,
-                () = session.ended.cancelled() => return None,
-            };
-            let event = Event::default().event("reading").data(now.to_string());
-            Some((Ok::<_, Infallible>(event), (door, session, revision, open)))
-        });
+                if changed {
+                    return Some(*revision.borrow_and_update());
+                }
+            }
+        };
+        let now = tokio::select! {
+            now = next => now?,
+            () = session.ended.cancelled() => return None,
+        };
+        let event = Event::default().event("reading").data(now.to_string());
+        Some((Ok::<_, Infallible>(event), (door, session, revision, open, [pause; 2])))
+    });
     Sse::new(readings).keep_alive(KeepAlive::default()).into_response()
 }
 

@@ -1,4 +1,4 @@
-// Replaces the rows whenever the console has read the cluster again. Without this script each page still works.
+// Replaces the rows whenever they have changed. Without this script each page still works.
 "use strict";
 const state = document.getElementById("live");
 let events = null, busy = false, again = false;
@@ -35,7 +35,7 @@ function follow() {
     if (events) { events.close(); events = null; }
     state.textContent = "○ not live";
   } else if (!events) {
-    events = new EventSource("/events");
+    events = new EventSource(document.querySelector("#rows[data-slow]") ? "/events?slow" : "/events");
     events.addEventListener("open", () => { state.textContent = "● live"; });
     events.addEventListener("error", () => {
       state.textContent = "○ not connected";

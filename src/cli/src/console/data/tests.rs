@@ -9,13 +9,12 @@ use crate::status::read::{ADMIN_RULE, NODE, POD, RULE, TENANT};
 
 /// Objects, each with its kind, of a cluster that shows all of them.
 pub(in crate::console) fn data(objects: &[(Kind, Value)]) -> Data {
-    rows(objects).picture().unwrap().unwrap().data()
+    rows(objects).picture().unwrap().data()
 }
 
 /// Objects, each with its kind, as complete lists show them.
 pub(in crate::console) fn rows(objects: &[(Kind, Value)]) -> Rows {
-    let mut rows =
-        Rows { installation: Some(Ok(Report::default())), infrastructure: true, ..Rows::default() };
+    let mut rows = Rows { installation: Some(Report::default()), infrastructure: true, ..Rows::default() };
     let id = |object: &Value| Id {
         namespace: text(object, "/metadata/namespace").to_owned(),
         name: text(object, "/metadata/name").to_owned(),
@@ -35,7 +34,7 @@ pub(in crate::console) fn rows(objects: &[(Kind, Value)]) -> Rows {
     let of = |wanted: Kind| -> Vec<&Value> {
         objects.iter().filter(|(kind, _)| kind.1 == wanted.1).map(|(_, object)| object).collect()
     };
-    list(&mut rows.tenants, of(TENANT), id, TenantEntry::of);
+    list(&mut rows.tenants, of(TENANT), id, |object| Some(TenantEntry::of(object)));
     list(&mut rows.rules, of(RULE), id, |object| Some(super::rule(object)));
     list(&mut rows.admin_rules, of(ADMIN_RULE), id, |object| Some(super::rule(object)));
     list(&mut rows.pods, of(POD), id, |object| {
@@ -157,6 +156,14 @@ fn a_host_is_told_by_what_keeps_its_dpu_from_taking_companions() {
 }
 
 #[test]
+fn a_tenant_whose_spec_is_not_understood_is_shown() {
+    let strange = json!({"metadata": {"name": "odd"}, "spec": {"hosts": 7}});
+    let data = data(&[tenant("blue", "tenant-blue", &["a"], "x"), (TENANT, strange)]);
+    let names: Vec<_> = data.report.tenants.as_ref().unwrap().iter().map(|row| &*row.name).collect();
+    assert_eq!((names, data.tenants.len()), (vec!["blue", "odd"], 2));
+}
+
+#[test]
 fn without_the_list_of_tenants_no_host_is_said_to_lack_a_dpu() {
     let mut rows = rows(&[
         node("dpu-a", "a", Some("blue"), json!({})),
@@ -164,7 +171,8 @@ fn without_the_list_of_tenants_no_host_is_said_to_lack_a_dpu() {
         companion("tenant-blue", "one", "c", &unplaced()),
     ]);
     rows.tenants.refuse("no".to_owned());
-    let data = rows.picture().unwrap().unwrap().data();
+    assert!(!rows.tenants.is_shown());
+    let data = rows.picture().unwrap().data();
     let told: Vec<_> = data.hosts.iter().map(|host| (&*host.dpu, host.cause)).collect();
     assert_eq!(told, [("dpu-b", Some(Cause::DpuNotReady)), ("dpu-a", None)]);
     assert_eq!(data.companions[0].cause, Some(Cause::Unschedulable));

@@ -76,6 +76,7 @@ fn rows_that_may_be_stale_are_shown_with_a_note() {
     assert_eq!(told(&kept), pairs(&[("a", "1")]));
     assert_eq!(notes(&kept), ["texts: perhaps not the newest, they can't be watched at the moment: no"]);
     take(&mut kept, Event::ListStarted);
+    take(&mut kept, Event::Listed(("a", "1")));
     assert_eq!(notes(&kept).len(), 1, "a list that has begun may fail as well");
     assert!(take(&mut kept, Event::Bookmark { version: 2 }));
     assert_eq!(notes(&kept), [""; 0]);
@@ -93,20 +94,36 @@ fn whoever_may_not_read_rows_does_not_see_those_of_before() {
     let mut kept = Texts::new("texts");
     take(&mut kept, failed(None));
     assert_eq!((kept.is_told(), notes(&kept)), (true, vec!["texts: no".to_owned()]));
-    kept.restart(Some("blue".to_owned()));
-    list(&mut kept, &[]);
+    kept.begin(None);
+    assert_eq!(notes(&kept), ["texts: no"], "the reason stays until there is another one");
+    kept.begin(Some("blue".to_owned()));
+    list(&mut kept, &[("a", "1")]);
     assert_eq!(notes(&kept), ["texts: only those of the namespace blue are read"]);
+    kept.begin(Some("blue".to_owned()));
+    assert_eq!(told(&kept), pairs(&[("a", "1")]), "it is watched again");
+    kept.begin(None);
+    assert_eq!(told(&kept), []);
 }
 
 #[test]
 fn there_are_at_most_so_many_rows() {
-    let names: Vec<String> = (0..=MOST).map(|i| format!("{i:06}")).collect();
-    let mut kept = Texts::new("texts");
+    let most = 9;
+    let names: Vec<String> = (0..=most).map(|i| i.to_string()).collect();
+    let mut kept = Texts { most, ..Texts::new("texts") };
     list(&mut kept, &names.iter().map(|name| (name.as_str(), "1")).collect::<Vec<_>>());
-    assert_eq!(kept.rows.len(), MOST);
-    assert_eq!(notes(&kept), [format!("texts: only the first {MOST} were read")]);
+    assert_eq!(kept.rows.len(), most);
+    assert_eq!(notes(&kept), ["texts: only the first 9 were read"]);
     assert!(!take(&mut kept, Event::Applied(("more", "1"))));
-    assert!(take(&mut kept, Event::Applied(("000000", "2"))), "one that is known");
+    assert!(take(&mut kept, Event::Applied(("0", "2"))), "one that is known");
+    // Lists that end early keep the note, and don't add up.
+    for prefix in ["x", "y", "z"] {
+        take(&mut kept, Event::ListStarted);
+        for name in &names {
+            take(&mut kept, Event::Listed((&format!("{prefix}{name}"), "1")));
+        }
+    }
+    assert!(kept.rows.len() <= 2 * most);
+    assert_eq!(notes(&kept).len(), 1);
     list(&mut kept, &[("a", "1")]);
     assert_eq!((told(&kept), notes(&kept)), (pairs(&[("a", "1")]), vec![]));
 }
@@ -121,12 +138,11 @@ fn the_report_counts_what_is_shown() {
     assert_eq!(report.companions.unwrap()["tenant-blue"], [("Starting", 1)].into());
     assert_eq!(report.tenants.unwrap()[0].name, "blue");
     let mut rows = rows(&objects);
-    rows.pods.restart(None);
+    rows.pods = Kept::new("pods");
     assert!(!rows.are_told());
-    let report = rows.picture().unwrap().unwrap().data().report;
+    let report = rows.picture().unwrap().data().report;
     assert!(report.companions.is_none() && report.dpus.is_some());
     assert_eq!(report.not_visible, ["pods: still being read, 0 so far"]);
-    rows.installation = Some(Err("it is away".to_owned()));
+    rows.error = Some("it is away".to_owned());
     assert!(rows.are_told());
-    assert_eq!(rows.picture().unwrap().err().unwrap(), "it is away");
 }

@@ -38,19 +38,26 @@ impl World {
 
     /// As [`Self::of`], and the clusters have so many rows.
     fn with_rows(tokens: &[&str], rows: usize) -> Self {
+        Self::with(&tokens.iter().map(|token| (*token, rows)).collect::<Vec<_>>())
+    }
+
+    /// As [`Self::of`], and the cluster of each has so many rows.
+    fn with(tokens: &[(&str, usize)]) -> Self {
         let apis: HashMap<String, FakeApi> = tokens
             .iter()
-            .map(|token| {
+            .map(|(token, _)| {
                 let api = FakeApi::default();
                 is(&api, token);
                 ((*token).to_owned(), api)
             })
             .collect();
         let known = apis.clone();
+        let rows: HashMap<String, usize> =
+            tokens.iter().map(|(token, rows)| ((*token).to_owned(), *rows)).collect();
         let open: Open = Box::new(move |token, _| {
             let client = known.get(token).ok_or(NoSession::NotAccepted)?.client();
             let mut data = Data::default();
-            data.hosts = vec![row(); rows];
+            data.hosts = vec![row(); rows[token]];
             Ok(Reader { client, store: Store::fixed(data) })
         });
         Self { apis, sessions: Sessions::new(Environment::system().clock, open, Gauge::default()) }
@@ -231,22 +238,17 @@ async fn nobody_may_log_in_where_the_others_keep_too_many_rows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_session_that_was_used_least_recently_ends_where_all_keep_too_many_rows() {
-    let world = World::with_rows(&["jane", "joan"], ROWS / 2);
+async fn the_largest_session_ends_where_all_keep_too_many_rows() {
+    let most = MOST_ROWS / 2;
+    let world = World::with(&[("jane", most), ("joan", most), ("small", 1)]);
     let jane = world.login("jane").await.unwrap();
     tokio::time::advance(Duration::from_secs(1)).await;
-    world.login("joan").await.unwrap();
+    let (small, joan) = (world.login("small").await.unwrap(), world.login("joan").await.unwrap());
     world.sessions.trim();
-    assert_eq!(world.user(&jane).await, Ok("jane".into()), "they keep as many as they may");
-    let world = World::with_rows(&["jane", "joan"], ROWS / 2 + 1);
-    let jane = world.login("jane").await.unwrap();
-    tokio::time::advance(Duration::from_secs(1)).await;
-    let joan = world.login("joan").await.unwrap();
-    let ended = world.sessions.of(&jane).await.unwrap().ended.clone();
-    tokio::time::advance(Duration::from_secs(1)).await;
-    assert_eq!(world.user(&joan).await, Ok("joan".into()));
+    for (user, name) in [(&joan, "joan"), (&small, "small")] {
+        assert_eq!(world.user(user).await, Ok(name.into()), "it is smaller, or was used later");
+    }
+    assert_eq!(world.user(&jane).await, Err(NoSession::None), "one row is too many");
     world.sessions.trim();
-    assert!(ended.is_cancelled());
-    assert_eq!(world.user(&jane).await, Err(NoSession::None));
-    assert_eq!(world.user(&joan).await, Ok("joan".into()));
+    assert_eq!(world.user(&joan).await, Ok("joan".into()), "they keep as many as they may");
 }
