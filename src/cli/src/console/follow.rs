@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::data::{self, NodeEntry, PodEntry, TenantEntry};
-use super::rights::Right;
+use super::rights::{Right, refuses};
 use super::rows::{Id, Kept, Rows};
 use super::store::{Source, Store};
 use crate::check::installation::cluster::{Cluster, Kind};
@@ -209,7 +209,7 @@ impl Shared {
                 }
                 let mut rows = self.rows.lock();
                 let kept = (keeper.kept)(&mut rows);
-                if matches!(&event, Event::Failed(failed) if matches!(failed.status, Some(401 | 403))) {
+                if matches!(&event, Event::Failed(failed) if failed.status.is_some_and(refuses)) {
                     refused.notify_one();
                     if kept.is_shown() {
                         // Perhaps they may be listed, but not watched.
@@ -296,7 +296,7 @@ impl Shared {
             let params = ListParams::default().labels(keeper.label);
             match watch::list(api, params, |object| sink(Event::Listed(object))).await {
                 Ok(()) => sink(Event::ListCompleted { version: 0 }),
-                Err(kube::Error::Api(status)) if matches!(status.code, 401 | 403) => {
+                Err(kube::Error::Api(status)) if refuses(status.code) => {
                     return self.refuse(keeper, status.message.clone());
                 }
                 Err(error) => sink(Event::Failed((&error).into())),

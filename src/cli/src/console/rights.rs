@@ -12,6 +12,11 @@ use tokio::time::timeout;
 
 use crate::check::installation::cluster::PATIENCE;
 
+/// Whether a response with this status refuses a request because of its user.
+pub(super) fn refuses(status: u16) -> bool {
+    matches!(status, 401 | 403)
+}
+
 /// Whether a user may do something.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Right {
@@ -38,7 +43,7 @@ impl Right {
             // Whoever may not ask about rights, as everybody may by default, asks for an object.
             Err(()) => match timeout(PATIENCE, api.list_metadata(&ListParams::default().limit(1))).await {
                 Ok(Ok(_)) => Self::Granted,
-                Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => {
+                Ok(Err(kube::Error::Api(status))) if refuses(status.code) => {
                     Self::Refused(status.message.clone())
                 }
                 _ => Self::Unknown,

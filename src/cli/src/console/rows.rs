@@ -10,6 +10,7 @@ use std::sync::Arc;
 use outrigger_runtime::watch::{Event, Failed};
 
 use super::data::{Data, Named, NodeEntry, PodEntry, TenantEntry};
+use super::rights::refuses;
 use crate::status::report::{Report, RuleRow};
 use crate::status::summary;
 
@@ -142,9 +143,8 @@ impl<R: PartialEq> Kept<R> {
     fn fail(&mut self, failed: Failed) -> bool {
         let shown = match (failed.status, &self.shown) {
             (Some(404), _) => Shown::NoKind,
-            (Some(401 | 403), _) | (_, Shown::Listing | Shown::NoKind | Shown::Unread(_)) => {
-                Shown::Unread(failed.message)
-            }
+            (Some(status), _) if refuses(status) => Shown::Unread(failed.message),
+            (_, Shown::Listing | Shown::NoKind | Shown::Unread(_)) => Shown::Unread(failed.message),
             (_, Shown::All) => {
                 let stale = Some(failed.message);
                 return std::mem::replace(&mut self.stale, stale.clone()) != stale;

@@ -39,7 +39,7 @@ const CONNECTIONS_OF_ADDRESS: usize = CONNECTIONS / 2;
 /// Reads and answers at the same time, of all users.
 const TURNS: usize = 4;
 
-/// How often sessions are ended that have lasted too long.
+/// How often sessions are ended that have lasted too long, or keep too much.
 const SWEEP: Duration = Duration::from_secs(10);
 
 /// Settings of the console in the cluster.
