@@ -128,4 +128,14 @@ async fn the_focus_stays_where_it_is_when_the_page_is_read_again() {
     browser.shows(&["2 found"]).await;
     let region = browser.run("return document.activeElement.className").await;
     assert_eq!(region, "table");
+    // Each host's row has a link to the same tenant.
+    console.shows("/hosts?tenant=focus", &["2 found", "1/1"]).await;
+    let links =
+        "const links = Array.from(document.querySelectorAll('#rows a[href=\"/tenants?tenant=focus\"]'));";
+    browser.run(&format!("{links} links[1].focus()")).await;
+    t.start("shop-4", "host-a", json!({"app": "web"})).await;
+    browser.shows(&["2/2"]).await;
+    let now =
+        browser.run(&format!("{links} return [links.length, links.indexOf(document.activeElement)]")).await;
+    assert_eq!(now, json!([2, 1]), "the second of the two links keeps the focus");
 }

@@ -3,6 +3,7 @@
 const state = document.getElementById("live");
 let events = null, busy = false, again = false;
 const key = (one) => one.getAttribute("href") ?? one.getAttribute("aria-label");
+const alike = (rows, one) => Array.from(rows.querySelectorAll("a, .table")).filter((other) => key(other) === key(one));
 async function refresh() {
   if (document.querySelector("#rows[data-kept]")) { return; }
   if (busy) { again = true; return; }
@@ -15,12 +16,14 @@ async function refresh() {
       const next = new DOMParser().parseFromString(await answer.text(), "text/html");
       const rows = document.getElementById("rows"), fresh = next.getElementById("rows");
       if (rows && fresh && rows.innerHTML !== fresh.innerHTML) {
-        // The focus stays, and so does what is read of a wide table.
-        const focused = rows.contains(document.activeElement) ? key(document.activeElement) : null;
+        // The focus stays, and so does what is read of a wide table. Rows may have the same link, so it is counted which it is.
+        const focused = rows.contains(document.activeElement) ? document.activeElement : null;
+        const which = focused ? alike(rows, focused).indexOf(focused) : 0;
         const across = Array.from(rows.querySelectorAll(".table"), (table) => table.scrollLeft);
         rows.replaceChildren(...fresh.childNodes);
         if (focused) {
-          Array.from(rows.querySelectorAll("a, .table")).find((one) => key(one) === focused)?.focus({ preventScroll: true });
+          const now = alike(rows, focused);
+          (now[which] ?? now.at(-1))?.focus({ preventScroll: true });
         }
         rows.querySelectorAll(".table").forEach((table, i) => { table.scrollLeft = across[i] ?? 0; });
       }
