@@ -5,18 +5,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
+use outrigger_core::keys::CORE_NAMESPACE;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, tool};
 use outrigger_tests::outrigger::SYSTEM;
 use outrigger_tests::root;
-use outrigger_tests::shipped::{kustomize, name, objects, of_kind, of_last_release, output};
+use outrigger_tests::shipped::{name, objects, of_kind, of_last_release, output};
 use serde_json::{Value, json};
 
 use crate::cluster::{block, node, shell};
 
 /// What is upgraded: an overlay, the components that are added to it, and the parts that run.
-const KUSTOMIZED: [(&str, &[&str], &[&str]); 2] = [
+///
+/// The component `cert-manager` isn't: what its controllers write differs from one cluster to the next.
+const KUSTOMIZED: [(&str, &[&str], &[&str]); 5] = [
     ("infrastructure", &["self-signed"], &["webhook", "manager"]),
+    ("infrastructure", &["imperator", "liqo"], &["webhook", "manager"]),
     ("all-in-one", &[], &["webhook", "manager", "agent"]),
+    ("tenant", &[], &["agent"]),
+    ("webhook-only", &[], &["webhook"]),
 ];
 
 /// Further values of the chart, the parts that run, and what the page adds to the command that upgrades them.
@@ -112,7 +118,9 @@ impl Upgrade<'_> {
             let difference = json_patch::diff(&bare(&expected[name]), &bare(object));
             assert!(difference.is_empty(), "{}: {name} isn't as if it were new: {difference}", self.what);
         }
-        definitions(cluster, &self.what);
+        if of_kind(&self.new, "CustomResourceDefinition").next().is_some() {
+            definitions(cluster, &self.what);
+        }
     }
 
     /// Objects that this version no longer installs have been deleted.
@@ -152,6 +160,12 @@ async fn kustomize_upgrades_the_last_release_and_the_page_deletes_what_it_leaves
     for (overlay, components, parts) in KUSTOMIZED {
         let plane = ControlPlane::start().unwrap();
         nodes(&plane);
+        if components.contains(&"imperator") {
+            let namespace =
+                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": CORE_NAMESPACE}});
+            plane.infra.apply(std::slice::from_ref(&namespace)).unwrap();
+            plane.tenant.apply(&[namespace]).unwrap();
+        }
         // A user's own overlay, of which the tree beside it is replaced by that of the next version.
         let mine = tempfile::tempdir_in(root().join("target")).unwrap();
         let mine = mine.path();
@@ -170,7 +184,7 @@ async fn kustomize_upgrades_the_last_release_and_the_page_deletes_what_it_leaves
                 .unwrap()
         };
         let upgrade = Upgrade {
-            what: overlay.to_owned(),
+            what: format!("{overlay} {components:?}"),
             plane: &plane,
             old: rendered(old.path()),
             new: rendered(&root()),
@@ -180,13 +194,11 @@ async fn kustomize_upgrades_the_last_release_and_the_page_deletes_what_it_leaves
             shell(&mine.join("mine"), &cluster.kubeconfig, &page);
             rolled_out(cluster, parts);
         };
+        assert_ne!(upgrade.old, upgrade.new, "{}", upgrade.what);
         rendered(old.path());
         apply(&plane.infra);
         rendered(&root());
         upgrade.run(apply, apply);
-        let shipped: BTreeSet<String> =
-            kustomize(&crate::overlay(overlay)).unwrap().iter().map(name).collect();
-        assert!(shipped.is_subset(&upgrade.new.iter().map(name).collect()));
         let mut page = block("upgrades.md", LEFT);
         if overlay == "all-in-one" {
             page += &block("upgrades.md", "kubectl delete clusterrolebinding");
