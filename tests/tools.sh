@@ -18,8 +18,9 @@ least() {
     [ "$(printf '%s\n%s\n' "$2" "$3" | sort -V | head -n1)" = "$2" ] ||
         { echo "$1 $2 or later is needed, $3 is here" >&2; exit 1; }
 }
-command -v cargo >/dev/null || { echo "Rust 1.91 or later is needed: https://rustup.rs" >&2; exit 1; }
-least Rust 1.91 "$(rustc --version | cut -d' ' -f2)"
+rust=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$(dirname "${BASH_SOURCE[0]}")/../Cargo.toml")
+command -v cargo >/dev/null || { echo "Rust $rust or later is needed: https://rustup.rs" >&2; exit 1; }
+least Rust "$rust" "$(rustc --version | cut -d' ' -f2)"
 command -v go >/dev/null || { echo "Go 1.21 or later is needed: https://go.dev/dl" >&2; exit 1; }
 # An older Go fetches the one that go.mod names by itself, through its module proxy.
 least Go 1.21 "$(cd / && go env GOVERSION | sed 's/^go//')"

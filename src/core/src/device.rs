@@ -222,8 +222,10 @@ fn devices_of(reader: &mut Reader, request: &Map<String, Value>, path: &str) {
 fn one_toleration(reader: &mut Reader, toleration: &Map<String, Value>, path: &str) {
     let key = reader.text(toleration, path, "key");
     if !key.is_empty() && !is_label_key(key) {
-        let message = format_args!("is {:?}; use a label's key, or none", quoted(key));
-        reader.fault(format_args!("{path}.key"), message);
+        reader.fault(
+            format_args!("{path}.key"),
+            format_args!("is {:?}; use a label's key, or none", quoted(key)),
+        );
     }
     let value = reader.text(toleration, path, "value");
     match reader.text(toleration, path, "operator") {
@@ -234,8 +236,10 @@ fn one_toleration(reader: &mut Reader, toleration: &Map<String, Value>, path: &s
         "Exists" => {}
         "" | "Equal" => {
             if !value.is_empty() && !is_label_name(value) {
-                let message = format_args!("is {:?}; use a label's value", quoted(value));
-                reader.fault(format_args!("{path}.value"), message);
+                reader.fault(
+                    format_args!("{path}.value"),
+                    format_args!("is {:?}; use a label's value", quoted(value)),
+                );
             }
         }
         other => reader.fault(

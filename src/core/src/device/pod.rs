@@ -24,8 +24,10 @@ pub fn pod_faults(spec: &Value, path: &str) -> Vec<FieldError> {
                 format_args!("{is}; use a DNS label of at most 63 bytes"),
             );
         } else if !names.insert(name) {
-            let message = format_args!("is {:?} for the second time; use another name", quoted(name));
-            reader.fault(format_args!("{path}.name"), message);
+            reader.fault(
+                format_args!("{path}.name"),
+                format_args!("is {:?} for the second time; use another name", quoted(name)),
+            );
         }
         if !name.is_empty() {
             names.insert(name);
@@ -58,9 +60,10 @@ fn source(reader: &mut Reader, claim: &Map<String, Value>, path: &str) {
     }
     for (key, name) in KEYS.iter().zip(given) {
         if let Some(name) = name.filter(|name| !is_dns_subdomain(name)) {
-            let message =
-                format_args!("is {:?}; use the name of an object in the Pod's namespace", quoted(name));
-            reader.fault(format_args!("{path}.{key}"), message);
+            reader.fault(
+                format_args!("{path}.{key}"),
+                format_args!("is {:?}; use the name of an object in the Pod's namespace", quoted(name)),
+            );
         }
     }
 }

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::super::tests::patch;
-use super::super::{self as mutate, Report};
 use super::*;
+use crate::mutate::tests::patch;
+use crate::mutate::{self, Report};
 use crate::selector::matching::Node;
 use crate::selector::{POINTER, tests::pod};
 
