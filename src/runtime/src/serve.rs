@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use futures::future::BoxFuture;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls_pki_types::CertificateDer;
@@ -183,8 +184,18 @@ impl Server {
     }
 
     /// Serves until `drain` is cancelled, then finishes the requests in progress, and closes all connections when `force` is
-    /// cancelled. Returns when all connections are closed.
-    pub async fn run(self, router: Router, drain: CancellationToken, force: CancellationToken) {
+    /// cancelled. The future ends when all connections are closed.
+    // It is boxed here, and not where it is awaited, because each crate that polls it would have its own copy of hyper and h2.
+    pub fn run(
+        self,
+        router: Router,
+        drain: CancellationToken,
+        force: CancellationToken,
+    ) -> BoxFuture<'static, ()> {
+        Box::pin(self.accept_all(router, drain, force))
+    }
+
+    async fn accept_all(self, router: Router, drain: CancellationToken, force: CancellationToken) {
         let Self { name, listener, tls, asks, limits, leaving } = self;
         let (http1, http2) = protocols(&limits);
         let table = ConnectionTable::new(name, &limits);
