@@ -11,6 +11,7 @@ use outrigger_core::progress::{Facts, HostDpu, Progress, Stage, Wish};
 use outrigger_core::reason::Cause;
 use outrigger_manager::dpu::Dpu;
 use outrigger_runtime::pod::Pod;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::rows::Id;
@@ -115,7 +116,7 @@ impl TenantEntry {
     pub(super) fn of(object: &Value) -> Self {
         let mut row = summary::tenant(object);
         shorten(&mut row.message, MESSAGE);
-        let tenant: Option<outrigger_api::Tenant> = serde_json::from_value(object.clone()).ok();
+        let tenant = outrigger_api::Tenant::deserialize(object).ok();
         let namespace = tenant.as_ref().map(outrigger_api::Tenant::target_namespace).unwrap_or_default();
         let hosts = tenant.map(|tenant| tenant.spec.hosts).unwrap_or_default();
         Self { namespace, hosts, conditions: conditions(object), row }

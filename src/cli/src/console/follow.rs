@@ -20,7 +20,6 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Notify;
-use tokio::sync::watch as latest;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -49,14 +48,12 @@ struct Shared {
     source: Arc<Source>,
     rows: Mutex<Rows>,
     changed: Notify,
-    /// Whether it is an infrastructure cluster, as far as that is known.
-    infrastructure: latest::Sender<bool>,
 }
 
 /// Keeps rows, and shows them to the store until nobody looks any longer. All ends when this is dropped.
 pub(super) async fn follow(store: Weak<Store>, source: Arc<Source>) {
     let (rows, changed) = (Mutex::default(), Notify::new());
-    let shared = Arc::new(Shared { source, rows, changed, infrastructure: latest::Sender::new(false) });
+    let shared = Arc::new(Shared { source, rows, changed });
     let mut tasks = JoinSet::new();
     tasks.spawn(installation(shared.clone()));
     shared.start(&mut tasks);
@@ -95,8 +92,9 @@ pub(super) async fn follow(store: Weak<Store>, source: Arc<Source>) {
     }
 }
 
-/// Reads the installation in each interval.
+/// Reads the installation in each interval, and watches what only an infrastructure cluster has as soon as it is known to be one.
 async fn installation(shared: Arc<Shared>) {
+    let mut tasks = JoinSet::new();
     let source = shared.source.clone();
     let client = &source.clients.cluster;
     loop {
@@ -106,12 +104,11 @@ async fn installation(shared: Arc<Shared>) {
             || (read.is_ok() && is_infrastructure(client).await.unwrap_or_default());
         {
             let mut rows = shared.rows.lock();
-            rows.infrastructure |= is_infrastructure;
+            if is_infrastructure && !std::mem::replace(&mut rows.infrastructure, true) {
+                shared.start_infrastructure(&mut tasks);
+            }
             rows.error = read.as_ref().err().map(ToString::to_string);
             rows.installation = read.ok().or_else(|| rows.installation.take());
-        }
-        if is_infrastructure {
-            shared.infrastructure.send_replace(true);
         }
         shared.changed.notify_one();
         sleep(source.interval).await;
@@ -150,15 +147,20 @@ struct Keeper<K, R> {
 }
 
 impl Shared {
-    /// Starts the watches.
+    /// Starts the watches of what each cluster may have.
     fn start(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
-        let (client, admission) = (self.source.clients.cluster.clone(), &self.source.admission);
-        let cluster = Arc::new(Cluster::new(client.clone(), false));
+        let cluster = self.cluster();
         let tenant = |object: &Value| Some(TenantEntry::of(object));
         tasks.spawn(self.clone().keep(few(&cluster, TENANT, tenant, |rows| &mut rows.tenants)));
         let rule = |object: &Value| Some(data::rule(object));
         tasks.spawn(self.clone().keep(few(&cluster, RULE, rule, |rows| &mut rows.rules)));
         tasks.spawn(self.clone().keep(few(&cluster, ADMIN_RULE, rule, |rows| &mut rows.admin_rules)));
+    }
+
+    /// Starts the watches of what only an infrastructure cluster has.
+    fn start_infrastructure(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
+        let (client, admission) = (self.source.clients.cluster.clone(), &self.source.admission);
+        let cluster = self.cluster();
         let admin = admission.admin_resources_namespace.clone();
         let (pods, nodes) = (client.clone(), client);
         let pods = Keeper {
@@ -175,20 +177,12 @@ impl Shared {
         };
         let resource = cluster.api(NODE, "").1;
         let nodes = node_keeper(nodes, resource, admission.host_label.clone());
-        tasks.spawn(self.clone().keep_infrastructure(pods));
-        tasks.spawn(self.clone().keep_infrastructure(nodes));
+        tasks.spawn(self.clone().keep(pods));
+        tasks.spawn(self.clone().keep(nodes));
     }
 
-    /// Keeps what only an infrastructure cluster has.
-    async fn keep_infrastructure<K, R>(self: Arc<Self>, keeper: Keeper<K, R>)
-    where
-        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-        R: PartialEq,
-    {
-        let mut infrastructure = self.infrastructure.subscribe();
-        if infrastructure.wait_for(|is| *is).await.is_ok() {
-            self.keep(keeper).await;
-        }
+    fn cluster(&self) -> Arc<Cluster> {
+        Arc::new(Cluster::new(self.source.clients.cluster.clone(), false))
     }
 
     /// Keeps the rows of a kind: of all objects, or where these may not be read, of those in the user's namespace.

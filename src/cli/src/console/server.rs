@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context as _, bail};
 use clap::Args;
 use kube::Config;
-use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, NamedCluster, NamedContext};
 use outrigger_runtime::Process;
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::calls;
@@ -15,7 +15,6 @@ use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::ServerTls;
 use outrigger_webhook::settings::AdmissionArgs;
-use serde_json::json;
 use tokio::sync::Semaphore;
 
 use super::door::Door;
@@ -107,17 +106,37 @@ fn limits() -> Limits {
 }
 
 impl ConsoleServerArgs {
+    /// A kubeconfig of the API server whose address and CA are given.
+    fn kubeconfig_of_address(&self) -> Kubeconfig {
+        let name = "cluster".to_owned();
+        let cluster = Cluster {
+            server: self.api_server.clone(),
+            certificate_authority: self.api_server_ca_file.as_ref().map(|file| file.display().to_string()),
+            ..Cluster::default()
+        };
+        let context = Context { cluster: name.clone(), ..Context::default() };
+        Kubeconfig {
+            clusters: vec![NamedCluster {
+                name: name.clone(),
+                cluster: Some(cluster),
+                ..NamedCluster::default()
+            }],
+            contexts: vec![NamedContext {
+                name: name.clone(),
+                context: Some(context),
+                ..NamedContext::default()
+            }],
+            current_context: Some(name),
+            ..Kubeconfig::default()
+        }
+    }
+
     /// The cluster, without credentials.
     async fn cluster(&self) -> anyhow::Result<Config> {
         let kubeconfig = match &self.kubeconfig {
             Some(file) => Kubeconfig::read_from(file)
                 .with_context(|| format!("--kubeconfig {} can't be used", file.display()))?,
-            None => {
-                serde_json::from_value(json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
-                "clusters": [{"name": "c", "cluster":
-                    {"server": self.api_server, "certificate-authority": self.api_server_ca_file}}],
-                "contexts": [{"name": "c", "context": {"cluster": "c"}}]}))?
-            }
+            None => self.kubeconfig_of_address(),
         };
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
         let mut config = config.context("--api-server, --api-server-ca-file, --kubeconfig")?;

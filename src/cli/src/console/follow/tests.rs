@@ -89,12 +89,8 @@ impl Cluster {
             asker: None,
             turns: Arc::new(Semaphore::new(1)),
         };
-        let shared = Arc::new(Shared {
-            source: Arc::new(source),
-            rows: Mutex::default(),
-            changed: Notify::new(),
-            infrastructure: latest::Sender::new(true),
-        });
+        let shared =
+            Arc::new(Shared { source: Arc::new(source), rows: Mutex::default(), changed: Notify::new() });
         let resource =
             crate::check::installation::cluster::Cluster::new(client.clone(), false).api(NODE, "").1;
         let mut tasks = JoinSet::new();

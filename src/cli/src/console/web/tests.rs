@@ -14,6 +14,8 @@ use super::*;
 
 const OWN: &str = "127.0.0.1:7000";
 const SITE: &str = "sec-fetch-site";
+/// That of a store with a fixed reading.
+const INTERVAL: Duration = Duration::from_secs(1);
 
 struct Browser {
     router: Router,
@@ -216,6 +218,38 @@ async fn a_reading_is_an_event() {
     store.revision.send_modify(|revision| *revision += 1);
     let frame = events.frame().await.unwrap().unwrap().into_data().unwrap();
     assert!(frame.starts_with(b"event: reading"), "{frame:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_asks_for_more_gets_one_event_in_an_interval() {
+    let (access, token) = Access::new(7000);
+    let store = Store::fixed(Data::default());
+    let browser = Browser { router: own(store.clone(), access), token };
+    let cookie = browser.cookie().await;
+    // Ends before an event that is due after three intervals.
+    let window = 3 * INTERVAL - INTERVAL / 20;
+    let mut counts = Vec::new();
+    for url in ["/events", "/events?slow"] {
+        let mut events = browser.ask("GET", OWN, url, &cookie).await.into_body();
+        counts.push(tokio::spawn(async move {
+            let mut count = 0;
+            let _ = timeout(window, async {
+                while events.frame().await.is_some() {
+                    count += 1;
+                }
+            })
+            .await;
+            count
+        }));
+    }
+    assert_eq!(store.interval(), INTERVAL);
+    // Thirty changes in three intervals. The first is sent at once.
+    for _ in 0..30 {
+        store.revision.send_modify(|revision| *revision += 1);
+        tokio::time::sleep(INTERVAL / 10).await;
+    }
+    let counts = [counts.remove(0).await.unwrap(), counts.remove(0).await.unwrap()];
+    assert_eq!(counts, [30, 3]);
 }
 
 /// Objects whose texts are all this one, as if the API server checked none of them.
