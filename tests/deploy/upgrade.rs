@@ -9,7 +9,7 @@ use outrigger_core::keys::CORE_NAMESPACE;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, tool};
 use outrigger_tests::outrigger::SYSTEM;
 use outrigger_tests::root;
-use outrigger_tests::shipped::{name, objects, of_kind, of_last_release, output};
+use outrigger_tests::shipped::{kustomize, name, objects, of_kind, of_last_release, output};
 use serde_json::{Value, json};
 
 use crate::cluster::{block, node, shell};
@@ -199,6 +199,13 @@ async fn kustomize_upgrades_the_last_release_and_the_page_deletes_what_it_leaves
         apply(&plane.infra);
         rendered(&root());
         upgrade.run(apply, apply);
+        // A neighbour's component leaves out what has the neighbour's name, and nothing else.
+        let new: BTreeSet<String> = upgrade.new.iter().map(name).collect();
+        let shipped = kustomize(&crate::overlay(overlay)).unwrap();
+        let mut shipped = shipped.iter().map(name);
+        let lacks =
+            shipped.find(|name| !new.contains(name) && !components.iter().any(|one| name.contains(one)));
+        assert_eq!(lacks, None, "{}", upgrade.what);
         let mut page = block("upgrades.md", LEFT);
         if overlay == "all-in-one" {
             page += &block("upgrades.md", "kubectl delete clusterrolebinding");
