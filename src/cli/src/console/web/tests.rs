@@ -22,15 +22,16 @@ struct Browser {
     token: String,
 }
 
-/// The router of a console on a user's machine.
-fn own(store: Arc<Store>, access: Access) -> Router {
-    router(Arc::new(Door::Own(Box::new(access), Session::own(store, VIEWERS))), Arc::default())
-}
-
 impl Browser {
     fn of(data: Data) -> Self {
+        Self::before(Store::fixed(data))
+    }
+
+    /// One before a console on a user's machine, which shows this store.
+    fn before(store: Arc<Store>) -> Self {
         let (access, token) = Access::new(7000);
-        Self { router: own(Store::fixed(data), access), token }
+        let door = Door::Own(Box::new(access), Session::own(store, VIEWERS));
+        Self { router: router(Arc::new(door), Arc::default()), token }
     }
 
     fn new() -> Self {
@@ -210,9 +211,8 @@ async fn a_long_url_and_one_viewer_too_many_are_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn a_reading_is_an_event() {
-    let (access, token) = Access::new(7000);
     let store = Store::fixed(Data::default());
-    let browser = Browser { router: own(store.clone(), access), token };
+    let browser = Browser::before(store.clone());
     let cookie = browser.cookie().await;
     let mut events = browser.ask("GET", OWN, "/events", &cookie).await.into_body();
     store.revision.send_modify(|revision| *revision += 1);
@@ -222,9 +222,8 @@ async fn a_reading_is_an_event() {
 
 #[tokio::test(start_paused = true)]
 async fn a_page_that_asks_for_more_gets_one_event_in_an_interval() {
-    let (access, token) = Access::new(7000);
     let store = Store::fixed(Data::default());
-    let browser = Browser { router: own(store.clone(), access), token };
+    let browser = Browser::before(store.clone());
     let cookie = browser.cookie().await;
     // Ends before an event that is due after three intervals.
     let window = 3 * INTERVAL - INTERVAL / 20;
