@@ -15,6 +15,7 @@ use crate::process::{Replicas, Running, pick};
 use crate::trace::Trace;
 use crate::world::{ADMIN, MOVING, SHOP, TENANTS, World, cluster};
 
+mod dpus;
 mod machines;
 mod offloading;
 mod rules;
@@ -141,8 +142,9 @@ impl History {
                 missing.push(format!("{} writes in the last second", writes - written));
             }
             let ends = clock.now() - calm >= wanted && clock.now() - began >= least;
+            let is_last = clock.now() - began >= REST;
             // Without a write nothing comes to be missing that isn't, but for what lingers: that shows at the end.
-            if writes > written || !is_calm || ends {
+            if (writes == written && (!is_calm || ends)) || is_last {
                 // At the end of a history nothing lingers.
                 missing.extend(self.judge.missing(wanted < CALM));
             }
@@ -155,7 +157,7 @@ impl History {
                 self.line(format_args!("at rest"));
                 return Vec::new();
             }
-            if clock.now() - began >= REST {
+            if is_last {
                 return missing
                     .into_iter()
                     .map(|what| format!("not at rest after {REST:?}: {what}"))
@@ -184,11 +186,12 @@ impl History {
                 world.start_agent(tenant);
             }
         }
+        self.create_missing_dpus();
     }
 
     async fn event(&mut self) {
         let tenant = TENANTS[usize::try_from(self.below(TENANTS.len() as u64)).unwrap_or_default()];
-        match self.below(111) {
+        match self.below(113) {
             0..28 => self.create_pod(tenant),
             28..42 => self.delete_pod(tenant.0),
             42..45 => self.finish_pod(tenant.0),
@@ -218,6 +221,7 @@ impl History {
             100..102 => self.change_offloading(),
             102..105 => self.change_plain_pod(),
             105..109 => self.change_guests(),
+            109..111 => self.remove_dpu(),
             _ => self.delete_tenant(tenant.0),
         }
     }
@@ -480,7 +484,7 @@ async fn controllers(world: Arc<World>) {
         let stirred = world.stirred();
         // Where nothing has changed, they have nothing to do.
         if stirred != done {
-            world.run_controllers();
+            world.run_controllers(&done);
             done = stirred;
         }
         let pause = Duration::from_millis(50) + world.environment.random.below(Duration::from_millis(500));

@@ -216,8 +216,9 @@ impl Judge {
             if commit.kind.plural == "nodes" && commit.name != node {
                 continue;
             }
-            let node = world.infra.get("nodes", None, node);
-            let owner = node.as_ref().and_then(|node| node["metadata"]["labels"][keys::NODE_TENANT].as_str());
+            // The Pods of a Node that is gone are being removed.
+            let Some(node) = world.infra.get("nodes", None, node) else { continue };
+            let owner = node["metadata"]["labels"][keys::NODE_TENANT].as_str();
             if owner != Some(tenant) {
                 let on = format!("is on a DPU of {owner:?}");
                 self.violation(world, format!("the companion of ({tenant:?}, {rule:?}, {workload:?}) {on}"));

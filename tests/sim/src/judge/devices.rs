@@ -9,11 +9,11 @@ use serde_json::Value;
 use super::Judge;
 use super::wanted::{companion, mark, written};
 use crate::model::Commit;
-use crate::world::{World, claim_of, devices, text};
+use crate::world::{World, at, claim_of, devices, text};
 
 /// How many devices the claim of a rule asks for; `None` for a rule without claims.
 fn asked(rule: &Value) -> Option<u64> {
-    rule.pointer("/spec/deviceClaims/0/spec/devices/requests/0/exactly/count").and_then(Value::as_u64)
+    at(rule, "/spec/deviceClaims/0/spec/devices/requests/0/exactly/count").and_then(Value::as_u64)
 }
 
 impl Judge {
@@ -63,7 +63,7 @@ impl Judge {
             let namespace = Some(text(&pod, "/metadata/namespace"));
             let template = infra.get("resourceclaimtemplates", namespace, template_of(&pod));
             let has = template.as_ref().and_then(|template| {
-                template.pointer("/spec/spec/devices/requests/0/exactly/count").and_then(Value::as_u64)
+                at(template, "/spec/spec/devices/requests/0/exactly/count").and_then(Value::as_u64)
             });
             if has != asked(&rule) {
                 missing.push(format!(
@@ -90,8 +90,7 @@ impl Judge {
         for template in infra.list("resourceclaimtemplates") {
             let uid = &template["metadata"]["annotations"][keys::RULE_UID];
             let rule = rules.iter().find(|rule| rule["metadata"]["uid"] == *uid);
-            let count =
-                template.pointer("/spec/spec/devices/requests/0/exactly/count").and_then(Value::as_u64);
+            let count = at(&template, "/spec/spec/devices/requests/0/exactly/count").and_then(Value::as_u64);
             let name = text(&template, "/metadata/name");
             let at = (text(&template, "/metadata/namespace").to_owned(), name.to_owned());
             if rule.is_none_or(|rule| asked(rule) != count) && !named.contains(&at) {

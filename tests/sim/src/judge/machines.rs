@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::Judge;
 use crate::model::Commit;
-use crate::world::{GUESTS, MACHINE, World, text};
+use crate::world::{GUESTS, MACHINE, World, at, text};
 
 impl Judge {
     /// A write in the infrastructure cluster that may be about the Machine or its guests.
@@ -56,7 +56,7 @@ fn machine(world: &World) -> Option<std::sync::Arc<Value>> {
 }
 
 fn available(machine: &Value) -> u64 {
-    machine.pointer("/spec/machineTypes/0/available").and_then(Value::as_u64).unwrap_or_default()
+    at(machine, "/spec/machineTypes/0/available").and_then(Value::as_u64).unwrap_or_default()
 }
 
 fn is_guest(pod: &Value) -> bool {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Judge;
 use crate::model::Commit;
-use crate::world::{AFFINITY, PLAIN, World, text};
+use crate::world::{AFFINITY, PLAIN, World, at, text};
 
 impl Judge {
     /// A write in the infrastructure cluster that may be about offloading.
@@ -90,7 +90,7 @@ fn wanted(object: Option<&Value>) -> Option<(&str, &str)> {
 /// How a new Pod differs from what the namespace's offloading asks for.
 fn wrongly_admitted(world: &World, namespace: &str, pod: &Arc<Value>) -> Option<String> {
     let object = world.infra.get("namespaceoffloadings", Some(namespace), NAME);
-    let terms = pod.pointer(AFFINITY).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let terms = at(pod, AFFINITY).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let tolerates = pod["spec"]["tolerations"].to_string().contains(keys::NOT_ALLOWED);
     let all = Value::from(terms).to_string();
     let fits = match wanted(object.as_deref()) {

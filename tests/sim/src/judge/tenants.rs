@@ -1,5 +1,7 @@
 //! What must hold when Tenants are deleted and created again.
 
+use std::collections::BTreeSet;
+
 use outrigger_core::keys;
 use serde_json::Value;
 
@@ -107,21 +109,27 @@ impl Judge {
         let mut left = Vec::new();
         for kind in KINDS {
             for object in world.infra.list(kind) {
-                let mut content = Value::clone(&object);
-                // It says under which claim a companion was made, and stays: a manager that didn't know the new Tenant yet may have made it.
-                if let Some(annotations) =
-                    content.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
-                {
-                    annotations.remove(keys::STREAM_CLAIM);
-                }
-                let content = content.to_string();
-                if let Some(uid) = gone.iter().find(|uid| content.contains(uid.as_str())) {
+                if let Some(uid) = named(&object, &gone) {
                     let name = text(&object, "/metadata/name");
                     left.push(format!("{kind} {name} names the uid {uid} of a Tenant that is gone"));
                 }
             }
         }
         left
+    }
+}
+
+/// One of these uids that an object has. The claim under which a companion was made stays: a manager that didn't know the new Tenant
+/// yet may have made it.
+fn named<'a>(value: &Value, uids: &'a BTreeSet<String>) -> Option<&'a String> {
+    match value {
+        Value::String(text) => uids.iter().find(|uid| text.contains(uid.as_str())),
+        Value::Array(items) => items.iter().find_map(|item| named(item, uids)),
+        Value::Object(fields) => fields
+            .iter()
+            .filter(|(key, _)| *key != keys::STREAM_CLAIM)
+            .find_map(|(_, value)| named(value, uids)),
+        _ => None,
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::tenants::lives;
 use super::{Key, PLATFORM, PROMPTLY, SKEW};
-use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, text};
+use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, at, text};
 
 /// The companion that a Pod of the infrastructure cluster is.
 pub(super) fn companion(pod: &Value) -> Option<Key> {
@@ -77,7 +77,7 @@ pub(super) fn is_workload(pod: &Value) -> bool {
 
 /// Whether a rule selects workloads with these labels.
 pub(super) fn selects(rule: &Value, labels: &Value) -> bool {
-    rule.pointer("/spec/workloadTerms/0/matchExpressions/0/values/0") == labels.get("app")
+    at(rule, "/spec/workloadTerms/0/matchExpressions/0/values/0") == labels.get("app")
         && text(rule, "/metadata/namespace") == RULES_NAMESPACE
 }
 

@@ -12,6 +12,7 @@ use super::store::{self, Resource, State};
 use super::write::DeleteOptions;
 
 const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
+const POD_COLLECTOR: &str = "system:serviceaccount:kube-system:pod-garbage-collector";
 const NAMESPACES: &str = "system:serviceaccount:kube-system:namespace-controller";
 
 /// What a step does with an object.
@@ -61,15 +62,26 @@ impl Model {
         removed
     }
 
-    /// What a kubelet does with the Pods of its Node that are being deleted: they have stopped, and are removed. Returns how many.
+    /// What the kubelets of these nodes do with Pods that are being deleted: they have stopped, and are removed. Returns how many.
     /// Pods with finalizers stay until these are removed.
-    pub fn finish_deletions(&self, node: &str) -> usize {
-        let user = format!("system:node:{node}");
+    pub fn finish_deletions(&self, is_node: impl Fn(&str) -> bool) -> usize {
+        self.remove_bound(|pod, node| {
+            (object::is_leaving(pod) && is_node(node)).then(|| format!("system:node:{node}"))
+        })
+    }
+
+    /// What the collector of Pods does with those that are bound to a node that doesn't exist: they are removed. Returns how many.
+    pub fn remove_orphans(&self, is_node: impl Fn(&str) -> bool) -> usize {
+        self.remove_bound(|_, node| (!is_node(node)).then(|| POD_COLLECTOR.to_owned()))
+    }
+
+    /// Removes bound Pods as the user that this names for a Pod and its node.
+    fn remove_bound(&self, user: impl Fn(&Value, &str) -> Option<String>) -> usize {
         let mut removed = 0;
         for pod in self.list("pods") {
-            if pod["spec"]["nodeName"].as_str() != Some(node) || !object::is_leaving(&pod) {
+            let Some(user) = pod["spec"]["nodeName"].as_str().and_then(|node| user(&pod, node)) else {
                 continue;
-            }
+            };
             let before = self.revision();
             let options = DeleteOptions { grace_period_seconds: Some(0), ..only(&pod) };
             let at = (Some(text(&pod, "namespace")), text(&pod, "name"));

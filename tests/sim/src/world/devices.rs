@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use outrigger_core::keys;
 use serde_json::{Value, json};
 
-use super::{SCHEDULER, World, text};
+use super::{SCHEDULER, World, at, text};
 
 /// The DeviceClass of all devices.
 pub const DEVICE_CLASS: &str = "engine";
@@ -95,7 +95,7 @@ pub fn claim_of<'a>(pod: &'a Value, entry: &str) -> Option<&'a str> {
 
 /// The devices that a claim has: pool and number of each.
 pub fn devices(claim: &Value) -> Vec<(String, u64)> {
-    let results = claim.pointer("/status/allocation/devices/results").and_then(Value::as_array);
+    let results = at(claim, "/status/allocation/devices/results").and_then(Value::as_array);
     let device = |result: &Value| {
         let number = text(result, "/device").rsplit('-').next()?.parse().ok()?;
         Some((text(result, "/pool").to_owned(), number))

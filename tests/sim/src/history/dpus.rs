@@ -1,0 +1,50 @@
+//! DPUs that leave their cluster, and register again under their names.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::History;
+use crate::world::{ADMIN, TENANTS, World, dpu, text};
+
+/// Time between two looks for Pods of a DPU that has left.
+const LOOK: Duration = Duration::from_millis(200);
+
+impl History {
+    /// The Node of a DPU is deleted. The DPU registers again within a minute: without the labels and taints that its Node had.
+    pub(super) fn remove_dpu(&self) {
+        let Some(host) = self.pick(&Vec::from_iter(hosts())) else { return };
+        let name = dpu(host)["metadata"]["name"].clone();
+        let name = name.as_str().unwrap_or_default();
+        if self.world.infra.delete(ADMIN, "nodes", None, name).is_ok() {
+            let pause = self.random().random.below(Duration::from_secs(60));
+            tokio::spawn(register(self.world.clone(), host, pause));
+        }
+    }
+
+    /// All DPUs that have left register again.
+    pub(super) fn create_missing_dpus(&self) {
+        for host in hosts() {
+            tokio::spawn(register(self.world.clone(), host, Duration::ZERO));
+        }
+    }
+}
+
+/// The hosts of all tenants.
+fn hosts() -> BTreeSet<&'static str> {
+    TENANTS.iter().flat_map(|(_, hosts)| hosts.iter().copied()).collect()
+}
+
+/// A DPU registers, unless it has done so. Pods of its former Node don't run on it.
+async fn register(world: Arc<World>, host: &'static str, pause: Duration) {
+    tokio::time::sleep(pause).await;
+    let node = dpu(host);
+    let name = text(&node, "/metadata/name");
+    if world.infra.get("nodes", None, name).is_some() {
+        return;
+    }
+    while world.infra.list("pods").iter().any(|pod| pod["spec"]["nodeName"] == name) {
+        tokio::time::sleep(LOOK).await;
+    }
+    let _ = world.infra.create(ADMIN, "nodes", node.clone());
+}
