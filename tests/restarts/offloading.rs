@@ -34,19 +34,33 @@ async fn a_label_goes_with_its_object_and_for_no_other_reason() {
             namespace("stays"),
             namespace("goes"),
             namespace("by-hand"),
+            namespace("left"),
             object("stays"),
             object("goes"),
         ])
         .unwrap();
-    infra.kubectl(&["label", "namespace", "by-hand", &format!("{}=true", keys::OFFLOADED)]).unwrap();
+    let set = format!("{}=true", keys::OFFLOADED);
+    infra.kubectl(&["label", "namespace", "by-hand", &set]).unwrap();
+    // A request of a manager that leads no longer may arrive as late as this. It is noticed at once.
+    let late = || {
+        let mut left = namespace("left");
+        left["metadata"]["labels"] = json!({keys::OFFLOADED: "true"});
+        let manager = format!("--field-manager={}", keys::MANAGER);
+        let arguments = ["apply", "--server-side", &manager, "--force-conflicts", "-f", "-"];
+        infra.kubectl_with(&arguments, &left.to_string()).unwrap();
+    };
+    late();
+    labelled("left", None).await;
     labelled("stays", Some("true")).await;
     labelled("goes", Some("true")).await;
     o.plane.command("stop manager").unwrap();
     infra.kubectl(&["delete", "nsoff", "offloading", "-n", "goes", "--wait=false"]).unwrap();
+    late();
     assert_eq!(label("goes").await.unwrap().as_deref(), Some("true"), "nobody is there to take it off");
     o.plane.command("start manager").unwrap();
     o.ready().await;
     labelled("goes", None).await;
+    labelled("left", None).await;
     // The manager has looked at everything by now.
     for name in ["stays", "by-hand"] {
         assert_eq!(label(name).await.unwrap().as_deref(), Some("true"), "{name}");
@@ -56,5 +70,5 @@ async fn a_label_goes_with_its_object_and_for_no_other_reason() {
         holds(left.is_empty(), left)
     })
     .await;
-    infra.kubectl(&["delete", "namespace", "stays", "goes", "by-hand", "--timeout=100s"]).unwrap();
+    infra.kubectl(&["delete", "namespace", "stays", "goes", "by-hand", "left", "--timeout=100s"]).unwrap();
 }

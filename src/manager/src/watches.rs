@@ -90,9 +90,9 @@ impl Context {
             self.queues.rules.add(state.rule_ids());
         }
         if self.args.manage_offloading {
-            // A label that somebody else has changed is put right.
-            let offloaded = self.offloadings.get(&name).is_some();
-            self.queues.offloadings.add(offloaded.then(|| name.as_str().into()));
+            // A label that somebody else has changed is put right, and one that is left over is removed.
+            let concerned = self.offloadings.namespace(&name, namespace);
+            self.queues.offloadings.add(concerned.then(|| name.as_str().into()));
         }
         if self.args.manage_machines {
             self.queues.machines.add(self.machines.namespace(&name, namespace));

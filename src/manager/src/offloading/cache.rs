@@ -1,10 +1,11 @@
-//! NamespaceOffloadings and virtual nodes, as the API has them.
+//! NamespaceOffloadings, namespaces with their label, and virtual nodes, as the API has them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{self as core, Node};
 use kube::ResourceExt;
+use kube::core::PartialObjectMeta;
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::{keys, offloading};
 use outrigger_runtime::cache::Change;
@@ -18,12 +19,14 @@ pub(super) type Labels = BTreeMap<String, String>;
 #[derive(Debug, Default)]
 pub(crate) struct OffloadingCache {
     objects: RwLock<BTreeMap<String, Arc<NamespaceOffloading>>>,
+    /// Namespaces with the label.
+    labelled: RwLock<BTreeSet<String>>,
     nodes: RwLock<BTreeMap<String, Labels>>,
 }
 
 impl OffloadingCache {
     /// A NamespaceOffloading. Returns the namespace to look at: none for one of another name than the one that counts, and
-    /// none for one that is deleted, because its finalizer has gone before.
+    /// none for one that is deleted, because its finalizer has gone before, unless the namespace still has the label.
     pub(crate) fn object(&self, change: Change<NamespaceOffloading>) -> Option<Namespace> {
         match change {
             Change::Applied(object) if object.name_any() == offloading::NAME => {
@@ -33,10 +36,27 @@ impl OffloadingCache {
             }
             Change::Gone { namespace, name, .. } if name == offloading::NAME => {
                 self.objects.write().remove(&namespace);
-                None
+                self.labelled.read().contains(&namespace).then(|| namespace.into())
             }
             _ => None,
         }
+    }
+
+    /// A namespace exists, or is deleted. Whether to look at it, because it has the label or a NamespaceOffloading.
+    pub(crate) fn namespace(
+        &self,
+        name: &str,
+        namespace: Option<&PartialObjectMeta<core::Namespace>>,
+    ) -> bool {
+        let value = namespace.and_then(|namespace| namespace.labels().get(keys::OFFLOADED));
+        let labelled = value.is_some_and(|value| value == "true");
+        let mut all = self.labelled.write();
+        if labelled {
+            all.insert(name.to_owned());
+        } else {
+            all.remove(name);
+        }
+        labelled || self.get(name).is_some()
     }
 
     /// A Node exists, or is deleted. Whether selectors may see a difference, because it is a virtual node, or was one.
@@ -58,6 +78,10 @@ impl OffloadingCache {
 
     pub(crate) fn keys(&self) -> Vec<Namespace> {
         self.objects.read().keys().map(|name| name.as_str().into()).collect()
+    }
+
+    pub(crate) fn labelled(&self) -> Vec<Namespace> {
+        self.labelled.read().iter().map(|name| name.as_str().into()).collect()
     }
 
     pub(crate) fn with_nodes<T>(&self, look: impl FnOnce(&BTreeMap<String, Labels>) -> T) -> T {

@@ -1,21 +1,22 @@
 //! The controller of NamespaceOffloadings.
 //!
-//! A finalizer goes before the label and leaves after it. So the label of a namespace whose NamespaceOffloading was deleted
-//! while no manager ran is taken off too, and no label is ever taken off because an object was not seen: one that isn't
-//! there has nothing left to take off. And as long as Pods are sent to admission there is an object that says where they
-//! may run.
+//! The finalizer is written before the label, and removed after it. So the label of a namespace whose NamespaceOffloading was
+//! deleted while no manager ran is removed too, and as long as Pods are sent to admission there is an object that says where they
+//! may run. There is one exception: a request of a former leader may arrive after its successor has removed the finalizer, and
+//! leave a label without an object. Such a label is removed if a manager has written it, by `managedFields`, and if the API server
+//! says that there is no object. A label that somebody else has set stays.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt;
-use kube::api::{Api, Patch};
+use kube::api::{Api, ObjectMeta, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
-use outrigger_core::offloading::{Strategy, is_reserved};
+use outrigger_core::offloading::{NAME, Strategy, is_reserved};
 use outrigger_core::reason::Cause;
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::info;
 
 use super::status;
@@ -44,12 +45,16 @@ impl Controller for Offloadings {
     }
 
     fn gained(&self) {
-        self.0.queues.offloadings.add(self.0.offloadings.keys());
+        let Context { queues, offloadings, .. } = &*self.0;
+        queues.offloadings.add(offloadings.keys().into_iter().chain(offloadings.labelled()));
     }
 
     async fn step(&self, namespace: &Namespace) -> Result<Action, kube::Error> {
         let context = &*self.0;
-        let Some(mut object) = context.offloadings.get(namespace) else { return Ok(Action::Done) };
+        let Some(mut object) = context.offloadings.get(namespace) else {
+            remove_left_label(context, namespace).await?;
+            return Ok(Action::Done);
+        };
         let held = object.finalizers().iter().any(|finalizer| finalizer == keys::OFFLOADING_FINALIZER);
         match wanted(&object) {
             // The strategy is unknown: the namespace's Pods are refused, and its label can't be told.
@@ -128,21 +133,79 @@ async fn finalizer(
     writes::finalizer(&api, &over, object.finalizers(), keys::OFFLOADING_FINALIZER, wanted).await
 }
 
-/// Sets the namespace's label, or takes it off; looks first whether it is so already.
+/// A namespace without its spec and status.
+type Metadata = PartialObjectMeta<core::Namespace>;
+
+/// The namespace, unless it doesn't exist or is being deleted: in such a one nobody creates Pods.
+async fn namespace(context: &Context, name: &str) -> Result<Option<Metadata>, kube::Error> {
+    let namespaces: Api<Metadata> = Api::all(context.client.clone());
+    let found = namespaces.get_opt(name).await?;
+    Ok(found.filter(|namespace| namespace.metadata.deletion_timestamp.is_none()))
+}
+
+/// Sets the namespace's label, or removes it. A label that is right isn't written.
 async fn label(context: &Context, name: &str, offloaded: bool) -> Result<(), kube::Error> {
-    let namespaces: Api<PartialObjectMeta<core::Namespace>> = Api::all(context.client.clone());
-    let Some(namespace) = namespaces.get_opt(name).await? else { return Ok(()) };
+    let Some(namespace) = namespace(context, name).await? else { return Ok(()) };
     let value = namespace.labels().get(keys::OFFLOADED).map(String::as_str);
-    let wanted = offloaded.then_some("true");
-    // In one that is being deleted nobody makes Pods.
-    if value == wanted || namespace.metadata.deletion_timestamp.is_some() {
+    if value == offloaded.then_some("true") {
         return Ok(());
     }
-    let patch = json!({"metadata": {"uid": namespace.uid(), "labels": {keys::OFFLOADED: wanted}}});
-    let api: Api<core::Namespace> = Api::all(context.client.clone());
-    api.patch(name, &writes::patch(), &Patch::Merge(&patch)).await?;
-    info!(namespace = name, offloaded, "offloading label written");
+    let uid = namespace.uid();
+    if !offloaded {
+        return remove_label(context, name, json!({"uid": uid})).await;
+    }
+    // By an apply the API server keeps who has written it: [`has_our_label`]. It keeps nothing of a merge patch to an object that was
+    // applied without a field of its own. A namespace that is deleted meanwhile isn't created again, because of its uid.
+    let label = json!({"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": name, "uid": uid, "labels": {keys::OFFLOADED: "true"}}});
+    write_label(context, name, &writes::apply(), Patch::Apply(&label)).await?;
+    info!(namespace = name, "offloading label written");
     Ok(())
+}
+
+/// Removes a label that a manager has written from a namespace that has no NamespaceOffloading. The namespace is read first and written
+/// in this version: a label that is written meanwhile for a new NamespaceOffloading stays.
+async fn remove_left_label(context: &Context, name: &str) -> Result<(), kube::Error> {
+    let Some(namespace) = namespace(context, name).await?.filter(|found| has_our_label(&found.metadata))
+    else {
+        return Ok(());
+    };
+    // The cache may be stale.
+    if api(context, name).get_opt(NAME).await?.is_some() {
+        return Ok(());
+    }
+    let metadata = json!({"uid": namespace.uid(), "resourceVersion": namespace.resource_version()});
+    remove_label(context, name, metadata).await
+}
+
+/// Whether a manager has written the namespace's label, by the field managers that the API server keeps.
+fn has_our_label(metadata: &ObjectMeta) -> bool {
+    let label = format!("f:{}", keys::OFFLOADED);
+    let writes = metadata.managed_fields.iter().flatten();
+    let fields = writes.filter(|entry| entry.manager.as_deref() == Some(keys::MANAGER));
+    fields.filter_map(|entry| entry.fields_v1.as_ref()).any(|fields| {
+        let labels = fields.0.get("f:metadata").and_then(|metadata| metadata.get("f:labels"));
+        labels.is_some_and(|labels| labels.get(&label).is_some())
+    })
+}
+
+/// Removes the label from a namespace with this metadata.
+async fn remove_label(context: &Context, name: &str, mut metadata: Value) -> Result<(), kube::Error> {
+    metadata["labels"] = json!({keys::OFFLOADED: null});
+    let patch = json!({"metadata": metadata});
+    write_label(context, name, &writes::patch(), Patch::Merge(&patch)).await?;
+    info!(namespace = name, "offloading label removed");
+    Ok(())
+}
+
+async fn write_label(
+    context: &Context,
+    name: &str,
+    params: &PatchParams,
+    patch: Patch<&Value>,
+) -> Result<(), kube::Error> {
+    let namespaces: Api<core::Namespace> = Api::all(context.client.clone());
+    namespaces.patch(name, params, &patch).await.map(drop)
 }
 
 /// Whether admission has to look at the namespace's Pods; `None` when that can't be told.
@@ -156,9 +219,10 @@ fn wanted(object: &NamespaceOffloading) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use outrigger_core::offloading::NAME;
+    use outrigger_runtime::fake_api::{FakeApi, not_found};
 
     use super::*;
+    use crate::fixtures;
 
     #[test]
     fn which_namespaces_are_labelled() {
@@ -179,6 +243,36 @@ mod tests {
                 object.metadata.deletion_timestamp = Some(now);
             }
             assert_eq!(wanted(&object), label, "{namespace} {strategy} {deleted}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_label_without_an_object_is_removed_if_a_manager_has_written_it() {
+        const NAMESPACE: &str = "/api/v1/namespaces/n";
+        const OBJECT: &str = "/apis/offloading.liqo.io/v1beta1/namespaces/n/namespaceoffloadings/offloading";
+        let object = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
+            "metadata": {"name": NAME, "namespace": "n"}, "spec": {}});
+        for (manager, found, removed) in [
+            (keys::MANAGER, (404, not_found()), true),
+            (keys::MANAGER, (200, object), false),
+            (keys::MANAGER, (503, json!({})), false),
+            ("kubectl-label", (404, not_found()), false),
+        ] {
+            let api = FakeApi::default();
+            let owned = json!({"f:metadata": {"f:labels": {format!("f:{}", keys::OFFLOADED): {}}}});
+            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {
+                "name": "n", "uid": "u", "resourceVersion": "7", "labels": {keys::OFFLOADED: "true"},
+                "managedFields": [{"manager": "else"}, {"manager": manager, "fieldsV1": owned}]}});
+            api.answers("GET", NAMESPACE, 200, namespace.clone());
+            api.answers("PATCH", NAMESPACE, 200, namespace);
+            let (code, body) = found;
+            api.answers("GET", OBJECT, code, body);
+            let done = Offloadings(fixtures::context(api.client())).step(&"n".into()).await;
+            assert_eq!(done.is_ok(), code != 503, "{manager} {code}");
+            let patch =
+                json!({"metadata": {"uid": "u", "resourceVersion": "7", "labels": {keys::OFFLOADED: null}}});
+            let written: Vec<Value> = api.calls("PATCH").into_iter().map(|(_, body)| body).collect();
+            assert_eq!(written, Vec::from_iter(removed.then_some(patch)), "{manager} {code}");
         }
     }
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::kinds::ModelKind;
 use super::link::{RequestInfo, Verb};
 use super::object::{self, text};
+use super::owners;
 use super::patch::PatchBody;
 use super::refusal::Refusal;
 use super::store::{Commit, State};
@@ -225,7 +226,10 @@ impl Write {
                 self.store(state, time, &name, (201, new, false), None)
             }
             (_, Some(old)) => {
-                let (new, gone) = Update { info: &self.info, kind: &self.kind, old }.apply(object)?;
+                let (mut new, gone) = Update { info: &self.info, kind: &self.kind, old }.apply(object)?;
+                if self.kind.plural == "namespaces" {
+                    owners::record(old, &mut new, self.field_manager.as_deref().unwrap_or(&self.info.user));
+                }
                 self.store(state, time, self.name(), (200, new, gone), Some(old))
             }
         }
