@@ -231,10 +231,11 @@ impl Context {
         self.queues.rules.add(RuleName::admin(&name).ok().map(|name| self.states.admin_rule_id(&name)));
     }
 
-    /// A ResourceClaimTemplate is a rule's. The rule that loses one gets it again.
+    /// A ResourceClaimTemplate is a rule's. The rule that loses one gets it again, and one that isn't wanted is deleted.
     pub(crate) fn template(&self, change: Change<PartialObjectMeta<ResourceClaimTemplate>>) {
-        if let Some((namespace, rule)) = self.templates.changed(change) {
-            self.queues.rules.add([self.states.state(&namespace).rule_id(&rule)]);
+        if let Some((namespace, rule, pause)) = self.templates.changed(change) {
+            let rule = self.states.state(&namespace).rule_id(&rule);
+            self.queues.rules.add_after(rule, pause);
         }
     }
 

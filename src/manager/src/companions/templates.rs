@@ -5,6 +5,7 @@
 
 use outrigger_core::map::HashMap;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use kube::api::{Api, PostParams};
@@ -42,6 +43,10 @@ struct TemplateIndex {
 
 type Name = (String, String);
 
+/// How long a template may exist that its rule doesn't want. A replica that knows an earlier state of the rule creates it again after
+/// each deletion, until it hears of the rule's present state.
+const SURPLUS_PAUSE: Duration = Duration::from_secs(1);
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Owner {
     uid: String,
@@ -49,7 +54,7 @@ struct Owner {
 }
 
 impl TemplateIndex {
-    /// A template exists and looks like this. Returns the rule that loses it, because it is being deleted.
+    /// A template exists and looks like this. Returns the rule that gets it, or that loses it, because it is being deleted.
     fn applied(&mut self, template: &Metadata) -> Option<RuleName> {
         let name = name(template);
         self.leaving.remove(&name);
@@ -59,8 +64,10 @@ impl TemplateIndex {
                 self.remove(&name)
             }
             Some(owner) => {
+                let got = self.by_name.get(&name).is_none_or(|before| *before != owner);
+                let rule = got.then(|| owner.rule.clone());
                 self.insert(name, owner, template.uid().unwrap_or_default());
-                None
+                rule
             }
             None => {
                 self.remove(&name);
@@ -114,17 +121,22 @@ fn name(template: &Metadata) -> Name {
 }
 
 impl Templates {
-    /// A template exists, or is deleted. Returns the rule that loses one by that, and the template's namespace.
-    pub(crate) fn changed(&self, change: Change<Metadata>) -> Option<(String, RuleName)> {
+    /// A template exists, or is deleted. Returns the rule that gets or loses one by that, the template's namespace, and how long the rule
+    /// may wait for its step.
+    pub(crate) fn changed(&self, change: Change<Metadata>) -> Option<(String, RuleName, Duration)> {
         let mut index = self.0.write();
-        let (namespace, lost) = match change {
-            Change::Applied(template) => (template.namespace().unwrap_or_default(), index.applied(&template)),
-            Change::Gone { namespace, name, .. } => {
-                let lost = index.deleted(&(namespace.clone(), name));
-                (namespace, lost)
+        match change {
+            Change::Applied(template) => {
+                let leaves = template.metadata.deletion_timestamp.is_some();
+                let pause = if leaves { Duration::ZERO } else { SURPLUS_PAUSE };
+                let rule = index.applied(&template)?;
+                Some((template.namespace().unwrap_or_default(), rule, pause))
             }
-        };
-        Some((namespace, lost?))
+            Change::Gone { namespace, name, .. } => {
+                let rule = index.deleted(&(namespace.clone(), name))?;
+                Some((namespace, rule, Duration::ZERO))
+            }
+        }
     }
 
     /// Whether a rule needs templates, or has some.
@@ -278,9 +290,12 @@ mod tests {
     #[test]
     fn templates_are_known_by_their_rules() {
         let templates = Templates::default();
-        let lost = |change| templates.changed(change).map(|(namespace, rule)| format!("{namespace}/{rule}"));
+        let concerned =
+            |change| templates.changed(change).map(|(namespace, rule, _)| format!("{namespace}/{rule}"));
         for (name, uid, rule) in [("a", "1", "u"), ("b", "2", "u"), ("c", "3", "v")] {
-            assert_eq!(lost(Change::Applied(template(name, uid, rule))), None);
+            let applied = Change::Applied(template(name, uid, rule));
+            assert_eq!(concerned(applied.clone()).as_deref(), Some("n/r"));
+            assert_eq!(concerned(applied), None, "it was known");
         }
         let of =
             |rule: &str| templates.of_rule("n", rule).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
@@ -288,35 +303,35 @@ mod tests {
         assert!(templates.is_known("n", "a", "u") && !templates.is_known("n", "a", "v"));
         assert!(!templates.is_known("m", "a", "u"));
         // A template of the same name belongs to another rule now. Its end is shown too.
-        assert_eq!(lost(gone("c")).as_deref(), Some("n/r"));
-        assert_eq!(lost(Change::Applied(template("c", "4", "u"))), None);
-        assert_eq!(lost(gone("a")).as_deref(), Some("n/r"));
+        assert_eq!(concerned(gone("c")).as_deref(), Some("n/r"));
+        assert_eq!(concerned(Change::Applied(template("c", "4", "u"))).as_deref(), Some("n/r"));
+        assert_eq!(concerned(gone("a")).as_deref(), Some("n/r"));
         let mut unowned = template("b", "2", "u");
         unowned.metadata.owner_references = None;
-        assert_eq!(lost(Change::Applied(unowned)), None);
+        assert_eq!(concerned(Change::Applied(unowned)), None);
         assert_eq!((of("u"), of("v")), (vec!["c".to_owned()], Vec::new()));
         assert_eq!(templates.0.read().by_rule.len(), 1);
     }
 
     #[test]
-    fn a_rule_loses_a_template_when_its_deletion_begins_and_when_it_ends() {
+    fn a_rule_gets_a_template_and_loses_it_when_its_deletion_begins_and_when_it_ends() {
         let templates = Templates::default();
-        let loses = |change| templates.changed(change).is_some();
+        let concerns = |change| templates.changed(change).is_some();
         let mut leaving = template("a", "1", "u");
         leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
         for (change, expected) in [
-            (Change::Applied(template("a", "1", "u")), false),
+            (Change::Applied(template("a", "1", "u")), true),
             (Change::Applied(leaving.clone()), true),
             // Its finalizers change.
             (Change::Applied(leaving.clone()), false),
             (gone("a"), true),
-            (Change::Applied(template("a", "2", "u")), false),
+            (Change::Applied(template("a", "2", "u")), true),
             (gone("a"), true),
             // A template that is first seen while it is being deleted.
             (Change::Applied(leaving), false),
             (gone("a"), true),
         ] {
-            assert_eq!(loses(change.clone()), expected, "{change:?}");
+            assert_eq!(concerns(change.clone()), expected, "{change:?}");
         }
         assert!(templates.0.read().leaving.is_empty());
     }
