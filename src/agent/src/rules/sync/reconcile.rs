@@ -97,9 +97,10 @@ impl Syncer {
                     return Ok((SyncState::Synced(None), true));
                 }
                 // Another client has created it since the list was made. With the finalizer it would count as owned for a
-                // manager that doesn't report origins. The next round reports the conflict.
+                // manager that doesn't report origins. The next list reports the conflict. It is waited for as after a write: while a
+                // manager's cache is stale, each attempt would write the finalizer twice.
                 self.remove_finalizer(&name).await;
-                Ok((SyncState::Synced(None), false))
+                Ok((SyncState::Synced(None), true))
             }
             Err(status) => {
                 let unconfirmed = !is_definite(status.code());

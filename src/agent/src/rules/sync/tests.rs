@@ -245,6 +245,34 @@ async fn a_rule_from_an_earlier_call_is_owned() {
 }
 
 #[tokio::test]
+async fn a_name_that_only_the_list_lacks_is_not_tried_again_at_once() {
+    let mut fixture = Fixture::new().await;
+    fixture.apply_rule(false, false);
+    fixture.api.answers("PATCH", RULE, 200, rule(true, false));
+    fixture.api.answers("GET", RULE, 200, rule(true, false));
+    let wire = rule_wire::message(&serde_json::from_value(rule(false, false)).unwrap());
+    {
+        let mut rules = fixture.manager.0.lock();
+        rules.stale = true;
+        rules.stored.insert("r".to_owned(), v1::Rule { origin: String::new(), ..wire });
+    }
+    let added_and_removed = [json!([keys::RULE_FINALIZER]), json!([])];
+    for version in ["9", "10", "11"] {
+        assert_eq!(fixture.round().await, Ok(true));
+        assert_eq!(fixture.finalizers(), added_and_removed, "{version}");
+        // The watch shows that the finalizer is removed, which begins the next round.
+        let mut without = rule(false, false);
+        without["metadata"]["resourceVersion"] = json!(version);
+        fixture.apply(without);
+    }
+    // When the list has the other rule, the conflict is reported.
+    fixture.manager.0.lock().stale = false;
+    assert_eq!(fixture.round().await, Ok(false));
+    assert!(fixture.reasons("r").contains(&"NameTaken".to_owned()), "{:?}", fixture.reasons("r"));
+    assert_eq!(fixture.finalizers(), added_and_removed);
+}
+
+#[tokio::test]
 async fn a_rule_that_only_the_cache_lacks_is_not_an_orphan() {
     let mut fixture = Fixture::new().await;
     let wire = rule_wire::message(&serde_json::from_value(rule(true, false)).unwrap());
