@@ -9,6 +9,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use kube::core::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
+use outrigger_api::machine::{MachineNodePoolStatus, MachineStatus};
 use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::machine::usage::{PodState, SeenReservation, TypeView};
 use outrigger_core::machine::{self as domain, Mode, pool_name, usage};
@@ -43,6 +44,10 @@ pub(super) struct MachineObjects {
     by_slot: BTreeMap<Slot, BTreeSet<(String, String)>>,
     /// Pools that have a node, by the node.
     claims: BTreeMap<String, BTreeSet<PoolAge>>,
+    /// The statuses that this replica has computed last. One that comes to be another is that of a late request, whose response was lost,
+    /// or of another replica.
+    machine_statuses: BTreeMap<String, MachineStatus>,
+    pool_statuses: BTreeMap<String, MachineNodePoolStatus>,
 }
 
 type ByName<K> = BTreeMap<String, Arc<K>>;
@@ -80,6 +85,17 @@ fn only_status<K: Resource>(before: Option<&K>, now: Option<&K>) -> bool {
         && before.deletion_timestamp == now.deletion_timestamp
 }
 
+/// The name of an object whose status isn't the one that was computed for it.
+fn differs<K: Resource, S: PartialEq>(
+    object: Option<&K>,
+    computed: &BTreeMap<String, S>,
+    status: impl FnOnce(&K) -> Option<S>,
+) -> Option<String> {
+    let object = object?;
+    let computed = computed.get(&object.name_any())?;
+    (status(object).as_ref() != Some(computed)).then(|| object.name_any())
+}
+
 fn owners(object: &MachineNodePool) -> impl Iterator<Item = Key> {
     object.owner_references().iter().map(|owner| Key::Machine(owner.name.as_str().into()))
 }
@@ -98,7 +114,12 @@ impl MachineCache {
         let mut inner = self.inner.write();
         let (before, now) = take(&mut inner.machines, change);
         if only_status(before.as_deref(), now.as_deref()) {
-            return Vec::new();
+            let status = |machine: &Machine| machine.status.clone();
+            let other = differs(now.as_deref(), &inner.machine_statuses, status);
+            return other.map(|name| Key::Machine(name.into())).into_iter().collect();
+        }
+        if let (Some(before), None) = (&before, &now) {
+            inner.machine_statuses.remove(&before.name_any());
         }
         let mut names: BTreeSet<String> = BTreeSet::new();
         for object in before.iter().chain(&now) {
@@ -107,6 +128,16 @@ impl MachineCache {
             names.extend(group(object).into_iter().flat_map(|group| inner.of_group(group)));
         }
         names.into_iter().map(|name| Key::Machine(name.into())).collect()
+    }
+
+    /// The status that a Machine should have.
+    pub(super) fn machine_status(&self, name: String, status: MachineStatus) {
+        self.inner.write().machine_statuses.insert(name, status);
+    }
+
+    /// The status that a pool should have.
+    pub(super) fn pool_status(&self, name: String, status: MachineNodePoolStatus) {
+        self.inner.write().pool_statuses.insert(name, status);
     }
 
     pub(crate) fn pool(&self, change: Change<MachineNodePool>) -> Vec<Key> {
@@ -119,7 +150,13 @@ impl MachineCache {
             if before.as_deref().map(says) != now.as_deref().map(says) {
                 touched.extend(now.iter().flat_map(|pool| owners(pool)));
             }
+            let status = |pool: &MachineNodePool| pool.status.clone();
+            let other = differs(now.as_deref(), &inner.pool_statuses, status);
+            touched.extend(other.map(|name| Key::Pool(name.into())));
             return touched.into_iter().collect();
+        }
+        if let (Some(before), None) = (&before, &now) {
+            inner.pool_statuses.remove(&before.name_any());
         }
         for (object, is) in [(&before, false), (&now, true)] {
             let Some(object) = object else { continue };

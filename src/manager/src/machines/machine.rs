@@ -144,6 +144,7 @@ impl Machines {
         let (ready, conditions) = self.conditions(object, &before.conditions, problems);
         let observed_generation = object.metadata.generation;
         let wanted = MachineStatus { observed_generation, conditions, available_machines };
+        self.context.machines.machine_status(object.name_any(), wanted.clone());
         if object.status.as_ref() == Some(&wanted) {
             return Ok(());
         }

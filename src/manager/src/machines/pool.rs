@@ -232,6 +232,7 @@ impl Machines {
         let (ready, conditions) = self.conditions(pool, &before.conditions, &work.problems);
         let observed_generation = pool.metadata.generation;
         let wanted = MachineNodePoolStatus { observed_generation, conditions, node_pool: work.conditions };
+        self.context.machines.pool_status(pool.name_any(), wanted.clone());
         if pool.status.as_ref() == Some(&wanted) {
             return Ok(());
         }

@@ -157,6 +157,12 @@ fn a_status_calls_nobody_but_the_machine_of_a_pool_that_says_something_else() {
     object.status = Some(serde_json::from_value(json!({"conditions": [], "availableMachines": []})).unwrap());
     assert_eq!(cache.machine(Change::Applied(object.clone())), []);
     assert!(cache.get(|all| &all.machines, "a").unwrap().status.is_some());
+    // What this replica has computed comes to be another: by a late request, for example.
+    let status = object.status.clone().unwrap();
+    cache.machine_status("a".to_owned(), status.clone());
+    assert_eq!(cache.machine(Change::Applied(object.clone())), []);
+    object.status = Some(MachineStatus { observed_generation: Some(7), ..status });
+    assert_eq!(cache.machine(Change::Applied(object.clone())), [m("a")]);
     object.metadata.labels = Some([(keys::MACHINE_GROUP.to_owned(), "h".to_owned())].into());
     assert_eq!(cache.machine(Change::Applied(object.clone())), [m("a")]);
     object.metadata.generation = Some(2);
@@ -177,6 +183,9 @@ fn a_status_calls_nobody_but_the_machine_of_a_pool_that_says_something_else() {
     assert_eq!(cache.pool(Change::Applied(object.clone())), [m("g")]);
     object.status = says("one", json!([{"name": "n", "condition": "Healthy"}]));
     assert_eq!(cache.pool(Change::Applied(object.clone())), []);
+    cache.pool_status(object.name_any(), object.status.clone().unwrap());
+    object.status = says("one", json!([]));
+    assert_eq!(cache.pool(Change::Applied(object.clone())), [p("g")]);
     object.metadata.finalizers = Some(vec![keys::POOL_FINALIZER.to_owned()]);
     assert_eq!(cache.pool(Change::Applied(object)), [m("g"), p("g")]);
 }
