@@ -32,6 +32,8 @@ const PAUSE: Duration = Duration::from_secs(35);
 /// How long a process may take after a silent wire to notice that a watch is lost, and to open it again. Until then it acts on what it
 /// knew before, and another process that hears of everything hides that.
 const HALF_OPEN: Duration = SILENCE.saturating_add(Duration::from_secs(15));
+/// Time between two looks for what is being deleted.
+const LOOK: Duration = Duration::from_millis(200);
 /// Events between two times of rest. A process that does nothing more is replaced by one of the later events, and one that has
 /// missed something hears of the next change: only a rest in between shows either.
 const ROUND: u64 = 30;

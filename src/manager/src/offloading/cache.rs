@@ -80,6 +80,7 @@ impl OffloadingCache {
         self.objects.read().keys().map(|name| name.as_str().into()).collect()
     }
 
+    /// Namespaces with the label.
     pub(crate) fn labelled(&self) -> Vec<Namespace> {
         self.labelled.read().iter().map(|name| name.as_str().into()).collect()
     }

@@ -4,19 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::History;
+use super::{History, LOOK};
 use crate::world::{ADMIN, TENANTS, World, dpu, text};
-
-/// Time between two looks for Pods of a DPU that has left.
-const LOOK: Duration = Duration::from_millis(200);
 
 impl History {
     /// The Node of a DPU is deleted. The DPU registers again within a minute: without the labels and taints that its Node had.
     pub(super) fn remove_dpu(&self) {
         let Some(host) = self.pick(&Vec::from_iter(hosts())) else { return };
-        let name = dpu(host)["metadata"]["name"].clone();
-        let name = name.as_str().unwrap_or_default();
-        if self.world.infra.delete(ADMIN, "nodes", None, name).is_ok() {
+        let node = dpu(host);
+        if self.world.infra.delete(ADMIN, "nodes", None, text(&node, "/metadata/name")).is_ok() {
             let pause = self.random().random.below(Duration::from_secs(60));
             tokio::spawn(register(self.world.clone(), host, pause));
         }

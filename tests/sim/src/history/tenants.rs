@@ -5,11 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::History;
+use super::{History, LOOK};
 use crate::world::{ADMIN, TENANTS, World};
-
-/// Time between two looks for a Tenant that is being deleted.
-const LOOK: Duration = Duration::from_millis(200);
 
 impl History {
     /// A Tenant is deleted. It is created again at once when it is gone, or up to two minutes later: perhaps there is a rest in between.

@@ -4,10 +4,11 @@
 //! request, response and watch event on its way. Time comes from the clock of the model's [`Environment`], and names and uids from
 //! its random numbers, so the same requests lead to the same responses.
 //!
-//! What it leaves out: field owners, but for the labels of namespaces, and conflicts of server-side apply (an apply that changes no field writes nothing, also if it
-//! would change who owns a field, and a field that isn't applied any longer stays), merging of lists by keys, defaults and
-//! validation of specs (a Pod is bound by writing its `spec.nodeName`), strategic merge patches, other API versions than the one
-//! that is stored, and deletion of dependents in the foreground. `tests/model` compares it with the real API server.
+//! What it leaves out: field owners, but for the labels of namespaces, and conflicts of server-side apply (an apply that changes no
+//! field writes nothing, also if it would change who owns a field, and a field that isn't applied any longer stays), merging of lists
+//! by keys, defaults and validation of specs (a Pod is bound by writing its `spec.nodeName`), strategic merge patches, other API
+//! versions than the one that is stored, and deletion of dependents in the foreground. `tests/model` compares it with the real API
+//! server.
 
 mod access;
 mod collect;

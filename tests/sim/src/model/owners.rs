@@ -1,4 +1,4 @@
-//! Field managers, of the labels of namespaces only: who changes a label with an update or a merge patch owns it.
+//! Field managers, of the labels of namespaces only: who changes a label owns it, also by an apply.
 
 use serde_json::{Map, Value, json};
 
