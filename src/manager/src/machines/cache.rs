@@ -73,8 +73,8 @@ fn created<K: Resource>(object: &K) -> Timestamp {
     object.meta().creation_timestamp.as_ref().map_or(Timestamp::MAX, |time| time.0)
 }
 
-/// Whether nothing but the status of an object may have changed. Then there is nothing to do, and the controller's own status write
-/// must not queue the key again at once, past its backoff.
+/// Whether nothing but the status of an object may have changed. Then there is nothing to do, unless the status [`differs`] from the
+/// computed one, and the controller's own status write must not queue the key again at once, past its backoff.
 fn only_status<K: Resource>(before: Option<&K>, now: Option<&K>) -> bool {
     let (Some(before), Some(now)) = (before.map(K::meta), now.map(K::meta)) else { return false };
     before.uid == now.uid
@@ -132,12 +132,20 @@ impl MachineCache {
 
     /// The status that a Machine should have.
     pub(super) fn machine_status(&self, name: String, status: MachineStatus) {
-        self.inner.write().machine_statuses.insert(name, status);
+        let mut inner = self.inner.write();
+        // Nothing would remove that of one that is deleted meanwhile.
+        if inner.machines.contains_key(&name) {
+            inner.machine_statuses.insert(name, status);
+        }
     }
 
     /// The status that a pool should have.
     pub(super) fn pool_status(&self, name: String, status: MachineNodePoolStatus) {
-        self.inner.write().pool_statuses.insert(name, status);
+        let mut inner = self.inner.write();
+        // Nothing would remove that of one that is deleted meanwhile.
+        if inner.pools.contains_key(&name) {
+            inner.pool_statuses.insert(name, status);
+        }
     }
 
     pub(crate) fn pool(&self, change: Change<MachineNodePool>) -> Vec<Key> {
