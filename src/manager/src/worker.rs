@@ -1,5 +1,6 @@
 //! Controllers, and the loop that runs them: it takes keys from a controller's queue and works on several of them at once.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +41,8 @@ pub(crate) trait Controller: Send + Sync + 'static {
     /// Most keys that are worked on at once.
     fn at_once(&self) -> usize;
 
-    /// This replica begins to lead. What the former leader knew is not known here, so every key has to be queued.
+    /// This replica begins to lead. What the former leader knew is not known here, and the keys of before were dropped, so every key
+    /// has to be queued.
     fn gained(&self) {}
 
     fn step(&self, key: &Self::Key) -> impl Future<Output = Result<Action, kube::Error>> + Send;
@@ -62,14 +64,13 @@ async fn run<C: Controller>(controller: Arc<C>) {
     let slots = Arc::new(Semaphore::new(controller.at_once()));
     loop {
         if C::LEADER_ONLY {
-            leadership.gained().await;
+            drop_keys(queue, leadership.gained()).await;
             controller.gained();
         }
         while acts() {
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
             let key = queue.next().await;
             if !acts() {
-                queue.add([key.clone()]);
                 queue.done(&key);
                 break;
             }
@@ -82,6 +83,22 @@ async fn run<C: Controller>(controller: Arc<C>) {
                 tokio::spawn(leadership.work(step));
             } else {
                 tokio::spawn(step);
+            }
+        }
+    }
+}
+
+/// Drops the keys of a queue until a future ends. A replica that doesn't lead has no step to make for them, and one that begins to lead
+/// queues all keys. If it kept them, those of objects that are long deleted would use more and more memory.
+async fn drop_keys<K: Key>(queue: &Queue<K>, until: impl Future<Output = ()>) {
+    let mut until = pin!(until);
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut until => return,
+            key = queue.next() => {
+                queue.forget(&key);
+                queue.done(&key);
             }
         }
     }
@@ -121,6 +138,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures;
+    use crate::queue::Counts;
     use crate::state::CompanionId;
 
     /// A controller of companions whose steps end only when they are let go on.
@@ -179,5 +197,29 @@ mod tests {
             assert_eq!(context.queues.companions.counts().ready, 0);
             worker.abort();
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_does_not_lead_keeps_no_keys() {
+        let args = fixtures::args_of(&[]).unwrap();
+        let context = fixtures::context_of(args, FakeApi::default().client(), Environment::system());
+        let queue = &context.queues.companions;
+        let leads = tokio_util::sync::CancellationToken::new();
+        let follower = drop_keys(queue, leads.cancelled());
+        let counts = async {
+            let soon = Duration::from_secs(60);
+            queue.add((0..8).map(|workload| id("a", workload)));
+            queue.add_after(id("b", 0), soon);
+            queue.retry(id("c", 0));
+            tokio::time::sleep(soon * 2).await;
+            let dropped = queue.counts();
+            leads.cancel();
+            dropped
+        };
+        let ((), dropped) = tokio::join!(follower, counts);
+        assert_eq!(dropped, Counts::default());
+        // What comes after it has begun to lead is kept.
+        queue.add([id("a", 0)]);
+        assert_eq!(queue.counts().ready, 1);
     }
 }
