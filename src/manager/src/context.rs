@@ -106,6 +106,8 @@ pub(crate) struct Queues {
     pub tenants: Queue<tenants::Key>,
     /// Tenants with a claim of this replica that no stream may be for.
     pub unused_claims: Queue<TenantId>,
+    /// Tenants whose status has to say something of a stream of this replica.
+    pub stream_statuses: Queue<TenantId>,
     pub machines: Queue<machines::Key>,
     pub offloadings: Queue<crate::state::Namespace>,
 }
@@ -121,6 +123,7 @@ impl Queues {
             rules: Queue::new(environment, LONG, MAX),
             tenants: Queue::new(environment, SHORT, MAX),
             unused_claims: Queue::new(environment, LONG, MAX),
+            stream_statuses: Queue::new(environment, LONG, MAX),
             machines: Queue::new(environment, SHORT, MAX),
             offloadings: Queue::new(environment, SHORT, MAX),
         }

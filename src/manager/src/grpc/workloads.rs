@@ -16,7 +16,7 @@ use outrigger_proto::raw::workload_chunked_stream_request::Message;
 use outrigger_proto::raw::{WorkloadChunkedStreamRequest as Received, WorkloadUpdate};
 use outrigger_proto::v1::workload_service_server::WorkloadService;
 use outrigger_proto::v1::{WorkloadChunkedStreamRequest, WorkloadStreamRequest, WorkloadStreamResponse};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -157,7 +157,15 @@ impl Workloads {
             if self.drain.is_cancelled() {
                 fields.push(("holder", json!("")));
             }
-            claim::tell(&self.context, id, *claim, &fields).await;
+            state.lock().stream.say(*claim, fields);
+            if self.drain.is_cancelled() {
+                // Controllers have ended.
+                if let Err(error) = claim::tell(&self.context, id, state).await {
+                    info!(tenant = %id, claim, %error, "writing the stream's status failed");
+                }
+            } else {
+                self.context.queues.stream_statuses.add([id.clone()]);
+            }
         }
         result
     }
@@ -184,8 +192,7 @@ impl Workloads {
         if let Err(status) = &result
             && status.code() == Code::ResourceExhausted
         {
-            claim::tell(&self.context, &session.id, session.claim, &[("refused", json!(status.message()))])
-                .await;
+            self.tell(session, [("refused", json!(status.message()))]);
         }
         result
     }
@@ -333,8 +340,13 @@ impl Workloads {
         let count = session.state.lock().usage.count();
         let fields =
             [("lastSync", json!(Time(self.wall()))), ("workloads", json!(count)), ("refused", json!(null))];
-        let (context, id, claim) = (self.context.clone(), session.id.clone(), session.claim);
-        tokio::spawn(async move { claim::tell(&context, &id, claim, &fields).await });
+        self.tell(session, fields);
+    }
+
+    /// Has fields of the Tenant's status written, as long as the stream's claim is the latest.
+    fn tell(&self, session: &Session, fields: impl IntoIterator<Item = (&'static str, Value)>) {
+        session.state.lock().stream.say(session.claim, fields);
+        self.context.queues.stream_statuses.add([session.id.clone()]);
     }
 
     fn now(&self) -> Instant {

@@ -1,9 +1,11 @@
 //! The state of a tenant's stream, on this replica and as far as this replica knows on others.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use outrigger_core::companion::StreamClaim;
+use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +35,16 @@ pub(crate) struct Stream {
     end: CancellationToken,
     /// When the next one may claim.
     next: Option<Instant>,
+    unwritten: StreamFields,
+}
+
+/// Fields of `Tenant.status.stream` that a stream of this replica has to write.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct StreamFields {
+    /// The claim under which they are written: they are only valid as long as it is the latest.
+    pub claim: u64,
+    /// Each field's new value.
+    pub fields: BTreeMap<&'static str, Value>,
 }
 
 /// A Tenant as the watch has shown it last.
@@ -198,6 +210,26 @@ impl Stream {
         self.claim < claim && self.lose()
     }
 
+    /// The Tenant's status is to have these fields, under this claim. They replace those of another claim.
+    pub(crate) fn say(&mut self, claim: u64, fields: impl IntoIterator<Item = (&'static str, Value)>) {
+        if self.unwritten.claim != claim {
+            self.unwritten = StreamFields { claim, ..StreamFields::default() };
+        }
+        self.unwritten.fields.extend(fields);
+    }
+
+    /// What the Tenant's status is to have and doesn't have yet, as far as this replica knows.
+    pub(crate) fn unwritten(&self) -> Option<StreamFields> {
+        (!self.unwritten.fields.is_empty()).then(|| self.unwritten.clone())
+    }
+
+    /// These fields are written, or never will be, because the claim isn't the latest. What was said since stays.
+    pub(crate) fn written(&mut self, written: &StreamFields) {
+        if self.unwritten.claim == written.claim {
+            self.unwritten.fields.retain(|field, value| written.fields.get(field) != Some(value));
+        }
+    }
+
     /// A claim in this replica's name that no stream is for: it was raised, and the answer was lost. While it stays, no replica acts
     /// for the tenant.
     pub(crate) fn unused_claim(&self) -> Option<u64> {
@@ -278,6 +310,24 @@ mod tests {
 
     fn shown(claim: u64, holder: &str, resource_version: u64) -> ObservedClaim<'_> {
         ObservedClaim { uid: "u", resource_version, claim, holder }
+    }
+
+    #[test]
+    fn what_is_said_while_it_is_written_stays() {
+        let mut stream = Stream::default();
+        assert_eq!(stream.unwritten(), None);
+        stream.say(1, [("workloads", 1.into()), ("refused", Value::Null)]);
+        let first = stream.unwritten().unwrap();
+        stream.say(1, [("workloads", 2.into())]);
+        stream.written(&first);
+        assert_eq!(stream.unwritten().unwrap().fields, BTreeMap::from([("workloads", 2.into())]));
+        // Another stream knows better, and its claim isn't that of the write.
+        stream.say(2, [("workloads", 3.into())]);
+        stream.written(&first);
+        let second = stream.unwritten().unwrap();
+        assert_eq!((second.claim, second.fields.len()), (2, 1));
+        stream.written(&second);
+        assert_eq!(stream.unwritten(), None);
     }
 
     #[tokio::test(start_paused = true)]

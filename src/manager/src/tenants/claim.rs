@@ -22,7 +22,7 @@ use tracing::{debug, info};
 use crate::context::Context;
 use crate::queue::{self, Queue};
 use crate::state::TenantState;
-use crate::state::stream::RaisedClaim;
+use crate::state::stream::{RaisedClaim, StreamFields};
 use crate::worker::{Action, Controller};
 use crate::writes::{self, Version};
 
@@ -68,23 +68,19 @@ pub(crate) async fn raise(
     Err(Status::unavailable("the tenant's stream could not be claimed: too many others try; connect again"))
 }
 
-/// Writes fields of the stream's status, as long as the claim is the latest. A failure is only logged: the stream doesn't depend on
-/// it.
-pub(crate) async fn tell(context: &Context, id: &TenantId, claim: u64, fields: &[(&str, Value)]) {
-    match write(context, id, claim, fields).await {
-        Ok(true) => {}
-        Ok(false) => debug!(tenant = %id, claim, "stream status not written: the claim is not the latest"),
-        Err(error) => info!(tenant = %id, claim, %error, "writing the stream's status failed"),
+/// Writes what the tenant's state has for the stream's status. The stream doesn't depend on it.
+pub(crate) async fn tell(context: &Context, id: &TenantId, state: &TenantState) -> Result<(), kube::Error> {
+    let Some(unwritten) = state.lock().stream.unwritten() else { return Ok(()) };
+    if !write(context, id, &unwritten).await? {
+        debug!(tenant = %id, claim = unwritten.claim, "stream status not written: the claim is not the latest");
     }
+    state.lock().stream.written(&unwritten);
+    Ok(())
 }
 
 /// Writes fields of the stream's status, as long as the claim is the latest. Whether it is.
-async fn write(
-    context: &Context,
-    id: &TenantId,
-    claim: u64,
-    fields: &[(&str, Value)],
-) -> Result<bool, kube::Error> {
+async fn write(context: &Context, id: &TenantId, what: &StreamFields) -> Result<bool, kube::Error> {
+    let StreamFields { claim, fields } = what;
     let mut patch = vec![
         json!({"op": "test", "path": "/status/stream/claim", "value": claim}),
         json!({"op": "test", "path": "/status/stream/holder", "value": &*context.identity}),
@@ -141,10 +137,36 @@ impl Controller for UnusedClaims {
         let unused = self.0.states.of(id).iter().find_map(|state| state.lock().stream.unused_claim());
         if let Some(claim) = unused {
             let now = Time(self.0.environment.clock.wall());
-            let fields = [("connected", json!(false)), ("since", json!(now)), ("holder", json!(""))];
-            if write(&self.0, id, claim, &fields).await? {
+            let fields = [("connected", json!(false)), ("since", json!(now)), ("holder", json!(""))].into();
+            if write(&self.0, id, &StreamFields { claim, fields }).await? {
                 info!(tenant = %id, claim, "gave up a claim that no stream is for");
             }
+        }
+        Ok(Action::Done)
+    }
+}
+
+/// The controller that writes what streams of this replica say in their Tenants' statuses, one write of a Tenant at a time.
+pub(crate) struct StreamStatuses(pub(crate) Arc<Context>);
+
+impl Controller for StreamStatuses {
+    type Key = TenantId;
+
+    const NAME: &'static str = "stream statuses";
+    const LEADER_ONLY: bool = false;
+    const QUEUE: fn(&Context) -> &Queue<TenantId> = |context| &context.queues.stream_statuses;
+
+    fn context(&self) -> &Context {
+        &self.0
+    }
+
+    fn at_once(&self) -> usize {
+        16
+    }
+
+    async fn step(&self, id: &TenantId) -> Result<Action, kube::Error> {
+        for state in self.0.states.of(id) {
+            tell(&self.0, id, &state).await?;
         }
         Ok(Action::Done)
     }
@@ -154,4 +176,33 @@ impl queue::Key for TenantId {}
 
 fn unavailable(error: &kube::Error) -> Status {
     Status::unavailable(format!("the tenant's stream could not be claimed: {error}; connect again"))
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_runtime::fake_api::{FakeApi, failure};
+
+    use super::*;
+    use crate::fixtures;
+
+    #[tokio::test]
+    async fn what_a_stream_says_is_written_again_until_it_is_or_another_claim_is_the_latest() {
+        const STATUS: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue/status";
+        let api = FakeApi::default();
+        let context = fixtures::context(api.client());
+        let state = fixtures::served_tenant(&context);
+        let controller = StreamStatuses(context);
+        let step = async || controller.step(&TenantId::new("blue").unwrap()).await;
+        step().await.unwrap();
+        assert!(api.calls("PATCH").is_empty(), "there is nothing to say");
+        let say = || state.lock().stream.say(1, [("connected", json!(false))]);
+        for (code, stays) in [(500, true), (503, true), (422, false), (200, false)] {
+            say();
+            let answer = if code == 200 { json!({"metadata": {}, "spec": {}}) } else { failure(code, "") };
+            api.answers("PATCH", STATUS, code, answer);
+            assert_eq!(step().await.is_err(), stays, "{code}");
+            assert_eq!(state.lock().stream.unwritten().is_some(), stays, "{code}");
+        }
+        assert_eq!(api.calls("PATCH").len(), 4);
+    }
 }

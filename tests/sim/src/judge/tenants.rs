@@ -24,6 +24,14 @@ const KINDS: [&str; 11] = [
     "rolebindings",
 ];
 
+/// Whether a Tenant's status shows a stream that is open and has synced. Both times are those of one manager.
+fn is_synced(stream: &Value) -> bool {
+    stream["connected"] == true
+        && !text(stream, "/holder").is_empty()
+        && stream["refused"].is_null()
+        && text(stream, "/lastSync") >= text(stream, "/since")
+}
+
 impl Judge {
     /// A Tenant is written. One that is deleted or created has its companions deleted or created; those of others have to stay.
     pub(super) fn tenant_written(&self, commit: &Commit) {
@@ -67,6 +75,10 @@ impl Judge {
                     if owner != Some(uid) {
                         missing
                             .push(format!("the namespace of Tenant {id} is of {owner:?}, and not of {uid}"));
+                    }
+                    let stream = &tenant["status"]["stream"];
+                    if !is_synced(stream) {
+                        missing.push(format!("Tenant {id} doesn't show its agent's stream: {stream}"));
                     }
                 }
                 None if namespace.is_some() => {
