@@ -193,7 +193,7 @@ impl History {
 
     async fn event(&mut self) {
         let tenant = TENANTS[usize::try_from(self.below(TENANTS.len() as u64)).unwrap_or_default()];
-        match self.below(113) {
+        match self.below(115) {
             0..28 => self.create_pod(tenant),
             28..42 => self.delete_pod(tenant.0),
             42..45 => self.finish_pod(tenant.0),
@@ -224,6 +224,7 @@ impl History {
             102..105 => self.change_plain_pod(),
             105..109 => self.change_guests(),
             109..111 => self.remove_dpu(),
+            111..113 => self.replace_machine(),
             _ => self.delete_tenant(tenant.0),
         }
     }

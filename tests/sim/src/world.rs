@@ -20,7 +20,7 @@ mod devices;
 mod machines;
 
 pub use devices::{DEVICE_CLASS, claim_of, devices};
-pub use machines::{GUESTS, MACHINE, machine_types};
+pub use machines::{GUESTS, MACHINE, machine, machine_types};
 
 /// The kinds of Outrigger and of the systems that it works with.
 pub const CUSTOM: [ModelKind; 6] = [

@@ -55,6 +55,7 @@ impl Machines {
             problems: Vec::new(),
             failed: None,
             waits: false,
+            is_current: None,
         };
         step.keep_pool().await;
         for (type_, plan) in machine.types.iter().zip(&plans) {
@@ -172,8 +173,10 @@ struct MachineStep<'a> {
     problems: Vec<String>,
     /// A write that failed and has to be retried.
     failed: Option<kube::Error>,
-    /// An object is in the way, and no watch tells when it is deleted.
+    /// An object is in the way, and no watch tells when it is deleted; or the cache is behind.
     waits: bool,
+    /// Whether the API server has the Machine, where it was asked.
+    is_current: Option<bool>,
 }
 
 impl MachineStep<'_> {
@@ -219,6 +222,8 @@ impl MachineStep<'_> {
             if live.spec == objects::pool_spec(self.object, self.group) && is_up_to_date(&*live, &others) {
                 return;
             }
+        } else if !self.is_current().await {
+            return;
         }
         let pools: Api<MachineNodePool> = Api::all(self.context.client.clone());
         if let Some(pool) = self.apply(&pools, &name, &wanted, &what).await {
@@ -354,6 +359,23 @@ impl MachineStep<'_> {
         live.meta().deletion_timestamp.is_none() && !is_up_to_date(live, wanted)
     }
 
+    /// Whether the API server has the Machine. It is asked before an object is created: the garbage collector deletes objects whose
+    /// owner doesn't exist, so with a cache that is behind, the two would delete and create them over and over.
+    async fn is_current(&mut self) -> bool {
+        if let Some(is_current) = self.is_current {
+            return is_current;
+        }
+        let machines: Api<Machine> = Api::all(self.context.client.clone());
+        let live = machines.get_opt(&self.object.name_any()).await;
+        let Some(live) = self.note("Machine", live) else { return false };
+        let is_current = live.as_ref().is_some_and(|live| live.uid() == self.object.uid());
+        if let Some(live) = live {
+            self.context.feeds.machines.answer(live);
+        }
+        self.waits |= !is_current;
+        *self.is_current.insert(is_current)
+    }
+
     /// Whether nobody else has a name that the watch shows nothing of: it shows only objects with our label. Otherwise that is a
     /// problem, and the step has to be retried: the watch won't tell when the other object is deleted.
     async fn is_free<K>(&mut self, api: &Api<K>, name: &str, wanted: &Value, what: &str) -> bool
@@ -362,7 +384,7 @@ impl MachineStep<'_> {
     {
         let live = api.get_opt(name).await;
         let Some(live) = self.note(what, live) else { return false };
-        let Some(live) = live else { return true };
+        let Some(live) = live else { return self.is_current().await };
         let problem = unowned_problem(&live, wanted, what, self.object);
         if problem.is_none() && live.meta().deletion_timestamp.is_none() {
             return true;
@@ -416,45 +438,4 @@ fn unowned_problem<K: Resource>(live: &K, wanted: &Value, what: &str, machine: &
 pub(crate) const SETTLE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_type_without_a_name_for_reservations_has_no_slots_and_others_keep_theirs() {
-        let seen = domain::usage::TypeView { maximum: 4, in_pool: true, used: 2, ..Default::default() };
-        let plan = Ledger::new(4).step(&seen, Duration::ZERO);
-        assert_eq!(offered(plan, "g", "t").usage.slots, plan.usage.slots);
-        assert_ne!(plan.usage.slots, Some(0));
-        let overlong = offered(plan, "g", &"t".repeat(60)).usage;
-        assert_eq!((overlong.slots, overlong.used), (Some(0), 2));
-    }
-
-    #[test]
-    fn what_others_have_in_the_namespace_is_not_taken_over() {
-        let machine: Machine = serde_json::from_value(json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1",
-            "kind": "Machine", "metadata": {"name": "m", "uid": "u"}, "spec": {"nodePool": [], "machineTypes": []}}))
-        .unwrap();
-        let labels = json!(domain::reservation_labels("g", "t"));
-        let wanted = json!({"metadata": {"labels": labels}});
-        let owner = |uid: &str, controller: bool| json!([{"apiVersion": "v1", "kind": "K", "name": "k", "uid": uid, "controller": controller}]);
-        let part = json!({keys::POD_ROLE: keys::RESERVATION});
-        for (name, labels, owners, ours) in [
-            ("owned", &json!({}), owner("u", true), true),
-            ("no controller, labelled", &labels, json!([]), true),
-            ("owned without a controller, labelled", &labels, owner("v", false), true),
-            ("unowned", &json!({}), json!([]), false),
-            ("some labels", &part, json!([]), false),
-            ("labelled, of another", &labels, owner("v", true), false),
-        ] {
-            let live: Service = serde_json::from_value(
-                json!({"metadata": {"name": "g-t", "labels": labels, "ownerReferences": owners}}),
-            )
-            .unwrap();
-            assert_eq!(
-                unowned_problem(&live, &wanted, "Service core/g-t", &machine).is_none(),
-                ours,
-                "{name}"
-            );
-        }
-    }
-}
+mod tests;

@@ -1,10 +1,13 @@
-//! Guests of a Machine: users create several at once, end them and delete them; the number of slots changes.
+//! Guests of a Machine: users create several at once, end them and delete them; the number of slots changes. The Machine is deleted, and
+//! another one of its name is created.
+
+use std::time::Duration;
 
 use outrigger_core::keys;
 use serde_json::{Value, json};
 
 use super::History;
-use crate::world::{ADMIN, GUESTS, MACHINE, machine_types};
+use crate::world::{ADMIN, GUESTS, MACHINE, machine, machine_types};
 
 impl History {
     /// Something happens to the guests, or to the number of slots.
@@ -26,6 +29,25 @@ impl History {
                 let _ = infra.merge(ADMIN, "machines", (None, MACHINE, None), spec);
             }
         }
+    }
+
+    /// The Machine is deleted. Another one of its name is created at once, within a minute, or only by a later event.
+    pub(super) fn replace_machine(&self) {
+        let machine = machine(1 + self.below(3));
+        let infra = self.world.infra.clone();
+        if infra.delete(ADMIN, "machines", None, MACHINE).is_err() {
+            let _ = infra.create(ADMIN, "machines", machine);
+            return;
+        }
+        let pause = match self.below(3) {
+            0 => Duration::ZERO,
+            1 => self.random().random.below(Duration::from_secs(60)),
+            _ => return,
+        };
+        tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            let _ = infra.create(ADMIN, "machines", machine);
+        });
     }
 
     /// A user creates a guest by a request that admission sees.

@@ -11,8 +11,13 @@ impl Judge {
     /// A write in the infrastructure cluster that may be about the Machine or its guests.
     pub(super) fn machine_written(&self, world: &World, commit: &Commit) {
         match (commit.kind.plural, &commit.old, &commit.new) {
-            ("machines", old, Some(new)) => {
-                let most = old.as_ref().map_or(0, |old| available(old)).max(available(new));
+            ("machines", old, new) => {
+                let most = [old, new]
+                    .into_iter()
+                    .flatten()
+                    .map(|machine| available(machine))
+                    .max()
+                    .unwrap_or_default();
                 let mut found = self.found.lock();
                 found.most_slots = found.most_slots.max(most);
             }
@@ -33,10 +38,10 @@ impl Judge {
 
     /// How the slots differ from what the Machine says.
     pub(super) fn slots_missing(world: &World) -> Vec<String> {
-        let Some(machine) = machine(world) else { return Vec::new() };
+        let Some(machine) = machine(world) else { return left(world) };
         let (maximum, used) = (available(&machine), guests(world));
         let holds = |pod: &Value| {
-            pod["metadata"]["labels"][keys::POD_ROLE] == keys::RESERVATION
+            is_reservation(pod)
                 && pod["metadata"]["deletionTimestamp"].is_null()
                 && text(pod, "/status/phase") == "Running"
         };
@@ -51,6 +56,30 @@ impl Judge {
     }
 }
 
+/// What a Machine that is gone has left.
+fn left(world: &World) -> Vec<String> {
+    let objects = ["machinenodepools", "statefulsets", "services"]
+        .into_iter()
+        .flat_map(|plural| world.infra.list(plural).into_iter().map(move |object| (plural, object)));
+    let pods =
+        world.infra.list("pods").into_iter().filter(|pod| is_reservation(pod)).map(|pod| ("pods", pod));
+    let nodes =
+        world.infra.list("nodes").into_iter().filter(|node| is_marked(node)).map(|node| ("nodes", node));
+    let all = objects.chain(pods).chain(nodes);
+    all.map(|(plural, object)| {
+        format!("{plural} {} is left of the Machine that is gone", text(&object, "/metadata/name"))
+    })
+    .collect()
+}
+
+/// Whether a Node has a label, an annotation or a taint of a group.
+fn is_marked(node: &Value) -> bool {
+    let of_group = |key: &str| key.starts_with(keys::MACHINE_GROUP_DOMAIN);
+    let maps = ["labels", "annotations"].into_iter().filter_map(|map| node["metadata"][map].as_object());
+    maps.flatten().any(|(key, _)| of_group(key))
+        || node["spec"]["taints"].as_array().into_iter().flatten().any(|taint| of_group(text(taint, "/key")))
+}
+
 fn machine(world: &World) -> Option<std::sync::Arc<Value>> {
     world.infra.get("machines", None, MACHINE)
 }
@@ -61,6 +90,10 @@ fn available(machine: &Value) -> u64 {
 
 fn is_guest(pod: &Value) -> bool {
     text(pod, "/metadata/namespace") == GUESTS && pod["metadata"]["labels"][keys::POD_ROLE] == keys::GUEST
+}
+
+fn is_reservation(pod: &Value) -> bool {
+    pod["metadata"]["labels"][keys::POD_ROLE] == keys::RESERVATION
 }
 
 /// How many guests haven't ended.

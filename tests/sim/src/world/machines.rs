@@ -20,19 +20,21 @@ pub fn machine_types(available: u64) -> Value {
     json!([{"name": MACHINE, "available": available, "spec": {"cpu": "1", "memory": "1Gi"}}])
 }
 
+/// The Machine with so many slots.
+pub fn machine(available: u64) -> Value {
+    let pool = json!([{"name": NODE, "mode": "ready", "taint": true, "machineType": [{"name": MACHINE}]}]);
+    json!({"metadata": {"name": MACHINE, "labels": {keys::MACHINE_GROUP: MACHINE}},
+        "spec": {"nodePool": pool, "machineTypes": machine_types(available)}})
+}
+
 /// The objects of a cluster with a Machine: plural name of the kind, and object.
 pub(super) fn objects() -> [(&'static str, Value); 4] {
-    let pool = json!([{"name": NODE, "mode": "ready", "taint": true, "machineType": [{"name": MACHINE}]}]);
     let labels = json!({keys::INJECT_RESOURCE: keys::INJECT_ENABLED});
     [
         ("priorityclasses", json!({"metadata": {"name": keys::RESERVATION_PRIORITY}, "value": -9})),
         ("nodes", json!({"metadata": {"name": NODE}})),
         ("namespaces", json!({"metadata": {"name": GUESTS, "labels": labels}})),
-        (
-            "machines",
-            json!({"metadata": {"name": MACHINE, "labels": {keys::MACHINE_GROUP: MACHINE}},
-                "spec": {"nodePool": pool, "machineTypes": machine_types(2)}}),
-        ),
+        ("machines", machine(2)),
     ]
 }
 
