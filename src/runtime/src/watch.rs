@@ -188,7 +188,7 @@ where
 
 #[derive(Debug)]
 enum Failure {
-    /// The watch can't continue from its resourceVersion: all objects are listed again.
+    /// The watch can't continue from its resourceVersion, or may have lost events: all objects are listed again.
     Lost(Error),
     /// The request has failed: the watch continues from its resourceVersion.
     Failed(Error),
@@ -290,7 +290,7 @@ where
                 }
                 Err(Failure::Lost(error)) => {
                     self.metrics.failed();
-                    info!(watch = self.watch.name, %error, "listing all objects again: the watch can't continue from its resourceVersion");
+                    info!(watch = self.watch.name, %error, "listing all objects again: the watch can't continue");
                     return;
                 }
                 Err(Failure::Failed(error)) => self.pause(&error).await,
