@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -26,6 +27,8 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 
+use crate::cluster::host_name;
+
 /// Where streams of workloads are opened.
 const PATH: &str = "https://127.0.0.1/universe.workload.v1.WorkloadService/WorkloadChunkedStream";
 /// Smallest and largest pause between two attempts, as the agent has them.
@@ -35,13 +38,22 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// A stream that lasted longer resets the pauses.
 const STABLE: Duration = Duration::from_secs(10);
 
+/// What each tenant has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TenantSize {
+    /// Hosts, on which its workloads take turns.
+    pub(crate) hosts: usize,
+    /// How many of its workloads its rule matches.
+    pub(crate) matched: usize,
+}
+
 /// What all agents of a fleet share.
 pub(crate) struct Shared {
     /// Ports of the managers that a Service would know.
     ports: RwLock<Vec<u16>>,
-    /// Workloads of each agent, and how many of them the rule of its tenant matches.
+    /// Workloads of each agent.
     workloads: AtomicUsize,
-    matched: usize,
+    tenant: TenantSize,
     attempts: AtomicU64,
     /// Attempts that failed, by what they failed with.
     failures: Mutex<BTreeMap<String, u64>>,
@@ -59,9 +71,13 @@ pub(crate) struct Fleet {
 
 struct Handle {
     commands: mpsc::UnboundedSender<Command>,
+    /// What it connects with the next time.
+    config: Config,
     /// The port that it is connected to; 0 for none.
     at: Arc<AtomicU16>,
 }
+
+type Config = Arc<Mutex<Arc<ClientConfig>>>;
 
 /// What an agent is to send.
 #[derive(Debug, Clone, Copy)]
@@ -74,27 +90,46 @@ pub(crate) enum Command {
 
 impl Fleet {
     /// Agents of the tenants `t0`, `t1`, and so on. They connect at once.
-    pub(crate) fn start(authority: &Authority, tenants: usize, matched: usize, ports: Vec<u16>) -> Self {
+    pub(crate) fn start(authority: &Authority, tenants: usize, tenant: TenantSize, ports: Vec<u16>) -> Self {
         let shared = Arc::new(Shared {
             ports: RwLock::new(ports),
             workloads: AtomicUsize::new(0),
-            matched,
+            tenant,
             attempts: AtomicU64::new(0),
             failures: Mutex::default(),
             cutting: AtomicBool::new(false),
         });
         let cut = watch::Sender::new(());
         let mut tasks = JoinSet::new();
-        let configs: Vec<_> = (0..tenants).map(|number| config(authority, number)).collect();
+        let ca = authority.file();
+        let configs: Vec<_> = (0..tenants).map(|number| config(authority, &ca, number)).collect();
         let agents = configs.into_iter().enumerate().map(|(number, config)| {
             let (commands, receiver) = mpsc::unbounded_channel();
-            let at = Arc::new(AtomicU16::new(0));
-            let agent = Agent { number, config, shared: shared.clone(), at: at.clone() };
+            let (at, config) = (Arc::new(AtomicU16::new(0)), Arc::new(Mutex::new(config)));
+            let agent = Agent {
+                number,
+                config: config.clone(),
+                shared: shared.clone(),
+                at: at.clone(),
+                versions: Mutex::default(),
+            };
             tasks.spawn(agent.run(receiver, cut.subscribe()));
-            Handle { commands, at }
+            Handle { commands, config, at }
         });
         let agents = agents.collect();
         Self { shared, agents, cut, _tasks: tasks }
+    }
+
+    /// From their next connection on, agents have certificates of this authority. The managers' are still of the one with this CA.
+    pub(crate) fn identify(&self, authority: &Authority, managers_ca: &Path) {
+        for (number, agent) in self.agents.iter().enumerate() {
+            *agent.config.lock() = config(authority, managers_ca, number);
+        }
+    }
+
+    /// How many are connected.
+    pub(crate) fn connected(&self) -> usize {
+        self.agents.iter().filter(|agent| agent.at.load(Ordering::Relaxed) != 0).count()
     }
 
     /// The managers that agents find from now on.
@@ -136,18 +171,21 @@ impl Fleet {
     }
 }
 
-fn config(authority: &Authority, number: usize) -> Arc<ClientConfig> {
+/// The certificate of an agent, from this authority, and the CA of managers.
+fn config(authority: &Authority, managers_ca: &Path, number: usize) -> Arc<ClientConfig> {
     let tenant = format!("t{number}");
     let pair = authority.issue(&format!("agent-{tenant}"), &[&tenant_identity(&tenant)]).unwrap();
-    let tls = ClientTls { ca: authority.file(), identity: Some((pair.cert, pair.key)) };
+    let tls = ClientTls { ca: managers_ca.to_owned(), identity: Some((pair.cert, pair.key)) };
     Arc::new(tls.config(&[b"h2"]).unwrap())
 }
 
 struct Agent {
     number: usize,
-    config: Arc<ClientConfig>,
+    config: Config,
     shared: Arc<Shared>,
     at: Arc<AtomicU16>,
+    /// Versions of workloads that have changed.
+    versions: Mutex<BTreeMap<usize, usize>>,
 }
 
 impl Agent {
@@ -182,7 +220,7 @@ impl Agent {
             let stream =
                 TcpStream::connect(("127.0.0.1", port)).await.map_err(|e| format!("TCP: {}", e.kind()))?;
             let _ = stream.set_nodelay(true);
-            let connector = TlsConnector::from(self.config.clone());
+            let connector = TlsConnector::from(self.config.lock().clone());
             let name = "127.0.0.1".try_into().unwrap();
             connector.connect(name, stream).await.map_err(|e| format!("TLS: {}", e.kind()))
         });
@@ -230,9 +268,14 @@ impl Agent {
         }
     }
 
-    fn workload(&self, i: usize, version: usize) -> WorkloadUpdate {
+    fn workload(&self, i: usize) -> WorkloadUpdate {
+        let version = self.versions.lock().get(&i).copied().unwrap_or_default();
         let mut workload = pod_of_deployment(self.number, i, version);
-        if i < self.shared.matched {
+        let TenantSize { hosts, matched } = self.shared.tenant;
+        if let Some(state) = &mut workload.workload_state {
+            state.node_name = host_name(self.number, i % hosts);
+        }
+        if i < matched {
             set_label(&mut workload, "app", "web");
         }
         workload
@@ -244,7 +287,7 @@ impl Agent {
         send(stream, Message::WorkloadSyncBegin(WorkloadSyncBegin { workloads })).await?;
         for first in (0..count).step_by(CHUNK_WORKLOADS) {
             let last = count.min(first + CHUNK_WORKLOADS);
-            let workload_updates = (first..last).map(|i| self.workload(i, 0)).collect();
+            let workload_updates = (first..last).map(|i| self.workload(i)).collect();
             send(stream, Message::WorkloadSyncChunk(WorkloadSyncChunk { workload_updates })).await?;
         }
         send(stream, Message::WorkloadSyncEnd(WorkloadSyncEnd {})).await
@@ -258,7 +301,8 @@ impl Agent {
         version: usize,
     ) -> Result<(), h2::Error> {
         for i in first..first + count {
-            send(stream, Message::WorkloadUpdate(self.workload(i, version))).await?;
+            self.versions.lock().insert(i, version);
+            send(stream, Message::WorkloadUpdate(self.workload(i))).await?;
         }
         Ok(())
     }

@@ -19,9 +19,15 @@ use outrigger_tests::pki::Authority;
 use outrigger_tests::tenant::{dpu, rule, rule_for, tenant};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::managers::Manager;
 use crate::model_api::ModelApi;
+
+/// The name of a tenant's host.
+pub(crate) fn host_name(tenant: usize, host: usize) -> String {
+    format!("t{tenant}-h{host}")
+}
 
 /// A cluster, and who signs the certificates of managers and agents.
 pub(crate) struct Cluster {
@@ -34,7 +40,12 @@ pub(crate) struct Cluster {
 
 pub(crate) enum Kind {
     Model(ModelApi),
-    Real(Box<Outrigger>, kube::Client),
+    Real {
+        o: Box<Outrigger>,
+        client: kube::Client,
+        /// The task that follows its tenants. It ends with this.
+        _following: JoinSet<()>,
+    },
 }
 
 /// Tenants whose status has shown a new sync, and when. Only after that is a tenant served again.
@@ -98,16 +109,23 @@ impl Cluster {
         o.plane.infra.service_account(SYSTEM, "outrigger-manager", &kubeconfig).unwrap();
         let client = o.plane.infra.client().await;
         let synced = Arc::<Synced>::default();
-        tokio::spawn(follow_tenants(client.clone(), synced.clone()));
+        let mut following = JoinSet::new();
+        following.spawn(follow_tenants(client.clone(), synced.clone()));
         let authority = Authority::new(&dir.path().join("pki"), "fleet").unwrap();
-        Self { kind: Kind::Real(Box::new(o), client), dir, kubeconfig, authority, synced }
+        Self {
+            kind: Kind::Real { o: Box::new(o), client, _following: following },
+            dir,
+            kubeconfig,
+            authority,
+            synced,
+        }
     }
 
     /// The model, to act on directly. Panics on the real control plane.
     pub(crate) fn as_model(&self) -> &ModelApi {
         match &self.kind {
             Kind::Model(api) => api,
-            Kind::Real(..) => panic!("it is no model"),
+            Kind::Real { .. } => panic!("it is no model"),
         }
     }
 
@@ -115,7 +133,7 @@ impl Cluster {
     pub(crate) fn api_server(&self) -> Option<u32> {
         match &self.kind {
             Kind::Model(_) => None,
-            Kind::Real(o, _) => {
+            Kind::Real { o, .. } => {
                 let port = o.plane.infra.server.rsplit(':').next().unwrap();
                 Some(outrigger_tests::cost::process(&format!("--secure-port={port}")))
             }
@@ -124,9 +142,31 @@ impl Cluster {
 
     /// Starts a manager with more arguments, and waits until it is ready.
     pub(crate) async fn manager(&self, name: &str, more: &[String]) -> Manager {
-        let manager = Manager::start(self.dir.path(), &self.authority, &self.kubeconfig, name, more);
+        let client_ca = self.client_ca();
+        if !client_ca.exists() {
+            self.trust_clients_of(&[&self.authority]);
+        }
+        let manager =
+            Manager::start(self.dir.path(), &self.authority, &client_ca, &self.kubeconfig, name, more);
         manager.ready().await;
         manager
+    }
+
+    /// The managers trust agents with certificates of these authorities from their next look at the file on.
+    pub(crate) fn trust_clients_of(&self, authorities: &[&Authority]) {
+        let new = self.dir.path().join("clients.new");
+        std::fs::write(&new, authorities.iter().map(|authority| authority.pem()).collect::<String>())
+            .unwrap();
+        std::fs::rename(new, self.client_ca()).unwrap();
+    }
+
+    /// Another authority.
+    pub(crate) fn another_authority(&self, name: &str) -> Authority {
+        Authority::new(&self.dir.path().join(name), name).unwrap()
+    }
+
+    fn client_ca(&self) -> PathBuf {
+        self.dir.path().join("clients.crt")
     }
 
     /// Makes DPUs that belong to no tenant's host.
@@ -136,11 +176,13 @@ impl Cluster {
 
     /// Makes tenants, and a DPU in each of their hosts.
     pub(crate) fn tenants(&self, tenants: usize, hosts: usize) {
-        let name = |tenant: usize, host: usize| format!("t{tenant}-h{host}");
         let all = (0..tenants).flat_map(|tenant| (0..hosts).map(move |host| (tenant, host)));
-        self.make("nodes", all.map(|(t, h)| dpu(&format!("{}-dpu", name(t, h)), &name(t, h))).collect());
+        self.make(
+            "nodes",
+            all.map(|(t, h)| dpu(&format!("{}-dpu", host_name(t, h)), &host_name(t, h))).collect(),
+        );
         let object = |i: usize| {
-            let hosts: Vec<String> = (0..hosts).map(|host| name(i, host)).collect();
+            let hosts: Vec<String> = (0..hosts).map(|host| host_name(i, host)).collect();
             let id = format!("t{i}");
             tenant(&id, json!({"hosts": hosts, "identities": [tenant_identity(&id)]}))
         };
@@ -164,7 +206,7 @@ impl Cluster {
                     api.model.create(ADMIN, plural, object).unwrap();
                 }
             }
-            Kind::Real(o, _) => o.plane.infra.apply(&objects).unwrap(),
+            Kind::Real { o, .. } => o.plane.infra.apply(&objects).unwrap(),
         }
     }
 
@@ -176,7 +218,7 @@ impl Cluster {
         };
         match &self.kind {
             Kind::Model(api) => api.model.list("tenants").iter().filter(|t| served(&t["status"])).count(),
-            Kind::Real(_, client) => {
+            Kind::Real { client, .. } => {
                 let api: Api<Tenant> = Api::all(client.clone());
                 let all = api.list(&ListParams::default()).await.unwrap();
                 let status = |tenant: &Tenant| serde_json::to_value(&tenant.status).unwrap();

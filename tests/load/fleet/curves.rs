@@ -9,7 +9,7 @@ use outrigger_tests::cost;
 use outrigger_tests::report::Row;
 use serde_json::{Value, json};
 
-use crate::agents::{Command, Fleet};
+use crate::agents::{Command, Fleet, TenantSize};
 use crate::cluster::Cluster;
 use crate::managers::{Manager, processor_time, quiet};
 use crate::record;
@@ -59,6 +59,9 @@ const CONCERNED: usize = 10;
 const REST: Duration = Duration::from_secs(10);
 const MEBIBYTE: f64 = (1 << 20) as f64;
 
+/// Hosts of each tenant.
+const HOSTS: usize = 1;
+
 /// Each event and its processor time in microseconds, and memory in MiB.
 type Costs = Vec<(&'static str, &'static str, f64)>;
 
@@ -94,12 +97,13 @@ async fn costs(size: Size) -> Costs {
     let cluster = Cluster::model().await;
     let manager = [cluster.manager("curve", &[]).await];
     cluster.spare_dpus(nodes);
-    cluster.tenants(tenants, 1);
+    cluster.tenants(tenants, HOSTS);
     while cluster.served().await < tenants {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     cluster.rules(tenants, 0..rules);
-    let fleet = Fleet::start(&cluster.authority, tenants, 1, vec![manager[0].port]);
+    let tenant = TenantSize { hosts: HOSTS, matched: 1 };
+    let fleet = Fleet::start(&cluster.authority, tenants, tenant, vec![manager[0].port]);
     fleet.have(workloads);
     while cluster.synced.count() < tenants {
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use outrigger_tests::outrigger::{ADMIN, INFRASTRUCTURE, Outrigger, binary, get, ports};
-use outrigger_tests::pki::Authority;
+use outrigger_tests::pki::{Authority, Pair};
 use outrigger_tests::{cost, eventually, holds, openmetrics, shipped};
 
 /// Starts a program, says its process, and kills it when standard input ends: also when the bench ends by a signal.
@@ -15,6 +15,7 @@ const UNTIL_END: &str = r#""$@" </dev/null >/dev/null & echo $!; read -r _; kill
 
 /// A manager process with the shipped arguments. It is killed when this is dropped.
 pub(crate) struct Manager {
+    name: String,
     shell: Child,
     process: u32,
     pub(crate) port: u16,
@@ -26,12 +27,13 @@ impl Manager {
     pub(crate) fn start(
         dir: &Path,
         authority: &Authority,
+        client_ca: &Path,
         kubeconfig: &Path,
         name: &str,
         more: &[String],
     ) -> Self {
         let [port, admin] = ports().unwrap();
-        let pair = authority.issue(name, &["127.0.0.1"]).unwrap();
+        let pair = certificate(authority, name);
         let shipped_objects = shipped::kustomize(INFRASTRUCTURE).unwrap();
         let (args, _) = shipped::container(&shipped_objects, "outrigger-manager").unwrap();
         let forced = [
@@ -40,7 +42,7 @@ impl Manager {
             format!("--bind-address=tcp://127.0.0.1:{port}"),
             format!("--admin-address=127.0.0.1:{admin}"),
             format!("--admin-identity={ADMIN}"),
-            format!("--tls-client-ca-file={}", authority.file().display()),
+            format!("--tls-client-ca-file={}", client_ca.display()),
             format!("--kubeconfig={}", kubeconfig.display()),
         ];
         let args = shipped::with(&shipped::with(&args, &forced), &[&pair.serving_flags()[..], more].concat());
@@ -50,11 +52,16 @@ impl Manager {
         let mut shell = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut process = String::new();
         BufReader::new(shell.stdout.take().unwrap()).read_line(&mut process).unwrap();
-        Self { shell, process: process.trim().parse().unwrap(), port, admin }
+        Self { name: name.to_owned(), shell, process: process.trim().parse().unwrap(), port, admin }
     }
 
     pub(crate) fn process(&self) -> u32 {
         self.process
+    }
+
+    /// Replaces its certificate.
+    pub(crate) fn renew(&self, authority: &Authority) {
+        certificate(authority, &self.name);
     }
 
     /// Whether no queue has a key that is worked on or could be.
@@ -94,6 +101,11 @@ impl Drop for Manager {
         drop(self.shell.stdin.take());
         let _ = self.shell.wait();
     }
+}
+
+/// A new certificate of a manager, in the files of its name.
+fn certificate(authority: &Authority, name: &str) -> Pair {
+    authority.issue(name, &["127.0.0.1"]).unwrap()
 }
 
 /// The processor time of processes together.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use outrigger_tests::cost;
 use outrigger_tests::report::Row;
 
-use crate::agents::{Command, Fleet};
+use crate::agents::{Command, Fleet, TenantSize};
 use crate::cluster::Cluster;
 use crate::managers::{Manager, idle, processor_time};
 use crate::record;
@@ -36,6 +36,8 @@ pub(crate) const SERIES: [Series; 3] = [
 /// Most connections that a manager takes by default.
 const CONNECTIONS: usize = 1_024;
 const MANAGERS: usize = 3;
+/// How often managers look for new certificates, by default.
+const RELOAD: Duration = Duration::from_secs(5);
 const MEBIBYTE: f64 = (1 << 20) as f64;
 
 /// What a phase took.
@@ -115,7 +117,8 @@ impl Series {
         let ports: Vec<u16> = managers.iter().map(|manager| manager.port).collect();
         let mut fleet = None;
         let connect = async {
-            fleet = Some(Fleet::start(&cluster.authority, tenants, matched, ports.clone()));
+            let tenant = TenantSize { hosts, matched };
+            fleet = Some(Fleet::start(&cluster.authority, tenants, tenant, ports.clone()));
             until("all are served", async || cluster.synced.count() >= tenants).await;
         };
         let connected = meter.phase("agents connect", "an agent", tenants, &managers, connect).await;
@@ -196,11 +199,7 @@ impl Series {
         mut ports: Vec<u16>,
     ) -> Vec<Phase> {
         let tenants = self.tenants;
-        // The time of a sync is shown to the second, and at most every five seconds.
-        tokio::time::sleep(Duration::from_secs(6)).await;
-        idle(&managers).await;
-        fleet.attempts();
-        cluster.synced.forget();
+        rest(cluster, &managers, fleet).await;
         let began = Instant::now();
         let all = async {
             fleet.cut();
@@ -209,11 +208,9 @@ impl Series {
         let all = meter.phase("all agents reconnect", "an agent", tenants, &managers, all).await.with(fleet);
         let [half, most] = [0.5, 0.99].map(|share| cluster.synced.seconds(began, share));
         println!("  half of the agents are served again after {half:.1} s, 99 % after {most:.1} s");
+        let withdrawn = self.change_authority(meter, cluster, &managers, fleet).await;
 
-        tokio::time::sleep(Duration::from_secs(6)).await;
-        idle(&managers).await;
-        fleet.attempts();
-        cluster.synced.forget();
+        rest(cluster, &managers, fleet).await;
         let lost = managers.pop().unwrap();
         ports.retain(|port| *port != lost.port);
         let concerned = fleet.connected_to(lost.port).max(1);
@@ -225,8 +222,44 @@ impl Series {
             until("all are served", async || cluster.synced.count() >= concerned).await;
         };
         let lost = meter.phase("a manager is lost", "an agent", concerned, &managers, lose).await.with(fleet);
-        vec![all, lost]
+        vec![all, withdrawn, lost]
     }
+
+    /// The managers' certificates change, and agents get those of another CA, which is trusted beside the first one. No stream ends by
+    /// that. Then the first CA is withdrawn.
+    async fn change_authority(
+        &self,
+        meter: &Meter,
+        cluster: &Cluster,
+        managers: &[Manager],
+        fleet: &Fleet,
+    ) -> Phase {
+        let Self { tenants, .. } = *self;
+        rest(cluster, managers, fleet).await;
+        let other = cluster.another_authority("other");
+        managers.iter().for_each(|manager| manager.renew(&cluster.authority));
+        cluster.trust_clients_of(&[&cluster.authority, &other]);
+        fleet.identify(&other, &cluster.authority.file());
+        tokio::time::sleep(2 * RELOAD).await;
+        let (attempts, _) = fleet.attempts();
+        assert_eq!((attempts, fleet.connected()), (0, tenants), "streams ended by new certificates alone");
+        let withdraw = async {
+            cluster.trust_clients_of(&[&other]);
+            until("all are served", async || cluster.synced.count() >= tenants).await;
+        };
+        let phase =
+            meter.phase("a CA is withdrawn, agents reconnect", "an agent", tenants, managers, withdraw).await;
+        phase.with(fleet)
+    }
+}
+
+/// Waits until the managers have nothing more to do, and forgets what was before.
+async fn rest(cluster: &Cluster, managers: &[Manager], fleet: &Fleet) {
+    // The time of a sync is shown to the second, and at most every five seconds.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    idle(managers).await;
+    fleet.attempts();
+    cluster.synced.forget();
 }
 
 impl Phase {
@@ -316,11 +349,13 @@ async fn most_cores(managers: &[Manager], most: &mut f64) {
     }
 }
 
-/// Waits until something holds, for as long as a busy machine may take for a large fleet.
+/// Waits until something holds, for as long as a busy machine may take for a large fleet. To look costs processor time of managers and
+/// of this process, so what takes long is looked at less often: the time that a phase takes is right to a twentieth.
 async fn until(what: &str, holds: impl AsyncFn() -> bool) {
     let began = Instant::now();
     while !holds().await {
-        assert!(began.elapsed() < Duration::from_secs(1_800), "{what}: not after half an hour");
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        let elapsed = began.elapsed();
+        assert!(elapsed < Duration::from_secs(1_800), "{what}: not after half an hour");
+        tokio::time::sleep((elapsed / 20).max(Duration::from_millis(100))).await;
     }
 }
