@@ -23,8 +23,11 @@ mod tenants;
 
 /// Applications of workloads, one of which each rule selects.
 const APPS: u64 = 3;
-/// Longest time until a system without faults has come to rest.
-const REST: Duration = Duration::from_secs(900);
+/// Longest time until a system without faults has come to rest. Tenants are looked at again every five minutes: what only that repairs is
+/// found, as this is shorter.
+const REST: Duration = Duration::from_secs(280);
+/// Longest time until it has come to rest and nothing lingers any more.
+const LINGERS: Duration = Duration::from_secs(900);
 /// How long it has to stay at rest at the end of a history.
 const CALM: Duration = Duration::from_secs(60);
 /// How long it has to stay at rest in between: calls that are under way have ended by then, as their deadline is 30 s.
@@ -101,11 +104,14 @@ impl History {
             let pause = pause[usize::try_from(this.below(10)).unwrap_or_default().saturating_sub(7)];
             tokio::time::sleep(this.random().random.below(pause)).await;
             if number % ROUND == 0 || number == events {
-                violations = this.rest(if number == events { CALM } else { PAUSE }).await;
+                violations = this.rest(PAUSE, REST).await;
                 if !violations.is_empty() {
                     break;
                 }
             }
+        }
+        if violations.is_empty() {
+            violations = this.rest(CALM, LINGERS).await;
         }
         violations.splice(0..0, judge.violations());
         controllers.abort();
@@ -130,8 +136,8 @@ impl History {
         self.world.trace.line(self.random(), what);
     }
 
-    /// Waits until nothing is missing and nothing is written for a while.
-    async fn rest(&mut self, wanted: Duration) -> Vec<String> {
+    /// Waits until nothing is missing and nothing is written for a while. Returns what is missing after the longest time.
+    async fn rest(&mut self, wanted: Duration, longest: Duration) -> Vec<String> {
         self.heal();
         let clock = self.random().clock;
         let (began, mut calm, mut writes, mut is_calm) = (clock.now(), clock.now(), 0, false);
@@ -144,7 +150,7 @@ impl History {
                 missing.push(format!("{} writes in the last second", writes - written));
             }
             let ends = clock.now() - calm >= wanted && clock.now() - began >= least;
-            let is_last = clock.now() - began >= REST;
+            let is_last = clock.now() - began >= longest;
             // Without a write nothing comes to be missing that isn't, but for what lingers: that shows at the end.
             if (writes == written && (!is_calm || ends)) || is_last {
                 // At the end of a history nothing lingers.
@@ -162,7 +168,7 @@ impl History {
             if is_last {
                 return missing
                     .into_iter()
-                    .map(|what| format!("not at rest after {REST:?}: {what}"))
+                    .map(|what| format!("not at rest after {longest:?}: {what}"))
                     .collect();
             }
         }

@@ -8,20 +8,23 @@ use super::{History, LOOK};
 use crate::world::{ADMIN, TENANTS, World, dpu, text};
 
 impl History {
-    /// The Node of a DPU is deleted. The DPU registers again within a minute: without the labels and taints that its Node had.
+    /// The Node of a DPU is deleted. The DPU registers again within a minute or later: without the labels and taints that its Node had.
     pub(super) fn remove_dpu(&self) {
         let Some(host) = self.pick(&Vec::from_iter(hosts())) else { return };
         let node = dpu(host);
-        if self.world.infra.delete(ADMIN, "nodes", None, text(&node, "/metadata/name")).is_ok() {
+        let deleted = self.world.infra.delete(ADMIN, "nodes", None, text(&node, "/metadata/name")).is_ok();
+        if !deleted || self.below(2) == 0 {
             let pause = self.random().random.below(Duration::from_secs(60));
             tokio::spawn(register(self.world.clone(), host, pause));
         }
     }
 
-    /// All DPUs that have left register again.
+    /// Some of the DPUs that have left register again.
     pub(super) fn create_missing_dpus(&self) {
         for host in hosts() {
-            tokio::spawn(register(self.world.clone(), host, Duration::ZERO));
+            if self.below(2) == 0 {
+                tokio::spawn(register(self.world.clone(), host, Duration::ZERO));
+            }
         }
     }
 }

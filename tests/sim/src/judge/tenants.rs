@@ -76,6 +76,17 @@ impl Judge {
                         missing
                             .push(format!("the namespace of Tenant {id} is of {owner:?}, and not of {uid}"));
                     }
+                    let nodes = world.infra.list("nodes");
+                    let dpus = nodes
+                        .iter()
+                        .filter(|node| node["metadata"]["labels"][keys::NODE_TENANT] == id)
+                        .count();
+                    if tenant["status"]["dpus"] != dpus {
+                        missing.push(format!(
+                            "Tenant {id} has {dpus} DPUs, and shows {}",
+                            tenant["status"]["dpus"]
+                        ));
+                    }
                     let stream = &tenant["status"]["stream"];
                     if !is_synced(stream) {
                         missing.push(format!("Tenant {id} doesn't show its agent's stream: {stream}"));

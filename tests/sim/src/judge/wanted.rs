@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::tenants::lives;
 use super::{Key, PLATFORM, PROMPTLY, SKEW};
-use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, at, text};
+use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, at, dpu, text};
 
 /// The companion that a Pod of the infrastructure cluster is.
 pub(super) fn companion(pod: &Value) -> Option<Key> {
@@ -98,7 +98,8 @@ pub(super) struct Wanted {
 pub(super) fn wanted(world: &World) -> BTreeMap<Key, Wanted> {
     let mut wanted = BTreeMap::new();
     for (id, _) in TENANTS.into_iter().filter(|(id, _)| lives(world, id)) {
-        let (model, hosts) = (&world.tenants[id], world.hosts(id));
+        let (model, mut hosts) = (&world.tenants[id], world.hosts(id));
+        hosts.retain(|host| world.infra.get("nodes", None, text(&dpu(host), "/metadata/name")).is_some());
         let exists = |(_, rule): &(String, Arc<Value>)| rule["metadata"]["deletionTimestamp"].is_null();
         let own = model.list("workloadrules").into_iter();
         let own = own.map(|rule| (text(&rule, "/metadata/name").to_owned(), rule));
@@ -114,7 +115,7 @@ pub(super) fn wanted(world: &World) -> BTreeMap<Key, Wanted> {
             for (name, rule) in &rules {
                 if selects(rule, &pod["metadata"]["labels"]) {
                     let image = text(rule, "/spec/template/spec/containers/0/image").to_owned();
-                    let has_dpu = text(rule, "/spec/dpuSelectionPolicy") == "Any"
+                    let has_dpu = text(rule, "/spec/dpuSelectionPolicy") == "Any" && !hosts.is_empty()
                         || hosts.iter().any(|host| host == text(&pod, "/spec/nodeName"));
                     let key = (id, name.clone(), text(&pod, "/metadata/uid").to_owned());
                     wanted.insert(key, Wanted { image, has_dpu });
