@@ -13,7 +13,7 @@ use crate::model::Snapshot;
 use crate::network::{Trouble, Wire};
 use crate::process::{Replicas, Running, pick};
 use crate::trace::Trace;
-use crate::world::{ADMIN, MOVING, SHOP, TENANTS, World, cluster};
+use crate::world::{MOVING, SHOP, TENANTS, World, cluster};
 
 mod dpus;
 mod machines;
@@ -26,7 +26,7 @@ const APPS: u64 = 3;
 /// Longest time until a system without faults has come to rest. Tenants are looked at again every five minutes: what only that repairs is
 /// found, as this is shorter.
 const REST: Duration = Duration::from_secs(280);
-/// Longest time until it has come to rest and nothing lingers any more.
+/// Longest time until it has come to rest and no companion lingers.
 const LINGERS: Duration = Duration::from_secs(900);
 /// How long it has to stay at rest at the end of a history.
 const CALM: Duration = Duration::from_secs(60);
@@ -289,24 +289,6 @@ impl History {
             let labels = json!({"metadata": {"labels": {"app": format!("app-{}", self.below(APPS))}}});
             let _ = self.world.tenants[tenant].merge("user", "pods", at, labels);
         }
-    }
-
-    /// A host is given to another tenant, or to nobody. Sometimes both have it for a moment.
-    fn move_host(&self) {
-        let [(one, _), (other, _)] = TENANTS;
-        let (from, to) = if self.below(2) == 0 { (one, other) } else { (other, one) };
-        let set = |tenant: &str, has: bool| {
-            let mut hosts = self.world.hosts(tenant);
-            hosts.retain(|host| host != MOVING);
-            hosts.extend(has.then(|| MOVING.to_owned()));
-            let spec = json!({"spec": {"hosts": hosts}});
-            let _ = self.world.infra.merge(ADMIN, "tenants", (None, tenant, None), spec);
-        };
-        let mut steps = vec![(from, false), (to, self.below(4) > 0)];
-        if self.below(2) == 0 {
-            steps.reverse();
-        }
-        steps.into_iter().for_each(|(tenant, has)| set(tenant, has));
     }
 
     /// A wire between two living parties is silent or down for up to a minute and a half.

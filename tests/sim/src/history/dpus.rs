@@ -1,13 +1,41 @@
-//! DPUs that leave their cluster, and register again under their names.
+//! Hosts that are given to another tenant, and DPUs that leave their cluster and register again under their names.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::{History, LOOK};
-use crate::world::{ADMIN, TENANTS, World, dpu, text};
+use crate::world::{ADMIN, MOVING, TENANTS, World, dpu, text};
 
 impl History {
+    /// A host is given to another tenant, or to nobody. Sometimes both have it for a moment, and sometimes its DPU leaves meanwhile.
+    pub(super) fn move_host(&self) {
+        let [(one, _), (other, _)] = TENANTS;
+        let (from, to) = if self.below(2) == 0 { (one, other) } else { (other, one) };
+        let set = |tenant: &str, has: bool| {
+            let mut hosts = self.world.hosts(tenant);
+            hosts.retain(|host| host != MOVING);
+            hosts.extend(has.then(|| MOVING.to_owned()));
+            let spec = json!({"spec": {"hosts": hosts}});
+            let _ = self.world.infra.merge(ADMIN, "tenants", (None, tenant, None), spec);
+        };
+        let mut steps = vec![(from, false), (to, self.below(4) > 0)];
+        if self.below(2) == 0 {
+            steps.reverse();
+        }
+        steps.into_iter().for_each(|(tenant, has)| set(tenant, has));
+        if self.below(2) == 0 {
+            let (infra, node) = (self.world.infra.clone(), dpu(MOVING));
+            let pause = self.random().random.below(Duration::from_secs(10));
+            tokio::spawn(async move {
+                tokio::time::sleep(pause).await;
+                let _ = infra.delete(ADMIN, "nodes", None, text(&node, "/metadata/name"));
+            });
+        }
+    }
+
     /// The Node of a DPU is deleted. The DPU registers again within a minute or later: without the labels and taints that its Node had.
     pub(super) fn remove_dpu(&self) {
         let Some(host) = self.pick(&Vec::from_iter(hosts())) else { return };
