@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/signal"
@@ -329,17 +330,40 @@ func (u *up) stop() {
 	u.etcd.stop(2 * time.Second)
 }
 
-// freePorts returns ports on loopback that nobody uses now.
+// lowestPort is the first port that servers of tests get.
+const lowestPort = 10000
+
+// freePorts returns ports on loopback that nobody uses now. They are below those that the kernel gives to connections: a server that is
+// killed and started again would find its port taken by one.
 func freePorts(n int) ([]int, error) {
 	ports := make([]int, 0, n)
-	for range n {
+	first := firstDynamicPort()
+	if first <= lowestPort {
+		return nil, fmt.Errorf("net.ipv4.ip_local_port_range begins with %d: no ports from %d on are below it", first, lowestPort)
+	}
+	var last error
+	for range first - lowestPort {
+		if len(ports) == n {
+			return ports, nil
+		}
+		port := lowestPort + rand.IntN(first-lowestPort)
 		// Kept open until all are chosen, so that none is chosen twice.
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
-			return nil, err
+			last = err
+			continue
 		}
 		defer listener.Close()
-		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
+		ports = append(ports, port)
 	}
-	return ports, nil
+	return nil, fmt.Errorf("no free port: %w", last)
+}
+
+// firstDynamicPort is the first port that the kernel gives to connections.
+func firstDynamicPort() int {
+	first := 32768
+	if dynamic, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
+		_, _ = fmt.Sscan(string(dynamic), &first)
+	}
+	return first
 }

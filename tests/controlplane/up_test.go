@@ -46,8 +46,11 @@ func TestFreePorts(t *testing.T) {
 	}
 	seen := map[int]bool{}
 	for _, port := range ports {
-		if port == 0 || seen[port] {
-			t.Fatalf("ports %v: %d can't be used twice or at all", ports, port)
+		if seen[port] {
+			t.Fatalf("ports %v: %d can't be used twice", ports, port)
+		}
+		if port < lowestPort || port >= firstDynamicPort() {
+			t.Fatalf("port %d may become that of a connection", port)
 		}
 		seen[port] = true
 	}
