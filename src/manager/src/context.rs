@@ -43,6 +43,7 @@ pub(crate) struct Context {
     pub leadership: Leadership,
     pub(crate) states: TenantStates,
     pub(crate) registry: Registry,
+    pub(crate) tenant_statuses: tenants::ComputedStatuses,
     pub(crate) admin_rules: AdminRules,
     pub(crate) templates: Templates,
     pub(crate) offloadings: OffloadingCache,
@@ -75,6 +76,7 @@ impl Context {
         Arc::new_cyclic(|context| Self {
             states: TenantStates::new(args.admin_namespaces()),
             registry: Registry::new(args.host_label.clone(), args.admin_identity.clone()),
+            tenant_statuses: tenants::ComputedStatuses::default(),
             admin_rules: AdminRules::default(),
             templates: Templates::default(),
             offloadings: OffloadingCache::default(),
@@ -106,7 +108,7 @@ pub(crate) struct Queues {
     pub tenants: Queue<tenants::Key>,
     /// Tenants with a claim of this replica that no stream may be for.
     pub unused_claims: Queue<TenantId>,
-    /// Tenants whose status has to say something of a stream of this replica.
+    /// Tenants with fields of `status.stream` that this replica has to write.
     pub stream_statuses: Queue<TenantId>,
     pub machines: Queue<machines::Key>,
     pub offloadings: Queue<crate::state::Namespace>,

@@ -107,9 +107,16 @@ impl Context {
         self.queues.tenants.add(touched.tenants.into_iter().map(Key::Tenant));
         let Ok(id) = TenantId::new(&name) else { return };
         match self.registry.get(&id) {
-            Some(entry) => self.tenant_of(&entry.object.target_namespace()),
+            Some(entry) => {
+                let differs = self.tenant_statuses.differs(&id, &entry);
+                self.queues.tenants.add(differs.then(|| Key::Tenant(id.clone())));
+                self.tenant_of(&entry.object.target_namespace());
+            }
             // Nothing more is created for a tenant that is deleted, whatever the state of its namespace.
-            None => self.states.of(&id).iter().for_each(|state| state.lock().closing = true),
+            None => {
+                self.tenant_statuses.forget(&id);
+                self.states.of(&id).iter().for_each(|state| state.lock().closing = true);
+            }
         }
         for state in self.states.of(&id) {
             self.update_admin_rules(&state);

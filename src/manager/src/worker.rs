@@ -71,6 +71,7 @@ async fn run<C: Controller>(controller: Arc<C>) {
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
             let key = queue.next().await;
             if !acts() {
+                queue.forget(&key);
                 queue.done(&key);
                 break;
             }
@@ -89,7 +90,7 @@ async fn run<C: Controller>(controller: Arc<C>) {
 }
 
 /// Drops the keys of a queue until a future ends. A replica that doesn't lead has no step to make for them, and one that begins to lead
-/// queues all keys. If it kept them, those of objects that are long deleted would use more and more memory.
+/// queues all keys. Keys of deleted objects would accumulate.
 async fn drop_keys<K: Key>(queue: &Queue<K>, until: impl Future<Output = ()>) {
     let mut until = pin!(until);
     loop {

@@ -23,8 +23,8 @@ mod tenants;
 
 /// Applications of workloads, one of which each rule selects.
 const APPS: u64 = 3;
-/// Longest time until a system without faults has come to rest. Tenants are looked at again every five minutes: what only that repairs is
-/// found, as this is shorter.
+/// Longest time until a system without faults has come to rest. Each Tenant is looked at again every five minutes: this is shorter, so that
+/// a fault that only that repairs is found unless it happens within this time.
 const REST: Duration = Duration::from_secs(280);
 /// Longest time until it has come to rest and no companion lingers.
 const LINGERS: Duration = Duration::from_secs(900);

@@ -153,12 +153,13 @@ impl Workloads {
         }
         if current {
             // A replica that shuts down gives the claim up, so that another replica may act for the tenant.
+            let draining = self.drain.is_cancelled();
             let mut fields = vec![("connected", json!(false)), ("since", json!(Time(self.wall())))];
-            if self.drain.is_cancelled() {
+            if draining {
                 fields.push(("holder", json!("")));
             }
             state.lock().stream.say(*claim, fields);
-            if self.drain.is_cancelled() {
+            if draining {
                 // Controllers have ended.
                 if let Err(error) = claim::tell(&self.context, id, state).await {
                     info!(tenant = %id, claim, %error, "writing the stream's status failed");

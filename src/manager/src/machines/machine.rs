@@ -60,7 +60,8 @@ impl Machines {
         step.keep_pool().await;
         for (type_, plan) in machine.types.iter().zip(&plans) {
             if !self.context.leadership.leads() {
-                return Ok(Action::Done);
+                // If it leads again before the controller notices, nothing else would bring the key back.
+                return Ok(Action::Wait);
             }
             // A type without valid names is left out; the others are served.
             match name_fault(group, &type_.name) {
@@ -173,7 +174,7 @@ struct MachineStep<'a> {
     problems: Vec<String>,
     /// A write that failed and has to be retried.
     failed: Option<kube::Error>,
-    /// An object is in the way, and no watch tells when it is deleted; or the cache is behind.
+    /// The step has to be retried without an event: an object is in the way, or the cache is behind the API server.
     waits: bool,
     /// Whether the API server has the Machine, where it was asked.
     is_current: Option<bool>,
@@ -367,8 +368,13 @@ impl MachineStep<'_> {
         }
         let machines: Api<Machine> = Api::all(self.context.client.clone());
         let live = machines.get_opt(&self.object.name_any()).await;
-        let Some(live) = self.note("Machine", live) else { return false };
-        let is_current = live.as_ref().is_some_and(|live| live.uid() == self.object.uid());
+        let Some(live) = self.note("Machine", live) else {
+            self.is_current = Some(false);
+            return false;
+        };
+        let is_current = live.as_ref().is_some_and(|live| {
+            live.uid() == self.object.uid() && live.metadata.deletion_timestamp.is_none()
+        });
         if let Some(live) = live {
             self.context.feeds.machines.answer(live);
         }

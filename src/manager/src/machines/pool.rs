@@ -55,7 +55,7 @@ impl Machines {
         let mut work = self.work(name, &pool);
         let failed = self.write_nodes(std::mem::take(&mut work.patches), &mut work.problems).await;
         if !self.context.leadership.leads() {
-            return Ok(Action::Done);
+            return Ok(Action::Wait);
         }
         self.write_pool(&pool, work).await?;
         failed.map_or(Ok(Action::Done), Err)

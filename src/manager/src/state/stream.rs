@@ -35,6 +35,7 @@ pub(crate) struct Stream {
     end: CancellationToken,
     /// When the next one may claim.
     next: Option<Instant>,
+    /// What the Tenant's status is to have of this replica's stream.
     unwritten: StreamFields,
 }
 
@@ -256,6 +257,7 @@ impl Stream {
         self.foreign = 0;
         self.own = 0;
         self.released = false;
+        self.unwritten = StreamFields::default();
     }
 
     /// Whether this replica acts for the tenant: it holds the latest claim, or no replica does and it leads.

@@ -126,7 +126,7 @@ impl Tenants {
             state.as_ref(),
             self.context.environment.clock.wall(),
         );
-        self.write(&entry, &over, &wanted).await?;
+        self.write(id, &entry, &over, &wanted).await?;
         // A namespace that is deleted, or gets another label, queues its tenant.
         let soon = state == Some(namespace::State::Preparing);
         Ok(Action::Requeue(if soon { PREPARING } else { RESYNC }))
@@ -176,7 +176,7 @@ impl Tenants {
         };
         if let Some(left) = left {
             let wanted = status::terminating(entry, &left, count, self.context.environment.clock.wall());
-            self.write(entry, &Version::of(&*entry.object), &wanted).await?;
+            self.write(id, entry, &Version::of(&*entry.object), &wanted).await?;
             return Ok(Action::Requeue(PAUSE));
         }
         self.finalizer(&entry.object, false).await?;
@@ -197,15 +197,21 @@ impl Tenants {
     /// Writes the status, if it is another one, and an Event if the tenant's Ready condition has another reason.
     async fn write(
         &self,
+        id: &TenantId,
         entry: &TenantEntry,
         over: &Version,
         wanted: &ControllerStatus,
     ) -> Result<(), kube::Error> {
+        // Nothing would remove that of one that is deleted meanwhile.
+        if self.context.registry.get(id).is_some() {
+            self.context.tenant_statuses.set(id, wanted.clone());
+        }
         let now = ControllerStatus::now(entry);
         if *wanted == now {
             return Ok(());
         }
-        writes::status(&self.api(), over, wanted).await?;
+        let written = writes::status(&self.api(), over, wanted).await?;
+        self.context.feeds.tenants.answer(written);
         let ready = |written: &ControllerStatus| {
             let ready = written.conditions.iter().find(|c| c.type_ == "Ready");
             ready.map(|c| (c.status.clone(), c.reason.clone(), c.message.clone()))

@@ -24,7 +24,8 @@ const KINDS: [&str; 11] = [
     "rolebindings",
 ];
 
-/// Whether a Tenant's status shows a stream that is open and has synced. Both times are those of one manager.
+/// Whether a Tenant's status shows a stream that is open and has synced. A sync that a former holder has shown passes where its clock is
+/// ahead.
 fn is_synced(stream: &Value) -> bool {
     stream["connected"] == true
         && !text(stream, "/holder").is_empty()

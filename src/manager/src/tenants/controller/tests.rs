@@ -3,6 +3,7 @@ use outrigger_core::ids::RuleName;
 use outrigger_core::index::CompanionKey;
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::fake_api::{FakeApi, failure, not_found};
+use outrigger_runtime::watch::Event;
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -84,8 +85,37 @@ async fn a_status_is_not_written_over_that_of_another_leader() {
     let entry = controller.context.registry.get(&blue()).unwrap();
     let wanted = status::terminating(&entry, "Pods", 0, Timestamp::UNIX_EPOCH);
     api.answers("PATCH", STATUS, 409, failure(409, "Conflict"));
-    let conflict = controller.write(&entry, &Version::of(&*entry.object), &wanted).await;
+    let conflict = controller.write(&blue(), &entry, &Version::of(&*entry.object), &wanted).await;
     assert!(matches!(conflict, Err(kube::Error::Api(status)) if status.code == 409));
     let (_, body) = api.calls("PATCH").remove(0);
     assert_eq!((&body["metadata"]["uid"], &body["metadata"]["resourceVersion"]), (&json!("u"), &json!("5")));
+}
+
+#[tokio::test]
+async fn a_status_that_comes_to_be_another_than_the_computed_one_queues_its_tenant() {
+    let api = FakeApi::default();
+    let controller = controller(&api);
+    let Context { feeds, queues, registry, .. } = &*controller.context;
+    let shown = |version: &str, status: Value| -> Tenant {
+        let mut shown = tenant("u", false);
+        shown["metadata"]["resourceVersion"] = json!(version);
+        shown["status"] = status;
+        serde_json::from_value(shown).unwrap()
+    };
+    feeds.tenants.answer(shown("5", json!(null)));
+    let entry = registry.get(&blue()).unwrap();
+    let wanted = status::terminating(&entry, "Pods", 0, Timestamp::UNIX_EPOCH);
+    let written = shown("6", json!(wanted));
+    api.answers("PATCH", STATUS, 200, json!(written));
+    let ready = || queues.tenants.counts().ready;
+    while ready() > 0 {
+        queues.tenants.done(&queues.tenants.next().await);
+    }
+    controller.write(&blue(), &entry, &Version::of(&*entry.object), &wanted).await.unwrap();
+    assert_eq!(registry.get(&blue()).unwrap().object.status, written.status, "the response is known");
+    feeds.tenants.event(Event::Applied(written));
+    assert_eq!(ready(), 0);
+    // An earlier request, whose response was lost.
+    feeds.tenants.event(Event::Applied(shown("7", json!({"dpus": 3}))));
+    assert_eq!(ready(), 1);
 }
