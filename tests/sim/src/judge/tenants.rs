@@ -62,6 +62,7 @@ impl Judge {
     /// How the system differs from what the Tenants say.
     pub(super) fn tenants_missing(&self, world: &World) -> Vec<String> {
         let mut missing = Vec::new();
+        let nodes = world.infra.list("nodes");
         for (id, _) in TENANTS {
             let namespace = world.infra.get("namespaces", None, &format!("tenant-{id}"));
             let tenant = world.infra.get("tenants", None, id);
@@ -77,7 +78,6 @@ impl Judge {
                         missing
                             .push(format!("the namespace of Tenant {id} is of {owner:?}, and not of {uid}"));
                     }
-                    let nodes = world.infra.list("nodes");
                     let dpus = nodes
                         .iter()
                         .filter(|node| node["metadata"]["labels"][keys::NODE_TENANT] == id)
@@ -98,12 +98,12 @@ impl Judge {
                 }
                 None => {}
             }
-            for node in world.infra.list("nodes") {
+            for node in &nodes {
                 let labelled = node["metadata"]["labels"][keys::NODE_TENANT] == id;
                 let taints = node["spec"]["taints"].as_array();
                 let tainted = taints.into_iter().flatten().any(|taint| taint["value"] == id);
                 if tenant.is_none() && (labelled || tainted) {
-                    let name = text(&node, "/metadata/name");
+                    let name = text(node, "/metadata/name");
                     missing.push(format!("Tenant {id} is gone, and Node {name} is marked for it"));
                 }
             }
