@@ -81,12 +81,24 @@ enum DeviceState {
     Missing,
 }
 
-/// What came of a write of a Pod's conditions, of a Node, or of devices.
+/// What came of a write of the conditions of a Pod or a claim, of a Node, or of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum WriteOutcome {
     Ok,
     Failed,
+    /// The API server doesn't permit it (403). Only an administrator can change that.
     Forbidden,
+}
+
+impl WriteOutcome {
+    /// What came of a request.
+    pub(crate) fn of<T>(result: &Result<T, kube::Error>) -> WriteOutcome {
+        match result {
+            Ok(_) => WriteOutcome::Ok,
+            Err(kube::Error::Api(status)) if status.code == 403 => WriteOutcome::Forbidden,
+            Err(_) => WriteOutcome::Failed,
+        }
+    }
 }
 
 /// What came of a claim that a host asked about, or of a question without an answer.

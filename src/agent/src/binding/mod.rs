@@ -28,7 +28,7 @@ use tracing::{debug, info, warn};
 
 pub(crate) use self::allocations::Allocations;
 pub(crate) use self::claim::Allocation;
-use crate::companions::{Bind, BindOutcome, Board, Verdict};
+use crate::companions::{Bind, Board, Verdict};
 use crate::context::Context;
 use crate::first::Devices;
 use crate::metrics::WriteOutcome;
@@ -97,7 +97,7 @@ impl Writer {
         .await;
     }
 
-    async fn write(&self, bind: &Bind) -> BindOutcome {
+    async fn write(&self, bind: &Bind) -> WriteOutcome {
         let (name, namespace) = (&bind.claim.name, &bind.claim.namespace);
         let api: Api<ResourceClaim> = Api::namespaced(self.context.client.clone(), namespace);
         let params = PatchParams { field_manager: Some(keys::AGENT.to_owned()), ..PatchParams::default() };
@@ -107,7 +107,15 @@ impl Writer {
             Verdict::Unavailable(cause) => (keys::CLAIM_UNAVAILABLE, cause.as_str(), cause.message()),
         };
         let patch = Patch::Merge(bind.allocation.patch(kind, reason, &message, &now));
-        let (outcome, counted) = match api.patch_status(name, &params, &patch).await {
+        let result = api.patch_status(name, &params, &patch).await;
+        let outcome = match &result {
+            // A ValidatingAdmissionPolicy refuses with "Invalid" where it names no other reason.
+            Err(kube::Error::Api(status)) if status.code == 422 => WriteOutcome::Forbidden,
+            result => WriteOutcome::of(result),
+        };
+        // Counted before anything else shows it, so that who has seen a warning finds it counted.
+        self.context.metrics.claim_write(outcome);
+        match result {
             Ok(written) => {
                 self.forbidden.set(None);
                 // Before the write is done, so that it isn't compared with its former state.
@@ -120,22 +128,18 @@ impl Writer {
                     reason,
                     "set a condition of a claim"
                 );
-                (BindOutcome::Written, WriteOutcome::Ok)
             }
-            Err(kube::Error::Api(status)) if status.code == 403 || status.code == 422 => {
+            Err(kube::Error::Api(status)) if outcome == WriteOutcome::Forbidden => {
                 let text = format!("the agent may not write conditions of claims: {}", status.message);
                 if self.forbidden.set(Some(text)) {
                     warn!(claim = name, namespace, reason = %status.message, "may not write conditions of claims");
                 }
-                (BindOutcome::Forbidden, WriteOutcome::Forbidden)
             }
             Err(error) => {
                 // Mostly the claim has changed, or is gone.
                 debug!(claim = name, namespace, %error, "failed to write a condition of a claim; retrying");
-                (BindOutcome::Failed, WriteOutcome::Failed)
             }
-        };
-        self.context.metrics.claim_write(counted);
+        }
         outcome
     }
 }

@@ -17,13 +17,13 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-pub(crate) use self::bind::{Bind, BindOutcome, Verdict};
+pub(crate) use self::bind::{Bind, Verdict};
 use self::known::Known;
 use self::start::Starts;
 pub(crate) use self::start::{ClaimName, Start};
 use super::decide::{Condition, decide};
 use super::told::Companions;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, WriteOutcome};
 use crate::queue::{self, Queue};
 
 mod bind;
@@ -81,14 +81,6 @@ pub(super) struct NewCondition {
     pub condition: Condition,
     /// Its status differs from that of the Pod's present condition.
     pub transition: bool,
-}
-
-/// What came of a write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Written,
-    Failed,
-    Forbidden,
 }
 
 /// See the [module](self).
@@ -312,23 +304,23 @@ impl Board {
     }
 
     /// Records what came of a write.
-    pub(super) fn done(&self, id: &WorkloadId, outcome: Outcome, jitter: f64) {
+    pub(super) fn done(&self, id: &WorkloadId, outcome: WriteOutcome, jitter: f64) {
         let now = self.clock.now();
         let mut state = self.state.lock();
         let State { pods, forbidden, .. } = &mut *state;
         let Some(known) = pods.get_mut(id) else { return };
         known.busy = false;
         match outcome {
-            Outcome::Written => {
+            WriteOutcome::Ok => {
                 known.failures = 0;
                 known.pause = None;
                 forbidden.remove(&known.namespace);
             }
-            Outcome::Failed => {
+            WriteOutcome::Failed => {
                 known.pause = Some(now + queue::pause(known.failures, jitter));
                 known.failures = known.failures.saturating_add(1);
             }
-            Outcome::Forbidden => _ = forbidden.insert(known.namespace.clone(), now + FORBIDDEN),
+            WriteOutcome::Forbidden => _ = forbidden.insert(known.namespace.clone(), now + FORBIDDEN),
         }
         // It may have changed meanwhile.
         state.push(id);

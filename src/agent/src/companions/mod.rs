@@ -15,6 +15,6 @@ mod follow;
 mod told;
 mod writer;
 
-pub(crate) use board::{Bind, BindOutcome, Board, ClaimName, Link, Start, Verdict};
+pub(crate) use board::{Bind, Board, ClaimName, Link, Start, Verdict};
 pub(crate) use follow::Follower;
 pub(crate) use writer::Writer;

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::Board;
-use super::board::{FORBIDDEN, Outcome, Write};
+use super::board::{FORBIDDEN, Write};
 use super::decide::{Condition, Status};
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
@@ -55,34 +55,29 @@ impl Writer {
         let patch = Patch::Strategic(self.patch(&write));
         let result = api.patch_status(&write.name, &params, &patch).await;
         let (pod, namespace) = (&write.name, &write.namespace);
-        let outcome = match result {
+        let outcome = WriteOutcome::of(&result);
+        // Counted before anything else shows it, so that who has seen a warning finds it counted.
+        self.context.metrics.condition_write(outcome);
+        match result {
             Ok(written) => {
                 // Before the write is done, so that the Pod isn't compared with its former conditions.
                 self.store.answer(written);
                 self.conditions_forbidden.set(None);
-                Outcome::Written
             }
-            Err(kube::Error::Api(status)) if status.code == 403 => {
+            Err(kube::Error::Api(status)) if outcome == WriteOutcome::Forbidden => {
                 let text = format!("the agent may not write conditions of Pods: {}", status.message);
                 if self.conditions_forbidden.set(Some(text)) {
                     warn!(%pod, %namespace, reason = %status.message,
                         "may not write conditions of Pods; companions are not told at workloads");
                 }
-                Outcome::Forbidden
             }
             Err(error) => {
                 // Mostly the Pod is gone, or was replaced.
                 debug!(%pod, %namespace, %error, "failed to write conditions of a Pod; retrying");
-                Outcome::Failed
             }
-        };
-        self.context.metrics.condition_write(match outcome {
-            Outcome::Written => WriteOutcome::Ok,
-            Outcome::Failed => WriteOutcome::Failed,
-            Outcome::Forbidden => WriteOutcome::Forbidden,
-        });
+        }
         self.board.done(&write.id, outcome, self.context.environment.random.fraction());
-        if outcome == Outcome::Written
+        if outcome == WriteOutcome::Ok
             && let Some(event) = &write.event
         {
             self.event(&write, event).await;

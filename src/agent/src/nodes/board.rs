@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::decide::{self, Marks, decide};
 use super::told::{HostListener, Told};
+use crate::metrics::WriteOutcome;
 use crate::queue::{self, Queue};
 
 /// Writes of all Nodes.
@@ -30,14 +31,6 @@ const FORBIDDEN: Duration = Duration::from_secs(300);
 pub(super) enum Part {
     Condition,
     Taint,
-}
-
-/// What came of the write of a part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Written,
-    Failed,
-    Forbidden,
 }
 
 /// A write of a Node.
@@ -132,19 +125,19 @@ impl Hosts {
     }
 
     /// Records what came of a write.
-    pub(super) fn done(&self, name: &str, outcomes: &[(Part, Outcome)], jitter: f64) {
+    pub(super) fn done(&self, name: &str, outcomes: &[(Part, WriteOutcome)], jitter: f64) {
         let now = self.clock.now();
         let mut state = self.state.lock();
         for (part, outcome) in outcomes {
             match outcome {
-                Outcome::Written => state.forbidden[*part as usize] = None,
-                Outcome::Forbidden => state.forbidden[*part as usize] = Some(now + FORBIDDEN),
-                Outcome::Failed => {}
+                WriteOutcome::Ok => state.forbidden[*part as usize] = None,
+                WriteOutcome::Forbidden => state.forbidden[*part as usize] = Some(now + FORBIDDEN),
+                WriteOutcome::Failed => {}
             }
         }
         let Some(known) = state.nodes.get_mut(name) else { return };
         known.busy = false;
-        if outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Failed) {
+        if outcomes.iter().any(|(_, outcome)| *outcome == WriteOutcome::Failed) {
             known.pause = Some(now + queue::pause(known.failures, jitter));
             known.failures = known.failures.saturating_add(1);
         } else {

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::Hosts;
-use super::board::{Outcome, Part, Write};
+use super::board::{Part, Write};
 use super::decide::Condition;
 use super::told::HostListener;
 use crate::context::Context;
@@ -101,11 +101,11 @@ impl Writer {
             let patch = write.has.patch(&write.uid, tainted);
             let outcome = match serde_json::from_value(patch) {
                 Ok(patch) => self.patch(&write.name, &Patch::Json::<Value>(patch), Part::Taint).await,
-                Err(_) => Outcome::Failed,
+                Err(_) => WriteOutcome::Failed,
             };
             outcomes.push((Part::Taint, outcome));
         }
-        if outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Written) {
+        if outcomes.iter().any(|(_, outcome)| *outcome == WriteOutcome::Ok) {
             let ready = write.change.condition.as_ref().map(|condition| match condition {
                 Some(condition) => condition.status.as_str(),
                 None => "Removed",
@@ -115,7 +115,7 @@ impl Writer {
         self.hosts.done(&write.name, &outcomes, self.context.environment.random.fraction());
     }
 
-    async fn patch(&self, name: &str, patch: &Patch<Value>, part: Part) -> Outcome {
+    async fn patch(&self, name: &str, patch: &Patch<Value>, part: Part) -> WriteOutcome {
         let api: Api<Node> = Api::all(self.context.client.clone());
         let params = PatchParams { field_manager: Some(keys::AGENT.to_owned()), ..PatchParams::default() };
         let (result, warning, what) = match part {
@@ -124,32 +124,26 @@ impl Writer {
             }
             Part::Taint => (api.patch(name, &params, patch).await, &self.taints_forbidden, "taints"),
         };
-        let outcome = match result {
+        let outcome = WriteOutcome::of(&result);
+        // Counted before anything else shows it, so that who has seen a warning finds it counted.
+        self.context.metrics.node_write(part == Part::Taint, outcome);
+        match result {
             Ok(written) => {
                 // Before the write is done, so that the Node isn't compared with what it had.
                 self.feed.answer(written);
                 warning.set(None);
-                Outcome::Written
             }
-            Err(kube::Error::Api(status)) if status.code == 403 => {
+            Err(kube::Error::Api(status)) if outcome == WriteOutcome::Forbidden => {
                 let text = format!("the agent may not write {what} of Nodes: {}", status.message);
                 if warning.set(Some(text)) {
                     warn!(node = name, what, reason = %status.message, "may not write what a Node should have");
                 }
-                Outcome::Forbidden
             }
             Err(error) => {
                 // Somebody else has changed the taints, or the Node is gone.
                 debug!(node = name, what, %error, "failed to write a Node; retrying");
-                Outcome::Failed
             }
-        };
-        let counted = match outcome {
-            Outcome::Written => WriteOutcome::Ok,
-            Outcome::Failed => WriteOutcome::Failed,
-            Outcome::Forbidden => WriteOutcome::Forbidden,
-        };
-        self.context.metrics.node_write(part == Part::Taint, counted);
+        }
         outcome
     }
 

@@ -11,6 +11,7 @@ use super::known::Known;
 use super::{Board, ClaimName, FORBIDDEN, State};
 use crate::binding::Allocation;
 use crate::companions::decide::{self, Knowledge};
+use crate::metrics::WriteOutcome;
 use crate::queue;
 
 /// Writes of conditions of all claims. Pods are bound no faster than that.
@@ -35,14 +36,6 @@ pub(crate) struct Bind {
     pub claim: ClaimName,
     pub allocation: Allocation,
     pub verdict: Verdict,
-}
-
-/// What came of such a write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BindOutcome {
-    Written,
-    Failed,
-    Forbidden,
 }
 
 /// When the condition of a claim may be written.
@@ -132,19 +125,19 @@ impl Board {
     }
 
     /// Records what came of a write of a claim.
-    pub(crate) fn bind_done(&self, id: &WorkloadId, outcome: BindOutcome, jitter: f64) {
+    pub(crate) fn bind_done(&self, id: &WorkloadId, outcome: WriteOutcome, jitter: f64) {
         let now = self.clock.now();
         let mut state = self.state.lock();
         let Some(known) = state.pods.get_mut(id) else { return };
         let pace = &mut known.pace;
         pace.busy = false;
         match outcome {
-            BindOutcome::Written => (pace.failures, pace.pause) = (0, None),
-            BindOutcome::Failed => {
+            WriteOutcome::Ok => (pace.failures, pace.pause) = (0, None),
+            WriteOutcome::Failed => {
                 pace.pause = Some(now + queue::pause(pace.failures, jitter));
                 pace.failures = pace.failures.saturating_add(1);
             }
-            BindOutcome::Forbidden => pace.pause = Some(now + FORBIDDEN),
+            WriteOutcome::Forbidden => pace.pause = Some(now + FORBIDDEN),
         }
         // It may have changed meanwhile.
         state.binds.push(id.clone(), true);

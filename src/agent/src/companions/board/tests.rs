@@ -76,7 +76,7 @@ impl Stage {
             }
             let has: Vec<_> = has.iter().map(|(kind, condition)| (*kind, condition)).collect();
             self.board.apply(&write.id, &pod(&write.name, *gated, &has));
-            self.board.done(&write.id, Outcome::Written, 0.0);
+            self.board.done(&write.id, WriteOutcome::Ok, 0.0);
         }
         all
     }
@@ -243,8 +243,8 @@ async fn failed_and_forbidden_writes_pause() {
         }
         count
     };
-    assert_eq!(attempts(Outcome::Forbidden, 899).await, 3);
-    let failed = attempts(Outcome::Failed, 600).await;
+    assert_eq!(attempts(WriteOutcome::Forbidden, 899).await, 3);
+    let failed = attempts(WriteOutcome::Failed, 600).await;
     assert!((10..=16).contains(&failed), "{failed}");
 }
 

@@ -53,7 +53,7 @@ impl Stage {
             let reason = now.condition.as_ref().map_or("gone", |condition| &condition.reason);
             all.push((name.clone(), reason.to_owned(), !now.taints.is_empty()));
             self.apply(&name, now);
-            self.hosts.done(&name, &[(Part::Condition, Outcome::Written)], 0.0);
+            self.hosts.done(&name, &[(Part::Condition, WriteOutcome::Ok)], 0.0);
         }
         all
     }
@@ -156,13 +156,17 @@ async fn what_is_forbidden_is_not_repeated_and_the_rest_goes_on() {
     stage.hosts.told(&host("a", "NoDPU"));
     let write = stage.hosts.take().unwrap();
     assert!(write.change.condition.is_some() && write.change.taint == Some(true));
-    stage.hosts.done("a", &[(Part::Condition, Outcome::Forbidden), (Part::Taint, Outcome::Failed)], 0.0);
+    stage.hosts.done(
+        "a",
+        &[(Part::Condition, WriteOutcome::Forbidden), (Part::Taint, WriteOutcome::Failed)],
+        0.0,
+    );
     assert!(stage.hosts.take().is_err(), "it pauses");
     tokio::time::advance(Duration::from_secs(1)).await;
     let write = stage.hosts.take().unwrap();
     assert!(write.change.condition.is_none(), "conditions are forbidden");
     assert_eq!(write.change.taint, Some(true));
-    stage.hosts.done("a", &[(Part::Taint, Outcome::Forbidden)], 0.0);
+    stage.hosts.done("a", &[(Part::Taint, WriteOutcome::Forbidden)], 0.0);
     stage.hosts.told(&host("b", "NoDPU"));
     assert!(stage.hosts.take().is_err(), "both are forbidden");
     tokio::time::advance(Duration::from_secs(300)).await;

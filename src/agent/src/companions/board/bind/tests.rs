@@ -91,7 +91,7 @@ async fn a_claim_says_ready_when_the_companions_are_and_says_it_once() {
     assert_eq!((bind.verdict, bind.claim, bind.allocation.version.as_str()), (Verdict::Ready, claim(), "1"));
     assert_eq!(verdict(&board), None, "it is being written");
     board.allocated(&id("web"), Some(Allocation { decided: true, ..allocation("a", "2") }));
-    board.bind_done(&id("web"), BindOutcome::Written, 0.0);
+    board.bind_done(&id("web"), WriteOutcome::Ok, 0.0);
     assert_eq!(verdict(&board), None);
     // The scheduler acts on it at any moment.
     board.told(stream, &id("web"), companions(CompanionState::Lost));
@@ -106,7 +106,7 @@ async fn the_rule_counts_on_the_node_of_the_allocation_and_without_the_manager_n
     assert_eq!(verdict(&board), None, "the manager doesn't serve the rule");
     board.allocated(&id("web"), Some(allocation("b", "3")));
     assert_eq!(verdict(&board), Some(Verdict::Ready), "no rule matches there");
-    board.bind_done(&id("web"), BindOutcome::Failed, 1.0);
+    board.bind_done(&id("web"), WriteOutcome::Failed, 1.0);
     board.down(false);
     tokio::time::advance(Duration::from_secs(60)).await;
     assert_eq!(verdict(&board), None, "it may have another word");
@@ -121,11 +121,11 @@ async fn the_scheduler_chooses_again_when_the_devices_of_the_node_are_withdrawn(
     assert_eq!(verdict(&board), None, "another Node");
     board.withdrawn("a", Some(Cause::DpuNotReady));
     assert_eq!(verdict(&board), Some(Verdict::Unavailable(Cause::DpuNotReady)));
-    board.bind_done(&id("web"), BindOutcome::Failed, 1.0);
+    board.bind_done(&id("web"), WriteOutcome::Failed, 1.0);
     assert_eq!(verdict(&board), None, "a failed write is repeated after a pause");
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(verdict(&board), Some(Verdict::Unavailable(Cause::DpuNotReady)));
-    board.bind_done(&id("web"), BindOutcome::Written, 0.0);
+    board.bind_done(&id("web"), WriteOutcome::Ok, 0.0);
     board.allocated(&id("web"), None);
     assert_eq!(verdict(&board), None);
     board.withdrawn("a", None);
