@@ -376,7 +376,7 @@ async fn no_tenant_is_let_in_on_any_verb() {
         let answers = [
             other.create(create()).await.map(drop),
             other.update(admin::UpdateRequest { rule: Some(message.clone()) }).await.map(drop),
-            other.delete(admin::DeleteRequest { id: "grpc".into() }).await.map(drop),
+            other.delete(admin::DeleteRequest { id: "grpc".into(), ..Default::default() }).await.map(drop),
             other.get(admin::GetRequest { id: "grpc".into() }).await.map(drop),
             other.get(with_id("grpc")).await.map(drop),
             other.list(admin::ListRequest::default()).await.map(drop),
@@ -400,6 +400,12 @@ async fn no_tenant_is_let_in_on_any_verb() {
     changed.tenant_selector = None;
     admin.update(admin::UpdateRequest { rule: Some(changed.clone()) }).await.unwrap();
     admin.update(admin::UpdateRequest { rule: Some(changed) }).await.unwrap();
+    // A call about the version before it.
+    let late = outrigger_api::admin_rule_wire::message(&made);
+    let status = admin.update(admin::UpdateRequest { rule: Some(late.clone()) }).await.unwrap_err();
+    assert_eq!(status.code(), Code::Aborted, "{status}");
+    let delete = admin::DeleteRequest { id: "grpc".into(), etag: late.etag };
+    assert_eq!(admin.delete(delete).await.unwrap_err().code(), Code::Aborted);
     let generation = |rule: &AdminWorkloadRule| rule.metadata.generation.unwrap();
     assert_eq!(generation(&rules.get("grpc").await.unwrap()), generation(&made) + 1, "one write");
     let listed = admin.list(admin::ListRequest::default()).await.unwrap().into_inner().rules;
@@ -410,7 +416,7 @@ async fn no_tenant_is_let_in_on_any_verb() {
     assert_eq!(status.code(), Code::InvalidArgument);
     assert!(status.message().contains("spec.workloadTerms"), "{status}");
     for _ in 0..2 {
-        admin.delete(admin::DeleteRequest { id: "grpc".into() }).await.unwrap();
+        admin.delete(admin::DeleteRequest { id: "grpc".into(), ..Default::default() }).await.unwrap();
     }
     let status = admin.get(admin::GetRequest { id: "grpc".into() }).await.unwrap_err();
     assert_eq!(status.code(), Code::NotFound);

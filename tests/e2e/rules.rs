@@ -9,9 +9,9 @@ use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient
 use outrigger_tests::control_plane::tool;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, tenant_identity};
 use outrigger_tests::page::Page;
-use outrigger_tests::root;
 use outrigger_tests::stream::{about, channel};
 use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::{InWords, eventually, holds, is_gone, root};
 use serde_json::{Value, json};
 use tonic::Code;
 use tonic::transport::Channel;
@@ -143,6 +143,62 @@ fn good(id: &str) -> v1::Rule {
 }
 
 #[tokio::test]
+async fn a_call_about_an_earlier_version_of_a_rule_changes_nothing() {
+    const T: &str = "ru-etag";
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, T, &[]).await;
+    let client = client(o, &[&tenant_identity(T)]).await;
+    let get = async || {
+        let get = about(T, v1::GetRequest { id: "r".into() });
+        client.clone().get(get).await.unwrap().into_inner().rule.unwrap()
+    };
+    let update = async |rule: &v1::Rule, policy: &str| {
+        let mut rule = rule.clone();
+        rule.data.as_mut().unwrap().dpu_selection_policy = policy.into();
+        let update = about(T, v1::UpdateRequest { rule: Some(rule) });
+        client.clone().update(update).await.map(drop).map_err(|status| status.code())
+    };
+    let delete = async |etag: &str| {
+        let delete = about(T, v1::DeleteRequest { id: "r".into(), etag: etag.into() });
+        client.clone().delete(delete).await.map(drop).map_err(|status| status.code())
+    };
+    client.clone().create(about(T, v1::CreateRequest { rule: Some(good("r")) })).await.unwrap();
+    let first = get().await;
+    update(&first, "Any").await.unwrap();
+    let second = get().await;
+    assert_ne!(first.etag, second.etag);
+    // This is what an agent sent before it was killed, when its successor has written.
+    assert_eq!(update(&first, "").await, Err(Code::Aborted));
+    assert_eq!(delete(&first.etag).await, Err(Code::Aborted));
+    assert_eq!(t.rules().get("r").await.unwrap().spec.dpu_selection_policy, "Any");
+    // What changes nothing succeeds, as a call that is sent again because its response was lost.
+    update(&first, "Any").await.unwrap();
+    // Labels and the status aren't parts of the version.
+    let labels = json!({"metadata": {"labels": {"team": "x"}}});
+    o.plane.infra.patch("wr/r", &["-n", &t.namespace], &labels).unwrap();
+    assert_eq!(get().await.etag, second.etag);
+    update(&second, "").await.unwrap();
+    // A brief list is made from a watch, and has the same etag.
+    let third = get().await.etag;
+    eventually("the list has the version", || async {
+        let list = about(T, v1::ListRequest { brief: true, ..v1::ListRequest::default() });
+        let listed = client.clone().list(list).await.in_words()?.into_inner().rules;
+        holds(listed.iter().any(|rule| rule.id == "r" && rule.etag == third), format!("{listed:?} {third}"))
+    })
+    .await;
+    // Of an object of the tenant's cluster that was made again, the origin differs alone.
+    let again = v1::Rule { origin: "another-uid".into(), ..get().await };
+    update(&again, "").await.unwrap();
+    assert_eq!(update(&again, "Any").await, Err(Code::Aborted));
+    // A call without an etag is about any version.
+    update(&v1::Rule { etag: String::new(), ..first }, "Any").await.unwrap();
+    assert_eq!(delete(&third).await, Err(Code::Aborted));
+    delete(&get().await.etag).await.unwrap();
+    delete(&third).await.unwrap();
+    is_gone(&t.rules(), "r").await;
+}
+
+#[tokio::test]
 async fn a_rule_by_grpc_and_one_by_kubectl_are_the_same_object() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ru-same", &[("a", 1)]).await;
@@ -199,7 +255,10 @@ async fn a_rule_of_another_tenant_is_out_of_reach() {
         client.list(about("ru-theirs", v1::ListRequest::default())).await.map(drop),
         client.create(about("ru-theirs", v1::CreateRequest { rule: Some(good("x")) })).await.map(drop),
         client.update(about("ru-theirs", v1::UpdateRequest { rule: Some(good("r")) })).await.map(drop),
-        client.delete(about("ru-theirs", v1::DeleteRequest { id: "r".into() })).await.map(drop),
+        client
+            .delete(about("ru-theirs", v1::DeleteRequest { id: "r".into(), ..Default::default() }))
+            .await
+            .map(drop),
     ];
     for status in denied {
         assert_eq!(status.unwrap_err().code(), Code::PermissionDenied);

@@ -37,6 +37,7 @@ pub fn message(rule: &AdminWorkloadRule) -> admin::Rule {
         data: shared.data,
         revision: shared.revision,
         status: shared.status,
+        etag: shared.etag,
         tenant_selector: rule.spec.tenant_selector.as_ref().map(selector_message),
     }
 }

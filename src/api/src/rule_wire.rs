@@ -149,6 +149,7 @@ pub fn message(rule: &WorkloadRule) -> v1::Rule {
         revision: revision(&data),
         data: Some(data),
         status: rule.status.as_ref().map(|status| status_message(status, generation)),
+        etag: etag(rule.metadata.uid.as_deref().unwrap_or_default(), generation, &origin(rule)),
     }
 }
 
@@ -160,6 +161,16 @@ pub fn origin(rule: &WorkloadRule) -> String {
 /// Returns the fingerprint of the content of a rule: 32 hexadecimal digits.
 pub fn revision(data: &v1::RuleData) -> String {
     hex(&Sha256::digest(data.encode_to_vec()), 32)
+}
+
+/// Returns the etag of the version of a rule with this uid, generation and [origin]: 32 hexadecimal digits; empty for one without a
+/// uid, which is not stored yet. Writes of the status or of labels don't change it.
+pub fn etag(uid: &str, generation: i64, origin: &str) -> String {
+    if uid.is_empty() {
+        String::new()
+    } else {
+        hex(&Sha256::digest(format!("{uid} {generation} {origin}")), 32)
+    }
 }
 
 /// Converts a rule's status to a message.

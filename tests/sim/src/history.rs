@@ -388,7 +388,6 @@ impl History {
 
     fn kill_agent(&self, tenant: &'static str) {
         let Some(agent) = self.world.agents.lock().remove(tenant) else { return };
-        self.judge.agent_killed();
         self.world.kill(&agent, self.below(2) == 0);
         let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(20)));
         tokio::spawn(async move {

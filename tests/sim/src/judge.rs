@@ -51,8 +51,6 @@ struct Found {
     changed: BTreeSet<(&'static str, String)>,
     /// An earlier state of a cluster was restored since then.
     restored: bool,
-    /// An agent was killed since then: a request of it may arrive after those of its successor.
-    agent_killed: bool,
     /// A Tenant has got other hosts since then: companions on a DPU that changes its tenant are deleted, whatever workload they are of.
     moved: bool,
     /// Tenants that were deleted or created since then.
@@ -257,16 +255,11 @@ impl Judge {
         let number = image.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or_default();
         let mut found = self.found.lock();
         let before = found.newest.insert(what.clone(), number).unwrap_or_default();
-        let may_go_back = found.restored || found.agent_killed;
+        let restored = found.restored;
         drop(found);
-        if number < before && !may_go_back {
+        if number < before && !restored {
             self.violation(world, format!("{what} goes back from image {before} to {number}"));
         }
-    }
-
-    /// An agent is killed. What it has sent may still arrive.
-    pub fn agent_killed(&self) {
-        self.found.lock().agent_killed = true;
     }
 
     /// A cluster is restored from a snapshot: earlier states come back.
@@ -280,7 +273,6 @@ impl Judge {
         let mut found = self.found.lock();
         found.changed.clear();
         found.moved = false;
-        found.agent_killed = false;
         found.reborn.clear();
         found.offloadings.clear();
         found.most_slots = 0;

@@ -82,7 +82,7 @@ mod tests {
             origin: origin.to_owned(),
             revision: if revision { rule_wire::revision(&data) } else { String::new() },
             data: Some(data),
-            status: None,
+            ..v1::Rule::default()
         }
     }
 

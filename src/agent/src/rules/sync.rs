@@ -315,7 +315,7 @@ impl Syncer {
             if !self.is_deleted(id).await {
                 continue;
             }
-            match client.delete(id.clone()).await {
+            match client.delete(id.clone(), rule.etag.clone()).await {
                 Ok(()) => {
                     info!(rule = %id, origin = sanitize::message(&rule.origin), "deleted orphaned rule in the infrastructure cluster");
                     wrote = true;

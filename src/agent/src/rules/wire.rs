@@ -84,8 +84,9 @@ impl RuleClient {
         self.write_client().update(self.request(v1::UpdateRequest { rule })).await.map(drop)
     }
 
-    pub(super) async fn delete(&self, id: String) -> Result<(), Status> {
-        self.write_client().delete(self.request(v1::DeleteRequest { id })).await.map(drop)
+    /// Deletes a rule: the version with this etag, if it isn't empty.
+    pub(super) async fn delete(&self, id: String, etag: String) -> Result<(), Status> {
+        self.write_client().delete(self.request(v1::DeleteRequest { id, etag })).await.map(drop)
     }
 
     /// Client of the writing calls, whose responses are empty messages.

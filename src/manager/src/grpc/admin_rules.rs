@@ -45,6 +45,10 @@ impl Wire for AdminWorkloadRule {
         admin_rule_wire::message(self)
     }
 
+    fn etag(message: &admin::Rule) -> &str {
+        &message.etag
+    }
+
     fn take_over(&mut self, wanted: &Self) -> bool {
         let changes = self.spec != wanted.spec;
         if changes {
@@ -65,7 +69,8 @@ impl AdminWorkloadRuleService for AdminRules {
     }
 
     async fn delete(&self, request: Request<admin::DeleteRequest>) -> Answer<admin::DeleteResponse> {
-        verbs::delete(&self.api(&request)?, &request.get_ref().id).await
+        let admin::DeleteRequest { id, etag } = request.get_ref();
+        verbs::delete(&self.api(&request)?, id, etag).await
     }
 
     async fn get(&self, request: Request<admin::GetRequest>) -> Answer<admin::GetResponse> {

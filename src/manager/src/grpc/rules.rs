@@ -44,6 +44,10 @@ impl Wire for WorkloadRule {
         rule_wire::message(self)
     }
 
+    fn etag(message: &v1::Rule) -> &str {
+        &message.etag
+    }
+
     fn take_over(&mut self, wanted: &Self) -> bool {
         let origin = rule_wire::origin(wanted);
         if self.spec == wanted.spec && (origin.is_empty() || origin == rule_wire::origin(self)) {
@@ -68,7 +72,8 @@ impl WorkloadRuleService for Rules {
     }
 
     async fn delete(&self, request: Request<v1::DeleteRequest>) -> Answer<v1::DeleteResponse> {
-        verbs::delete(&self.api(&request)?, &request.get_ref().id).await
+        let v1::DeleteRequest { id, etag } = request.get_ref();
+        verbs::delete(&self.api(&request)?, id, etag).await
     }
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
@@ -100,6 +105,7 @@ fn brief(state: &TenantState) -> v1::ListResponse {
         data: None,
         origin: entry.origin.clone(),
         revision: entry.revision.clone(),
+        etag: rule_wire::etag(&entry.uid, entry.generation, &entry.origin),
         status: Some(rule_wire::status_message(&entry.status, entry.generation)),
     };
     let own = data.rules.iter().filter(|(name, _)| !name.is_admin());

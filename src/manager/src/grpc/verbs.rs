@@ -2,10 +2,12 @@
 
 use std::fmt::Debug;
 
-use kube::api::{Api, DeleteParams, ListParams};
+use kube::api::{Api, DeleteParams, ListParams, Preconditions};
 use kube::{Resource, ResourceExt};
+use outrigger_api::rule_wire;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::RuleName;
+use outrigger_core::keys;
 use prost::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -36,6 +38,9 @@ pub(super) trait Wire:
     /// The custom resource as a message.
     fn message(&self) -> Self::Message;
 
+    /// The version that a message says it is of, or is to replace; empty for any.
+    fn etag(message: &Self::Message) -> &str;
+
     /// Takes over what a message has asked for. Whether that changes anything.
     fn take_over(&mut self, wanted: &Self) -> bool;
 }
@@ -65,11 +70,14 @@ pub(super) async fn create<R: Wire, A: Default>(api: &Api<R>, rule: Option<&R::M
 pub(super) async fn update<R: Wire, A: Default>(api: &Api<R>, rule: Option<&R::Message>) -> Answer<A> {
     let object: R = read(api, rule).await?;
     let name = object.name_any();
+    let etag = rule.map(R::etag).unwrap_or_default();
     for _ in 0..ATTEMPTS {
         let mut found = api.get(&name).await.map_err(|e| refused(&e))?;
+        let version = version(&found);
         if !found.take_over(&object) {
             return Ok(A::default().into());
         }
+        expect(&name, etag, &version)?;
         match api.replace(&name, &writes::post(), &found).await {
             Ok(_) => return Ok(A::default().into()),
             // Others have written the rule since, for example its labels. Only the spec is replaced here.
@@ -77,17 +85,55 @@ pub(super) async fn update<R: Wire, A: Default>(api: &Api<R>, rule: Option<&R::M
             Err(error) => return Err(refused(&error)),
         }
     }
-    Err(Status::aborted(format!("rule {name} is written by others all the time; try again")))
+    Err(contended(&name))
 }
 
-pub(super) async fn delete<R: Wire, A: Default>(api: &Api<R>, id: &str) -> Answer<A> {
+/// Deletes a rule: this version of it, if `etag` isn't empty.
+pub(super) async fn delete<R: Wire, A: Default>(api: &Api<R>, id: &str, etag: &str) -> Answer<A> {
     name(id)?;
-    match api.delete(id, &DeleteParams::default()).await {
-        Err(error) if !matches!(&error, kube::Error::Api(status) if status.is_not_found()) => {
-            Err(refused(&error))
+    for _ in 0..ATTEMPTS {
+        let mut params = DeleteParams::default();
+        if !etag.is_empty() {
+            let found = api.get_opt(id).await.map_err(|e| refused(&e))?;
+            let Some(found) = found else { return Ok(A::default().into()) };
+            expect(id, etag, &version(&found))?;
+            params.preconditions =
+                Some(Preconditions { uid: found.uid(), resource_version: found.resource_version() });
         }
-        _ => Ok(A::default().into()),
+        match api.delete(id, &params).await {
+            Ok(_) => return Ok(A::default().into()),
+            Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(A::default().into()),
+            // Others have written the rule since.
+            Err(kube::Error::Api(status)) if status.is_conflict() => {}
+            Err(error) => return Err(refused(&error)),
+        }
     }
+    Err(contended(id))
+}
+
+fn contended(name: &str) -> Status {
+    Status::aborted(format!("rule {name} is written by others all the time; try again"))
+}
+
+/// The etag of a rule.
+fn version<R: Wire>(rule: &R) -> String {
+    let origin = rule.annotations().get(keys::ORIGIN).map(String::as_str).unwrap_or_default();
+    rule_wire::etag(
+        rule.meta().uid.as_deref().unwrap_or_default(),
+        rule.meta().generation.unwrap_or_default(),
+        origin,
+    )
+}
+
+/// Refuses a call that is about another version of a rule. So a call that is executed late, for example one of an agent that has been
+/// killed since, doesn't undo what was written after it was sent.
+fn expect(name: &str, etag: &str, found: &str) -> Result<(), Status> {
+    if etag.is_empty() || etag == found {
+        return Ok(());
+    }
+    Err(Status::aborted(format!(
+        "rule {name} has the etag {found}, the call is about {etag}; get the rule again"
+    )))
 }
 
 pub(super) async fn get<R: Wire>(api: &Api<R>, id: &str) -> Result<R::Message, Status> {

@@ -73,7 +73,7 @@ impl Syncer {
         if !has_finalizer && !self.set_finalizer(rule, true).await {
             return Ok((SyncState::Synced(None), false));
         }
-        self.write(client, message, listed.is_some(), has_finalizer).await
+        self.write(client, message, listed, has_finalizer).await
     }
 
     /// Creates or updates the infrastructure cluster's rule.
@@ -81,14 +81,19 @@ impl Syncer {
         &self,
         client: &RuleClient,
         rule: v1::Rule,
-        exists: bool,
+        listed: Option<&v1::Rule>,
         has_finalizer: bool,
     ) -> RuleResult {
         let (name, uid) = (rule.id.clone(), rule.origin.clone());
-        let rule = Some(v1::Rule { revision: String::new(), status: None, ..rule });
-        let span =
-            debug_span!("sync rule", verb = if exists { "update" } else { "create" }, otel.kind = "client");
-        let call = async { if exists { client.update(rule).await } else { client.create(rule).await } };
+        let rule = v1::Rule { revision: String::new(), etag: String::new(), status: None, ..rule };
+        let verb = if listed.is_some() { "update" } else { "create" };
+        let span = debug_span!("sync rule", verb, otel.kind = "client");
+        let call = async {
+            match listed {
+                Some(listed) => update(client, &rule, &listed.etag, has_finalizer).await,
+                None => client.create(Some(rule)).await,
+            }
+        };
         match call.instrument(span).await {
             Ok(()) => Ok((SyncState::Synced(None), true)),
             Err(status) if status.code() == Code::AlreadyExists && !has_finalizer => {
@@ -120,23 +125,23 @@ impl Syncer {
     ) -> RuleResult {
         let (name, has_finalizer) = (rule.name_any(), has_finalizer(rule));
         let owned = match listed {
-            Some(listed) => skew::is_owned(listed, has_finalizer),
+            Some(listed) => Some(listed.clone()),
             // The list may be stale.
-            None if has_finalizer => {
-                read(client, &name).await?.is_some_and(|rule| skew::is_owned(&rule, true))
-            }
-            None => false,
-        };
-        if owned {
+            None if has_finalizer => read(client, &name).await?,
+            None => None,
+        }
+        .filter(|found| skew::is_owned(found, has_finalizer));
+        let is_owned = owned.is_some();
+        if let Some(found) = owned {
             let span = debug_span!("sync rule", verb = "delete", otel.kind = "client");
-            client.delete(name).instrument(span).await?;
+            delete(client, &name, &found.etag, has_finalizer).instrument(span).await?;
         }
         let unconfirmed =
             remembered.unconfirmed.is_some_and(|until| until > self.context.environment.clock.now());
         if has_finalizer && !unconfirmed {
             self.set_finalizer(rule, false).await;
         }
-        Ok((SyncState::Synced(None), owned))
+        Ok((SyncState::Synced(None), is_owned))
     }
 
     /// Adds the finalizer to a rule of the tenant's cluster, or removes it. Returns whether that succeeded; otherwise the next
@@ -183,6 +188,42 @@ impl Syncer {
 
 pub(super) fn has_finalizer(rule: &WorkloadRule) -> bool {
     rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER)
+}
+
+/// Replaces the version of a rule that has this etag, or the current one if that is another: the list may be older than this agent's
+/// own last write. The etag is of no use to this agent, which knows the newest rule. It ends a call that is executed late, after
+/// this agent was killed and its successor has written.
+async fn update(client: &RuleClient, rule: &v1::Rule, etag: &str, has_finalizer: bool) -> Result<(), Status> {
+    let with = |etag: &str| Some(v1::Rule { etag: etag.to_owned(), ..rule.clone() });
+    let Err(status) = client.update(with(etag)).await else { return Ok(()) };
+    match current(client, &rule.id, etag, has_finalizer, &status).await? {
+        Some(found) => client.update(with(&found.etag)).await,
+        None => Err(status),
+    }
+}
+
+/// Deletes a rule in the same way.
+async fn delete(client: &RuleClient, name: &str, etag: &str, has_finalizer: bool) -> Result<(), Status> {
+    let Err(status) = client.delete(name.to_owned(), etag.to_owned()).await else { return Ok(()) };
+    match current(client, name, etag, has_finalizer, &status).await? {
+        Some(found) => client.delete(name.to_owned(), found.etag).await,
+        None => Err(status),
+    }
+}
+
+/// The current version of a rule of this agent, if a call has failed because it was about another version.
+async fn current(
+    client: &RuleClient,
+    name: &str,
+    etag: &str,
+    has_finalizer: bool,
+    status: &Status,
+) -> Result<Option<v1::Rule>, Status> {
+    if status.code() != Code::Aborted || etag.is_empty() {
+        return Ok(None);
+    }
+    let found = read(client, name).await?;
+    Ok(found.filter(|found| found.etag != etag && skew::is_owned(found, has_finalizer)))
 }
 
 /// Reads a rule of the infrastructure cluster, bypassing the manager's caches.

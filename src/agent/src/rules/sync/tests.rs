@@ -40,6 +40,8 @@ struct ManagerState {
     /// Lists return these rules instead; with `endless`, each page refers to another.
     listed: Option<Vec<v1::Rule>>,
     endless: bool,
+    /// Number of calls about another version of a rule.
+    aborted: usize,
 }
 
 #[tonic::async_trait]
@@ -67,7 +69,14 @@ impl WorkloadRuleService for Manager {
         Ok(Response::new(v1::CreateResponse {}))
     }
 
-    async fn update(&self, _: Request<v1::UpdateRequest>) -> Result<Response<v1::UpdateResponse>, Status> {
+    async fn update(
+        &self,
+        request: Request<v1::UpdateRequest>,
+    ) -> Result<Response<v1::UpdateResponse>, Status> {
+        let rule = request.into_inner().rule.unwrap();
+        let mut rules = self.0.lock();
+        rules.expect(&rule.id, &rule.etag)?;
+        rules.stored.insert(rule.id.clone(), rule);
         Ok(Response::new(v1::UpdateResponse {}))
     }
 
@@ -75,7 +84,10 @@ impl WorkloadRuleService for Manager {
         &self,
         request: Request<v1::DeleteRequest>,
     ) -> Result<Response<v1::DeleteResponse>, Status> {
-        self.0.lock().stored.remove(&request.into_inner().id);
+        let v1::DeleteRequest { id, etag } = request.into_inner();
+        let mut rules = self.0.lock();
+        rules.expect(&id, &etag)?;
+        rules.stored.remove(&id);
         Ok(Response::new(v1::DeleteResponse {}))
     }
 
@@ -101,7 +113,18 @@ impl WorkloadRuleService for Manager {
 
 fn listed(rule: &v1::Rule) -> v1::Rule {
     let revision = rule.data.as_ref().map(rule_wire::revision).unwrap_or_default();
-    v1::Rule { revision, ..rule.clone() }
+    v1::Rule { etag: revision.clone(), revision, ..rule.clone() }
+}
+
+impl ManagerState {
+    /// Fails if a rule has another etag than a call says; counts the call then.
+    fn expect(&mut self, id: &str, etag: &str) -> Result<(), Status> {
+        if self.stored.get(id).is_some_and(|stored| listed(stored).etag != etag) {
+            self.aborted += 1;
+            return Err(Status::aborted("it has another etag"));
+        }
+        Ok(())
+    }
 }
 
 /// An agent with a fake API server and a fake manager.
@@ -270,6 +293,44 @@ async fn a_name_that_only_the_list_lacks_is_not_tried_again_at_once() {
     assert_eq!(fixture.round().await, Ok(false));
     assert!(fixture.reasons("r").contains(&"NameTaken".to_owned()), "{:?}", fixture.reasons("r"));
     assert_eq!(fixture.finalizers(), added_and_removed);
+}
+
+#[tokio::test]
+async fn what_is_listed_late_is_replaced_and_deleted_by_its_current_version() {
+    let mut fixture = Fixture::new().await;
+    fixture.apply_rule(true, false);
+    // The list has a version of the rule that isn't the stored one.
+    let wire = rule_wire::message(&serde_json::from_value(rule(true, false)).unwrap());
+    let other = |policy: &str| {
+        let mut other = v1::Rule { origin: "u".to_owned(), ..wire.clone() };
+        other.data.as_mut().unwrap().dpu_selection_policy = policy.to_owned();
+        other
+    };
+    {
+        let mut rules = fixture.manager.0.lock();
+        rules.stored.insert("r".to_owned(), other("Any"));
+        rules.listed = Some(vec![listed(&other("Host"))]);
+    }
+    assert_eq!(fixture.round().await, Ok(true));
+    {
+        let rules = fixture.manager.0.lock();
+        assert_eq!(rules.stored["r"].data, wire.data, "it is updated in the same round");
+        assert_eq!(rules.aborted, 1);
+    }
+    fixture.apply_rule(true, true);
+    assert_eq!(fixture.round().await, Ok(true));
+    assert!(!fixture.is_stored());
+    assert_eq!(fixture.manager.0.lock().aborted, 2);
+    // Another client has made a rule of this name since.
+    fixture.apply_rule(true, true);
+    fixture
+        .manager
+        .0
+        .lock()
+        .stored
+        .insert("r".to_owned(), v1::Rule { origin: String::new(), ..other("Any") });
+    assert_eq!(fixture.round().await, Ok(false));
+    assert!(fixture.is_stored());
 }
 
 #[tokio::test]
