@@ -60,21 +60,32 @@ pub(crate) fn start<C: Controller>(process: &Process, controller: C) {
 
 async fn run<C: Controller>(controller: Arc<C>) {
     let (leadership, queue) = (controller.context().leadership.clone(), C::QUEUE(controller.context()));
-    let acts = || !C::LEADER_ONLY || leadership.leads();
     let slots = Arc::new(Semaphore::new(controller.at_once()));
     loop {
+        let mut term = None;
         if C::LEADER_ONLY {
-            drop_keys(queue, leadership.gained()).await;
+            term = Some(drop_keys(queue, leadership.gained()).await);
             controller.gained();
         }
-        while acts() {
-            let Ok(slot) = slots.clone().acquire_owned().await else { return };
-            let key = queue.next().await;
-            if !acts() {
-                queue.forget(&key);
-                queue.done(&key);
-                break;
+        // Also a term that ends while nothing is queued: what this replica knew in it is not known in the next.
+        let ended = async {
+            match term {
+                Some(term) => leadership.ended(term).await,
+                None => std::future::pending().await,
             }
+        };
+        let mut ended = pin!(ended);
+        loop {
+            let next = async {
+                let slot = slots.clone().acquire_owned().await;
+                (slot, queue.next().await)
+            };
+            let (slot, key) = tokio::select! {
+                biased;
+                () = &mut ended => break,
+                next = next => next,
+            };
+            let Ok(slot) = slot else { return };
             let controller = controller.clone();
             let step = async move {
                 take(&*controller, &key).await;
@@ -89,14 +100,14 @@ async fn run<C: Controller>(controller: Arc<C>) {
     }
 }
 
-/// Drops the keys of a queue until a future ends. A replica that doesn't lead has no step to make for them, and one that begins to lead
+/// Drops the keys of a queue until a future ends, and returns what it returns. A replica that doesn't lead has no step to make for them, and one that begins to lead
 /// queues all keys. Keys of deleted objects would accumulate.
-async fn drop_keys<K: Key>(queue: &Queue<K>, until: impl Future<Output = ()>) {
+async fn drop_keys<K: Key, T>(queue: &Queue<K>, until: impl Future<Output = T>) -> T {
     let mut until = pin!(until);
     loop {
         tokio::select! {
             biased;
-            () = &mut until => return,
+            value = &mut until => return value,
             key = queue.next() => {
                 queue.forget(&key);
                 queue.done(&key);
@@ -132,10 +143,14 @@ fn is_stale(error: &kube::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use outrigger_core::ids::RuleName;
     use outrigger_core::index::CompanionKey;
     use outrigger_runtime::environment::Environment;
-    use outrigger_runtime::fake_api::FakeApi;
+    use outrigger_runtime::fake_api::{FakeApi, failure};
+    use outrigger_runtime::lease::{LeaseArgs, lead};
+    use serde_json::json;
 
     use super::*;
     use crate::fixtures;
@@ -198,6 +213,75 @@ mod tests {
             assert_eq!(context.queues.companions.counts().ready, 0);
             worker.abort();
         }
+    }
+
+    /// A controller that counts the terms.
+    struct Terms {
+        context: Arc<Context>,
+        begun: AtomicUsize,
+    }
+
+    impl Controller for Terms {
+        type Key = crate::tenants::Key;
+
+        const NAME: &'static str = "terms";
+        const QUEUE: fn(&Context) -> &Queue<Self::Key> = |context| &context.queues.tenants;
+
+        fn context(&self) -> &Context {
+            &self.context
+        }
+
+        fn at_once(&self) -> usize {
+            1
+        }
+
+        fn gained(&self) {
+            self.begun.fetch_add(1, Ordering::Relaxed);
+        }
+
+        async fn step(&self, _: &Self::Key) -> Result<Action, kube::Error> {
+            Ok(Action::Done)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_is_lost_and_acquired_while_nothing_is_queued_begins_a_term() {
+        let api = FakeApi::default();
+        let path = "/apis/coordination.k8s.io/v1/namespaces/outrigger-system/leases";
+        let of = format!("{path}/manager");
+        let lease = |version: &str| {
+            json!({"metadata": {"name": "manager", "uid": "u", "resourceVersion": version},
+                "spec": {"holderIdentity": "me", "leaseDurationSeconds": 15}})
+        };
+        api.answers("GET", &of, 200, lease("1"));
+        api.answers("PATCH", &of, 200, lease("2"));
+        let args = fixtures::args_of(&[]).unwrap();
+        let context = fixtures::context_of(args, api.client(), Environment::system());
+        let controller = Arc::new(Terms { context: context.clone(), begun: AtomicUsize::new(0) });
+        let worker = tokio::spawn(run(controller.clone()));
+        let election = LeaseArgs {
+            namespace: "outrigger-system".to_owned(),
+            name: "manager".to_owned(),
+            identity: "me".to_owned(),
+            field_manager: "manager".to_owned(),
+        };
+        let (leadership, environment) = (context.leadership.clone(), context.environment.clone());
+        let drain = tokio_util::sync::CancellationToken::new();
+        let election =
+            tokio::spawn(lead(api.client(), election, leadership.clone(), environment, drain.clone()));
+        for term in 1..4 {
+            leadership.gained().await;
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            assert_eq!(controller.begun.load(Ordering::Relaxed), term);
+            api.answers("PATCH", &of, 500, failure(500, "InternalError"));
+            while leadership.leads() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            api.answers("PATCH", &of, 200, lease("2"));
+        }
+        worker.abort();
+        drain.cancel();
+        election.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -57,10 +57,15 @@ pub struct Leadership {
     shared: Arc<SharedLeadership>,
 }
 
+/// A time in which a replica leads without a break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Term(u64);
+
 #[derive(Debug, Default)]
 struct SharedLeadership {
-    leads: AtomicBool,
-    gained: Notify,
+    /// How often it has begun and stopped to lead: odd while it leads.
+    changes: AtomicU64,
+    changed: Notify,
     /// Work of the leader that is still running.
     work: TaskTracker,
     gauge: Gauge<i64, AtomicI64>,
@@ -74,17 +79,27 @@ impl Leadership {
 
     /// Whether it leads now.
     pub fn leads(&self) -> bool {
-        self.shared.leads.load(Ordering::Acquire)
+        self.shared.changes.load(Ordering::Acquire) % 2 == 1
     }
 
-    /// Waits until it leads.
-    pub async fn gained(&self) {
+    /// Waits until it leads. Returns the term, which no later one is equal to.
+    pub async fn gained(&self) -> Term {
+        self.until(|changes| changes % 2 == 1).await
+    }
+
+    /// Waits until a term is over, also if another one has begun.
+    pub async fn ended(&self, term: Term) {
+        self.until(|changes| changes != term.0).await;
+    }
+
+    async fn until(&self, is_wanted: impl Fn(u64) -> bool) -> Term {
         loop {
-            let gained = self.shared.gained.notified();
-            if self.leads() {
-                return;
+            let changed = self.shared.changed.notified();
+            let changes = self.shared.changes.load(Ordering::Acquire);
+            if is_wanted(changes) {
+                return Term(changes);
             }
-            gained.await;
+            changed.await;
         }
     }
 
@@ -100,13 +115,15 @@ impl Leadership {
     }
 
     fn set(&self, leads: bool, name: &str) {
-        if self.shared.leads.swap(leads, Ordering::AcqRel) == leads {
+        if self.leads() == leads {
             return;
         }
+        // Only the election calls this.
+        self.shared.changes.fetch_add(1, Ordering::AcqRel);
+        self.shared.changed.notify_waiters();
         self.shared.gauge.set(i64::from(leads));
         if leads {
             info!(lease = name, "started leading");
-            self.shared.gained.notify_waiters();
         } else {
             warn!(lease = name, "stopped leading");
         }

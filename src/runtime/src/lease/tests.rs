@@ -1,3 +1,5 @@
+use std::sync::atomic::AtomicBool;
+
 use http::{Method, Request, Response};
 use kube::client::Body;
 use parking_lot::Mutex;
