@@ -89,13 +89,16 @@ impl Reporter {
         all.iter().filter_map(|state| of_tenant(state, leads)).collect()
     }
 
-    fn queues(&self) -> [(&'static str, Counts); 4] {
+    fn queues(&self) -> [(&'static str, Counts); 7] {
         let queues = &self.0.queues;
         [
             ("companions", queues.companions.counts()),
             ("rules", queues.rules.counts()),
             ("tenants", queues.tenants.counts()),
+            ("unused-claims", queues.unused_claims.counts()),
+            ("stream-statuses", queues.stream_statuses.counts()),
             ("machines", queues.machines.counts()),
+            ("offloadings", queues.offloadings.counts()),
         ]
     }
 

@@ -166,7 +166,9 @@ table! {
         "Queries of managers about workloads; Unserved: no replica that was asked serves the tenant");
     QUEUE = plain("queue_keys", Gauge, &[Manager],
         &[
-            ("queue", OneOf(&["companions", "rules", "tenants", "machines"])),
+            ("queue", OneOf(&[
+                "companions", "rules", "tenants", "unused-claims", "stream-statuses", "machines", "offloadings",
+            ])),
             ("state", OneOf(&["Ready", "Delayed", "Busy"])),
         ],
         "Keys in a work queue: waiting for a worker, delayed (retries too), or being reconciled");
