@@ -16,11 +16,13 @@ use outrigger_runtime::cache::{Change, Feed};
 use outrigger_runtime::environment::Environment;
 use outrigger_runtime::lease::Leadership;
 use outrigger_runtime::pod::Pod;
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry as MetricsRegistry;
 
 use crate::admin::AdminRules;
 use crate::args::ManagerArgs;
 use crate::companions::templates::Templates;
+use crate::computed::ComputedStatuses;
 use crate::events::Events;
 use crate::latency::CompanionLatency;
 use crate::machines::{self, MachineCache};
@@ -43,7 +45,7 @@ pub(crate) struct Context {
     pub leadership: Leadership,
     pub(crate) states: TenantStates,
     pub(crate) registry: Registry,
-    pub(crate) tenant_statuses: tenants::ComputedStatuses,
+    pub(crate) tenant_statuses: Mutex<ComputedStatuses<TenantId, tenants::ControllerStatus>>,
     pub(crate) admin_rules: AdminRules,
     pub(crate) templates: Templates,
     pub(crate) offloadings: OffloadingCache,
@@ -76,7 +78,7 @@ impl Context {
         Arc::new_cyclic(|context| Self {
             states: TenantStates::new(args.admin_namespaces()),
             registry: Registry::new(args.host_label.clone(), args.admin_identity.clone()),
-            tenant_statuses: tenants::ComputedStatuses::default(),
+            tenant_statuses: Mutex::default(),
             admin_rules: AdminRules::default(),
             templates: Templates::default(),
             offloadings: OffloadingCache::default(),

@@ -16,6 +16,7 @@
 mod admin;
 mod args;
 pub mod companions;
+mod computed;
 mod conditions;
 mod context;
 pub mod dpu;

@@ -25,8 +25,8 @@ use crate::machines;
 use crate::state::registry::NodeChange;
 use crate::state::stream::ObservedClaim;
 use crate::state::{CompanionId, TenantData, TenantState};
-use crate::tenants::Key;
 use crate::tenants::claim::UNUSED;
+use crate::tenants::{ControllerStatus, Key};
 
 /// Starts all watches. The process is ready only after each has listed its objects.
 pub(crate) fn start(process: &Process, context: &Context) {
@@ -108,13 +108,13 @@ impl Context {
         let Ok(id) = TenantId::new(&name) else { return };
         match self.registry.get(&id) {
             Some(entry) => {
-                let differs = self.tenant_statuses.differs(&id, &entry);
+                let differs = self.tenant_statuses.lock().differs(&id, Some(ControllerStatus::now(&entry)));
                 self.queues.tenants.add(differs.then(|| Key::Tenant(id.clone())));
                 self.tenant_of(&entry.object.target_namespace());
             }
             // Nothing more is created for a tenant that is deleted, whatever the state of its namespace.
             None => {
-                self.tenant_statuses.forget(&id);
+                self.tenant_statuses.lock().forget(&id);
                 self.states.of(&id).iter().for_each(|state| state.lock().closing = true);
             }
         }

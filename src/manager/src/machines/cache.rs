@@ -21,6 +21,7 @@ use parking_lot::RwLock;
 use super::controller::Key;
 use super::nodes::NodeSummary;
 use super::pods::{PodSummary, Role, Slot};
+use crate::computed::ComputedStatuses;
 
 /// Age and name of a pool: who was first keeps a node.
 type PoolAge = (Timestamp, String);
@@ -46,8 +47,8 @@ pub(super) struct MachineObjects {
     claims: BTreeMap<String, BTreeSet<PoolAge>>,
     /// The statuses that this replica has computed last. One that comes to be another is that of a late request, whose response was lost,
     /// or of another replica.
-    machine_statuses: BTreeMap<String, MachineStatus>,
-    pool_statuses: BTreeMap<String, MachineNodePoolStatus>,
+    machine_statuses: ComputedStatuses<String, MachineStatus>,
+    pool_statuses: ComputedStatuses<String, MachineNodePoolStatus>,
 }
 
 type ByName<K> = BTreeMap<String, Arc<K>>;
@@ -73,8 +74,8 @@ fn created<K: Resource>(object: &K) -> Timestamp {
     object.meta().creation_timestamp.as_ref().map_or(Timestamp::MAX, |time| time.0)
 }
 
-/// Whether nothing but the status of an object may have changed. Then there is nothing to do, unless the status [`differs`] from the
-/// computed one, and the controller's own status write must not queue the key again at once, past its backoff.
+/// Whether nothing but the status of an object may have changed. Then there is nothing to do, unless the status differs from the computed
+/// one, and the controller's own status write must not queue the key again at once, past its backoff.
 fn only_status<K: Resource>(before: Option<&K>, now: Option<&K>) -> bool {
     let (Some(before), Some(now)) = (before.map(K::meta), now.map(K::meta)) else { return false };
     before.uid == now.uid
@@ -83,17 +84,6 @@ fn only_status<K: Resource>(before: Option<&K>, now: Option<&K>) -> bool {
         && before.finalizers == now.finalizers
         && before.owner_references == now.owner_references
         && before.deletion_timestamp == now.deletion_timestamp
-}
-
-/// The name of an object whose status isn't the one that was computed for it.
-fn differs<K: Resource, S: PartialEq>(
-    object: Option<&K>,
-    computed: &BTreeMap<String, S>,
-    status: impl FnOnce(&K) -> Option<S>,
-) -> Option<String> {
-    let object = object?;
-    let computed = computed.get(&object.name_any())?;
-    (status(object).as_ref() != Some(computed)).then(|| object.name_any())
 }
 
 fn owners(object: &MachineNodePool) -> impl Iterator<Item = Key> {
@@ -114,12 +104,12 @@ impl MachineCache {
         let mut inner = self.inner.write();
         let (before, now) = take(&mut inner.machines, change);
         if only_status(before.as_deref(), now.as_deref()) {
-            let status = |machine: &Machine| machine.status.clone();
-            let other = differs(now.as_deref(), &inner.machine_statuses, status);
-            return other.map(|name| Key::Machine(name.into())).into_iter().collect();
+            let statuses = &inner.machine_statuses;
+            let other = now.filter(|machine| statuses.differs(&machine.name_any(), machine.status.clone()));
+            return other.map(|machine| Key::Machine(machine.name_any().into())).into_iter().collect();
         }
         if let (Some(before), None) = (&before, &now) {
-            inner.machine_statuses.remove(&before.name_any());
+            inner.machine_statuses.forget(&before.name_any());
         }
         let mut names: BTreeSet<String> = BTreeSet::new();
         for object in before.iter().chain(&now) {
@@ -133,19 +123,15 @@ impl MachineCache {
     /// The status that a Machine should have.
     pub(super) fn machine_status(&self, name: String, status: MachineStatus) {
         let mut inner = self.inner.write();
-        // Nothing would remove that of one that is deleted meanwhile.
-        if inner.machines.contains_key(&name) {
-            inner.machine_statuses.insert(name, status);
-        }
+        let exists = inner.machines.contains_key(&name);
+        inner.machine_statuses.set(name, status, exists);
     }
 
     /// The status that a pool should have.
     pub(super) fn pool_status(&self, name: String, status: MachineNodePoolStatus) {
         let mut inner = self.inner.write();
-        // Nothing would remove that of one that is deleted meanwhile.
-        if inner.pools.contains_key(&name) {
-            inner.pool_statuses.insert(name, status);
-        }
+        let exists = inner.pools.contains_key(&name);
+        inner.pool_statuses.set(name, status, exists);
     }
 
     pub(crate) fn pool(&self, change: Change<MachineNodePool>) -> Vec<Key> {
@@ -158,13 +144,13 @@ impl MachineCache {
             if before.as_deref().map(says) != now.as_deref().map(says) {
                 touched.extend(now.iter().flat_map(|pool| owners(pool)));
             }
-            let status = |pool: &MachineNodePool| pool.status.clone();
-            let other = differs(now.as_deref(), &inner.pool_statuses, status);
-            touched.extend(other.map(|name| Key::Pool(name.into())));
+            let statuses = &inner.pool_statuses;
+            let other = now.filter(|pool| statuses.differs(&pool.name_any(), pool.status.clone()));
+            touched.extend(other.map(|pool| Key::Pool(pool.name_any().into())));
             return touched.into_iter().collect();
         }
         if let (Some(before), None) = (&before, &now) {
-            inner.pool_statuses.remove(&before.name_any());
+            inner.pool_statuses.forget(&before.name_any());
         }
         for (object, is) in [(&before, false), (&now, true)] {
             let Some(object) = object else { continue };

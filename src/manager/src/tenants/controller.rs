@@ -202,9 +202,10 @@ impl Tenants {
         over: &Version,
         wanted: &ControllerStatus,
     ) -> Result<(), kube::Error> {
-        // Nothing would remove that of one that is deleted meanwhile.
-        if self.context.registry.get(id).is_some() {
-            self.context.tenant_statuses.set(id, wanted.clone());
+        {
+            let mut computed = self.context.tenant_statuses.lock();
+            // Under the lock, because the status of a deleted Tenant is forgotten after the registry has lost it.
+            computed.set(id.clone(), wanted.clone(), self.context.registry.get(id).is_some());
         }
         let now = ControllerStatus::now(entry);
         if *wanted == now {

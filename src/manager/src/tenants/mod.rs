@@ -11,4 +11,4 @@ mod status;
 
 pub(crate) use controller::Key;
 pub(crate) use controller::Tenants;
-pub(crate) use status::ComputedStatuses;
+pub(crate) use status::ControllerStatus;

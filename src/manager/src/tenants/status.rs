@@ -4,11 +4,9 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use outrigger_api::conditions::Status;
 use outrigger_core::ids::TenantId;
-use outrigger_core::map::HashMap;
 use outrigger_core::reason::Cause;
 use outrigger_core::tenant::Tenant;
 use outrigger_core::validate;
-use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::namespace;
@@ -21,7 +19,7 @@ const SHOWN: usize = 5;
 /// What the controller writes of a tenant's status; the stream is its holder's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ControllerStatus {
+pub(crate) struct ControllerStatus {
     pub(super) observed_generation: Option<i64>,
     pub(super) namespace: Option<String>,
     pub(super) dpus: Option<i64>,
@@ -30,7 +28,7 @@ pub(super) struct ControllerStatus {
 
 impl ControllerStatus {
     /// What is written there now.
-    pub(super) fn now(entry: &TenantEntry) -> Self {
+    pub(crate) fn now(entry: &TenantEntry) -> Self {
         let status = entry.object.status.clone().unwrap_or_default();
         Self {
             observed_generation: status.observed_generation,
@@ -38,26 +36,6 @@ impl ControllerStatus {
             dpus: status.dpus,
             conditions: status.conditions,
         }
-    }
-}
-
-/// The statuses that this replica has computed last. One that comes to be another is that of a late request, whose response was lost, or
-/// of another replica.
-#[derive(Debug, Default)]
-pub(crate) struct ComputedStatuses(Mutex<HashMap<TenantId, ControllerStatus>>);
-
-impl ComputedStatuses {
-    pub(super) fn set(&self, id: &TenantId, status: ControllerStatus) {
-        self.0.lock().insert(id.clone(), status);
-    }
-
-    /// Whether a Tenant has another status than the one that was computed for it.
-    pub(crate) fn differs(&self, id: &TenantId, entry: &TenantEntry) -> bool {
-        self.0.lock().get(id).is_some_and(|computed| *computed != ControllerStatus::now(entry))
-    }
-
-    pub(crate) fn forget(&self, id: &TenantId) {
-        self.0.lock().remove(id);
     }
 }
 
