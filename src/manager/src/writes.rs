@@ -103,6 +103,17 @@ pub(crate) fn deleted<T>(result: Result<T, kube::Error>) -> Result<(), kube::Err
     }
 }
 
+/// Whether a manager has written a label of an object, by the field managers that the API server keeps.
+pub(crate) fn has_label(metadata: &ObjectMeta, label: &str) -> bool {
+    let label = format!("f:{label}");
+    let writes = metadata.managed_fields.iter().flatten();
+    let fields = writes.filter(|entry| entry.manager.as_deref() == Some(keys::MANAGER));
+    fields.filter_map(|entry| entry.fields_v1.as_ref()).any(|fields| {
+        let labels = fields.0.get("f:metadata").and_then(|metadata| metadata.get("f:labels"));
+        labels.is_some_and(|labels| labels.get(&label).is_some())
+    })
+}
+
 /// The object that a read has found; `None` where the API server says that there is no such object. That it doesn't serve the
 /// kind, or not yet, says nothing about the object, so such an answer is an error here.
 pub(crate) fn found<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {

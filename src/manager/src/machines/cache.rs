@@ -174,6 +174,10 @@ impl MachineCache {
                 }
             }
         }
+        if let (Some(before), None) = (&before, &now) {
+            // Its Nodes may have been marked again after it had cleaned them.
+            touched.extend(inner.without_pool([before.spec.machine_group_name.clone()]));
+        }
         touched.into_iter().collect()
     }
 
@@ -194,13 +198,9 @@ impl MachineCache {
         }
         let mut touched: BTreeSet<Key> = BTreeSet::new();
         let pools = inner.claims.get(name).into_iter().flatten().map(|(_, pool)| pool.clone());
-        let marked = old
-            .iter()
-            .chain(&new)
-            .flat_map(|node| node.groups())
-            .map(|group| pool_name(&group))
-            .collect::<Vec<_>>();
-        for pool in pools.chain(marked) {
+        let groups: BTreeSet<String> = old.iter().chain(&new).flat_map(|node| node.groups()).collect();
+        touched.extend(new.iter().flat_map(|node| inner.without_pool(node.groups())));
+        for pool in pools.chain(groups.iter().map(|group| pool_name(group))) {
             if let Some(object) = inner.pools.get(&pool) {
                 touched.extend(owners(object));
                 touched.insert(Key::Pool(pool.into()));
@@ -268,7 +268,8 @@ impl MachineCache {
     pub(crate) fn all(&self) -> Vec<Key> {
         let inner = self.inner.read();
         let pools = inner.pools.keys().map(|name| Key::Pool(name.as_str().into()));
-        inner.all_machines().into_iter().chain(pools).collect()
+        let groups: BTreeSet<String> = inner.nodes.values().flat_map(|node| node.groups()).collect();
+        inner.all_machines().into_iter().chain(pools).chain(inner.without_pool(groups)).collect()
     }
 
     /// The object with a name among those that `of` selects.
@@ -365,6 +366,12 @@ impl MachineObjects {
     fn pools_of<'a>(&'a self, group: &'a str) -> impl Iterator<Item = PoolAge> + 'a {
         let of = self.pools.values().filter(move |pool| pool.spec.machine_group_name == group);
         of.map(|pool| (created(&**pool), pool.name_any()))
+    }
+
+    /// The keys of those of these groups that have no pool.
+    fn without_pool(&self, groups: impl IntoIterator<Item = String>) -> Vec<Key> {
+        let without = groups.into_iter().filter(|group| self.pools_of(group).next().is_none());
+        without.map(|group| Key::Left(group.into())).collect()
     }
 
     /// The Machines of the group that an object is labelled with, also when others own the object and it is in their way.

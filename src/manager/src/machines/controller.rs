@@ -21,6 +21,8 @@ use crate::worker::{Action, Controller};
 pub(crate) enum Key {
     Machine(Arc<str>),
     Pool(Arc<str>),
+    /// A group whose marks Nodes have, and that may have no pool.
+    Left(Arc<str>),
 }
 
 impl fmt::Display for Key {
@@ -28,6 +30,7 @@ impl fmt::Display for Key {
         match self {
             Self::Machine(name) => write!(f, "machine/{name}"),
             Self::Pool(name) => write!(f, "pool/{name}"),
+            Self::Left(group) => write!(f, "left/{group}"),
         }
     }
 }
@@ -122,6 +125,7 @@ impl Controller for Machines {
         match key {
             Key::Machine(name) => self.machine(name).await,
             Key::Pool(name) => self.pool(name).await,
+            Key::Left(group) => self.left(group).await,
         }
     }
 }

@@ -110,6 +110,12 @@ impl NodeSummary {
         labels.chain(taints).chain(self.annotation.clone()).collect()
     }
 
+    /// The labels of a group's types that it has.
+    pub(super) fn type_labels<'a>(&'a self, group: &'a str) -> impl Iterator<Item = &'a str> {
+        let of_group = self.labels.iter().filter(move |(key, value)| is_type(key) && *value == group);
+        of_group.map(|(key, _)| key.as_str())
+    }
+
     /// The patch that makes the marks of a group these; `None` when they are. `shared`: another pool has the node, and writes its
     /// health.
     pub(super) fn patch(&self, group: &str, marks: &Marks, shared: bool) -> Option<Value> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt;
-use kube::api::{Api, ObjectMeta, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
@@ -166,8 +166,9 @@ async fn label(context: &Context, name: &str, offloaded: bool) -> Result<(), kub
 /// Removes a label that a manager has written from a namespace that has no NamespaceOffloading. The namespace is read first and written
 /// in this version: a label that is written meanwhile for a new NamespaceOffloading stays.
 async fn remove_left_label(context: &Context, name: &str) -> Result<(), kube::Error> {
-    let Some(namespace) = namespace(context, name).await?.filter(|found| has_our_label(&found.metadata))
-    else {
+    let is_ours =
+        |found: &PartialObjectMeta<core::Namespace>| writes::has_label(&found.metadata, keys::OFFLOADED);
+    let Some(namespace) = namespace(context, name).await?.filter(is_ours) else {
         return Ok(());
     };
     // The cache may be stale.
@@ -176,17 +177,6 @@ async fn remove_left_label(context: &Context, name: &str) -> Result<(), kube::Er
     }
     let metadata = json!({"uid": namespace.uid(), "resourceVersion": namespace.resource_version()});
     remove_label(context, name, metadata).await
-}
-
-/// Whether a manager has written the namespace's label, by the field managers that the API server keeps.
-fn has_our_label(metadata: &ObjectMeta) -> bool {
-    let label = format!("f:{}", keys::OFFLOADED);
-    let writes = metadata.managed_fields.iter().flatten();
-    let fields = writes.filter(|entry| entry.manager.as_deref() == Some(keys::MANAGER));
-    fields.filter_map(|entry| entry.fields_v1.as_ref()).any(|fields| {
-        let labels = fields.0.get("f:metadata").and_then(|metadata| metadata.get("f:labels"));
-        labels.is_some_and(|labels| labels.get(&label).is_some())
-    })
 }
 
 /// Removes the label from a namespace with this metadata.

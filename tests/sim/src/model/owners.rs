@@ -1,12 +1,12 @@
-//! Field managers, of the labels of namespaces only: who changes a label owns it, also by an apply.
+//! Field managers, of the labels of namespaces and Nodes only: who changes a label owns it, also by an apply.
 
 use serde_json::{Map, Value, json};
 
 use super::object;
 
-/// Sets the `managedFields` of a namespace that this manager has changed from its old state.
+/// Sets the `managedFields` of an object that this manager has changed from its old state.
 pub(super) fn record(old: &Value, new: &mut Value, manager: &str) {
-    let labels = |namespace: &Value| namespace["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+    let labels = |object: &Value| object["metadata"]["labels"].as_object().cloned().unwrap_or_default();
     let (before, now) = (labels(old), labels(new));
     let mut entries = old["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
     let changed = |label: &str| before.get(label) != now.get(label);

@@ -227,7 +227,7 @@ impl Write {
             }
             (_, Some(old)) => {
                 let (mut new, gone) = Update { info: &self.info, kind: &self.kind, old }.apply(object)?;
-                if self.kind.plural == "namespaces" {
+                if ["namespaces", "nodes"].contains(&self.kind.plural) {
                     owners::record(old, &mut new, self.field_manager.as_deref().unwrap_or(&self.info.user));
                 }
                 self.store(state, time, self.name(), (200, new, gone), Some(old))

@@ -226,5 +226,6 @@ fn the_oldest_pool_has_the_group_and_the_next_is_told_when_it_goes() {
     assert_eq!(cache.first_pool_of("g").as_deref(), Some("young"));
     assert_eq!(cache.first_pool_of("h"), None);
     cache.machine(Change::Applied(machine("next", "g", LATE)));
-    assert_eq!(cache.pool(gone("", "young")), [m("g"), m("next"), key("young")]);
+    let left = Key::Left("g".into());
+    assert_eq!(cache.pool(gone("", "young")), [m("g"), m("next"), key("young"), left]);
 }
