@@ -65,6 +65,8 @@ if [ ! -x "$out" ]; then
     export GOFLAGS
     # KWOK 0.7, the last release for Kubernetes before 1.36, insists on an annotation of a watch that Kubernetes 1.34 has removed.
     # It is built without these lines, which later releases don't have.
+    # `go list` names no directory of a module that isn't downloaded yet.
+    go mod download sigs.k8s.io/kwok
     kwok=$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)
     informer=pkg/utils/informer/informer.go
     if grep -q InitialEventsListBlueprintAnnotationKey "$kwok/$informer"; then
