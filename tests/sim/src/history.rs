@@ -312,7 +312,7 @@ impl History {
 
     /// A process' watches of one kind stand still for up to a minute, while those of other kinds go on.
     fn freeze(&self) {
-        const KINDS: [&str; 10] = [
+        const KINDS: [&str; 14] = [
             "workloadrules",
             "pods",
             "workloadrules",
@@ -323,6 +323,10 @@ impl History {
             "leases",
             "namespaceoffloadings",
             "resourceclaimtemplates",
+            "machines",
+            "machinenodepools",
+            "statefulsets",
+            "services",
         ];
         let Some(process) = self.pick(&self.world.processes()) else { return };
         let Some(kind) = self.pick(&KINDS) else { return };

@@ -105,7 +105,7 @@ fn brief(state: &TenantState) -> v1::ListResponse {
         data: None,
         origin: entry.origin.clone(),
         revision: entry.revision.clone(),
-        etag: rule_wire::etag(&entry.uid, entry.generation, &entry.origin),
+        etag: entry.etag.clone(),
         status: Some(rule_wire::status_message(&entry.status, entry.generation)),
     };
     let own = data.rules.iter().filter(|(name, _)| !name.is_admin());

@@ -134,11 +134,11 @@ impl Workloads {
     async fn serve(&self, mut session: Session, messages: Messages) -> Result<(), Status> {
         let result = self.claim_and_take_in(&mut session, messages).await;
         let Session { caller, id, state, begun: OpenedStream { number, .. }, claim, .. } = &session;
-        let (current, unused) = {
+        let (ended, unused) = {
             let mut data = state.lock();
-            let current = data.stream.end(*number, self.wall());
+            let ended = data.stream.end(*number, self.wall());
             data.outcomes.wake();
-            (current, data.stream.unused_claim())
+            (ended, data.stream.unused_claim())
         };
         if unused.is_some() {
             self.context.queues.unused_claims.add_after(id.clone(), UNUSED);
@@ -151,21 +151,19 @@ impl Workloads {
                 warn!(%caller, tenant = %id, stream = number, claim, %code, reason, "stream ended");
             }
         }
-        if current {
+        if let Some(claim) = ended {
             // A replica that shuts down gives the claim up, so that another replica may act for the tenant.
             let draining = self.drain.is_cancelled();
             let mut fields = vec![("connected", json!(false)), ("since", json!(Time(self.wall())))];
             if draining {
                 fields.push(("holder", json!("")));
             }
-            state.lock().stream.say(*claim, fields);
+            self.tell(&session, claim, fields);
             if draining {
                 // Controllers have ended.
                 if let Err(error) = claim::tell(&self.context, id, state).await {
                     info!(tenant = %id, claim, %error, "writing the stream's status failed");
                 }
-            } else {
-                self.context.queues.stream_statuses.add([id.clone()]);
             }
         }
         result
@@ -193,7 +191,7 @@ impl Workloads {
         if let Err(status) = &result
             && status.code() == Code::ResourceExhausted
         {
-            self.tell(session, [("refused", json!(status.message()))]);
+            self.tell(session, session.claim, [("refused", json!(status.message()))]);
         }
         result
     }
@@ -341,12 +339,12 @@ impl Workloads {
         let count = session.state.lock().usage.count();
         let fields =
             [("lastSync", json!(Time(self.wall()))), ("workloads", json!(count)), ("refused", json!(null))];
-        self.tell(session, fields);
+        self.tell(session, session.claim, fields);
     }
 
-    /// Has fields of the Tenant's status written, as long as the stream's claim is the latest.
-    fn tell(&self, session: &Session, fields: impl IntoIterator<Item = (&'static str, Value)>) {
-        session.state.lock().stream.say(session.claim, fields);
+    /// Has fields of the Tenant's status written, as long as the claim is the latest.
+    fn tell(&self, session: &Session, claim: u64, fields: impl IntoIterator<Item = (&'static str, Value)>) {
+        session.state.lock().stream.say(claim, fields);
         self.context.queues.stream_statuses.add([session.id.clone()]);
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct RuleEntry {
     /// It is being deleted.
     pub deleting: bool,
     pub revision: String,
+    /// See [`rule_wire::etag`].
+    pub etag: String,
     /// The object in the tenant's cluster that it was made from.
     pub origin: String,
 }
@@ -90,6 +92,7 @@ impl TenantData {
             origin: rule_wire::origin(object),
             ..RuleEntry::default()
         };
+        entry.etag = rule_wire::etag(&entry.uid, entry.generation, &entry.origin);
         if object.metadata.deletion_timestamp.is_some() {
             // It only waits for its companions to go (foreground deletion); it must not get new ones.
             self.rules.insert(name.clone(), entry);
@@ -108,6 +111,7 @@ impl TenantData {
             known.status = entry.status;
             known.resource_version = entry.resource_version;
             known.origin = entry.origin;
+            known.etag = entry.etag;
             return if passed { self.released(&name, refused) } else { Vec::new() };
         }
         entry.revision = rule_wire::message(object).revision;

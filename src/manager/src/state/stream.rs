@@ -152,15 +152,17 @@ impl Stream {
         if self.current == stream && !self.end.is_cancelled() { Ok(()) } else { Err(Superseded) }
     }
 
-    /// A stream ends. Says nothing about workloads: they stay as they were last seen. Whether it was the current one.
-    pub(crate) fn end(&mut self, stream: u64, now: Timestamp) -> bool {
+    /// A stream ends. Says nothing about workloads: they stay as they were last seen. Returns the claim under which no agent is connected
+    /// any more: none if a newer stream has begun or another replica has claimed. The stream itself may not have claimed yet. Then
+    /// the claim is that of the stream before it, which it has replaced.
+    pub(crate) fn end(&mut self, stream: u64, now: Timestamp) -> Option<u64> {
         self.open = self.open.saturating_sub(1);
-        let current = self.current == stream && self.connected;
-        if current {
-            self.connected = false;
-            self.lost_at = Some(now);
+        if self.current != stream || self.claim == 0 {
+            return None;
         }
-        current
+        self.connected = false;
+        self.lost_at = Some(now);
+        Some(self.claim)
     }
 
     /// A Tenant's status shows this claim. Whether what this replica knows of the tenant is out of date from now on: another
@@ -345,11 +347,29 @@ mod tests {
         assert_eq!(stream.check(one), Err(Superseded));
         assert!(stream.begin(2, Instant::now()).is_none(), "both are still open");
         assert_eq!(stream.claimed(one, raised(2, 2)), Err(Superseded));
-        assert!(!stream.end(one, Timestamp::UNIX_EPOCH));
+        assert_eq!(stream.end(one, Timestamp::UNIX_EPOCH), None);
         stream.claimed(two, raised(3, 3)).unwrap();
         assert!(stream.acts(false));
-        assert!(stream.end(two, Timestamp::UNIX_EPOCH));
+        assert_eq!(stream.end(two, Timestamp::UNIX_EPOCH), Some(3));
         assert!(stream.acts(false), "the claim is still the latest");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_ends_before_it_claims_tells_that_nobody_is_connected() {
+        let mut stream = Stream::default();
+        let begin = |stream: &mut Stream| stream.begin(9, Instant::now()).unwrap().number;
+        let one = begin(&mut stream);
+        assert_eq!(stream.end(one, Timestamp::UNIX_EPOCH), None, "nothing says that it was connected");
+        assert_eq!(stream.lost_at, None);
+        let two = begin(&mut stream);
+        stream.claimed(two, raised(4, 4)).unwrap();
+        let three = begin(&mut stream);
+        assert_eq!(stream.end(two, Timestamp::UNIX_EPOCH), None, "a newer one has begun");
+        assert_eq!(stream.end(three, Timestamp::UNIX_EPOCH), Some(4));
+        assert_eq!(stream.lost_at, Some(Timestamp::UNIX_EPOCH));
+        let four = begin(&mut stream);
+        stream.observed(shown(5, "other", 5), ME);
+        assert_eq!(stream.end(four, Timestamp::UNIX_EPOCH), None, "another replica says it");
     }
 
     #[test]

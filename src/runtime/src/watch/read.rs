@@ -153,6 +153,10 @@ fn object<K: DeserializeOwned>(text: &RawValue) -> Result<K, Error> {
 
 /// Replaces `metadata.managedFields` by `null`: they can be the larger part of an object, and Outrigger doesn't use them.
 fn unmanaged(text: &str) -> Cow<'_, str> {
+    // Each of the two steps below reads the whole object.
+    if !text.contains("\"managedFields\"") {
+        return Cow::Borrowed(text);
+    }
     #[derive(Deserialize)]
     struct WithMetadata<'a> {
         #[serde(borrow)]
