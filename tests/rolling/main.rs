@@ -6,6 +6,7 @@
 mod clocks;
 mod manager;
 mod scaling;
+mod soak;
 mod upgrade;
 mod watching;
 mod webhook;

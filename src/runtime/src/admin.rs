@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 use crate::api_metrics;
 use crate::debug::Debug;
 use crate::environment::Clock;
-use crate::metrics::{self, ProcessMetrics};
+use crate::metrics::{self, ProcessMetrics, TaskMetrics};
 use crate::ready::{Readiness, Task};
 
 pub use crate::metrics::LATENCY_BUCKETS;
@@ -45,6 +45,7 @@ pub fn registry() -> Registry {
     let started = Gauge::<i64, AtomicI64>::default();
     started.set(Clock::system().unix());
     metrics::STARTED.register(&mut registry, started);
+    metrics::collect(&mut registry, TaskMetrics::default());
     api_metrics::register(&mut registry);
     registry
 }

@@ -14,7 +14,7 @@ use prometheus_client::registry::{Metric as Registered, Registry, Unit};
 mod process;
 mod table;
 
-pub use process::ProcessMetrics;
+pub use process::{ProcessMetrics, TaskMetrics};
 pub use table::*;
 
 /// Upper bounds of latency buckets, in seconds: 0.1 ms to 10 s, three per decade.

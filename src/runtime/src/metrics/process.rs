@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Unit;
 use serde_json::{Map, Value};
 
+use super::TASKS;
 use crate::environment::Clock;
 
 /// Clock ticks per second in `/proc/<pid>/stat` (`USER_HZ`, proc_pid_stat(5)): 100 on all current architectures of Linux.
@@ -138,6 +139,26 @@ impl Collector for ProcessMetrics {
             Some(&Unit::Seconds),
             MetricType::Gauge,
         )?)
+    }
+}
+
+/// Collector of the number of tasks of a runtime. Metrics are exported by another one, which answers while this one is busy.
+#[derive(Debug)]
+pub struct TaskMetrics(Option<tokio::runtime::Handle>);
+
+impl Default for TaskMetrics {
+    /// Of the runtime in which this is called. Outside of any, nothing is exported.
+    fn default() -> Self {
+        Self(tokio::runtime::Handle::try_current().ok())
+    }
+}
+
+impl Collector for TaskMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let Some(runtime) = &self.0 else { return Ok(()) };
+        let tasks = Gauge::<i64, AtomicI64>::default();
+        tasks.set(i64::try_from(runtime.metrics().num_alive_tasks()).unwrap_or(i64::MAX));
+        TASKS.show(&mut encoder, &tasks)
     }
 }
 

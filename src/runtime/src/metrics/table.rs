@@ -60,6 +60,8 @@ table! {
         &[("version", Named("as in `outrigger --version`")), ("commit", Named("of the source, or unknown"))],
         "Version of the running process");
     STARTED = seconds("process_start_time", Gauge, Server::ALL, &[], "When the process started, Unix time");
+    TASKS = plain("tasks", Gauge, Server::ALL, &[],
+        "Asynchronous tasks that haven't ended: connections, watches, streams and what they wait for. A number that grows without more of these shows a leak");
     LOG_LINES_DROPPED = plain("log_lines_dropped", Counter, Server::ALL, &[],
         "Log lines that were dropped because standard error wasn't read fast enough");
     WATCH_SYNCED = plain("watch_synced", Gauge, &[Webhook, Manager, Agent], WATCH,
