@@ -241,6 +241,13 @@ async fn claims_are_judged_as_the_api_server_judges_them() {
             specs.iter_mut().for_each(|spec| without(spec, fields));
         }
     }
+    // Before Kubernetes 1.37 a domain of an attribute may have capital letters, which later API servers refuse.
+    let minor: u32 = client.apiserver_version().await.unwrap().minor.parse().unwrap();
+    if minor >= 37 {
+        for spec in &mut specs {
+            *spec = serde_json::from_str(&spec.to_string().replace("\"A.b/", "\"a.b/")).unwrap();
+        }
+    }
     let refused = specs.iter().filter(|spec| !ours(spec).is_empty()).count();
     // Else the comparison would say little.
     assert!(refused > specs.len() / 5 && refused < specs.len() * 4 / 5, "{refused} of {}", specs.len());
