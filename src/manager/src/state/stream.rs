@@ -153,7 +153,7 @@ impl Stream {
     }
 
     /// A stream ends. Says nothing about workloads: they stay as they were last seen. Returns the claim under which no agent is connected
-    /// any more: none if a newer stream has begun or another replica has claimed. The stream itself may not have claimed yet. Then
+    /// now: none if a newer stream has begun or another replica has claimed. The stream itself may not have claimed yet. Then
     /// the claim is that of the stream before it, which it has replaced.
     pub(crate) fn end(&mut self, stream: u64, now: Timestamp) -> Option<u64> {
         self.open = self.open.saturating_sub(1);
