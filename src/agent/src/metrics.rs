@@ -86,7 +86,7 @@ enum DeviceState {
 pub(crate) enum WriteOutcome {
     Ok,
     Failed,
-    /// The API server doesn't permit it (403). Only an administrator can change that.
+    /// The API server doesn't permit it: 403, and for claims also 422. Only an administrator can change that.
     Forbidden,
 }
 

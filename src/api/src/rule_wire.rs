@@ -149,7 +149,7 @@ pub fn message(rule: &WorkloadRule) -> v1::Rule {
         revision: revision(&data),
         data: Some(data),
         status: rule.status.as_ref().map(|status| status_message(status, generation)),
-        etag: etag(rule.metadata.uid.as_deref().unwrap_or_default(), generation, &origin(rule)),
+        etag: etag(&rule.metadata),
     }
 }
 
@@ -163,14 +163,13 @@ pub fn revision(data: &v1::RuleData) -> String {
     hex(&Sha256::digest(data.encode_to_vec()), 32)
 }
 
-/// Returns the etag of the version of a rule with this uid, generation and [origin]: 32 hexadecimal digits; empty for one without a
-/// uid, which is not stored yet. Writes of the status or of labels don't change it.
-pub fn etag(uid: &str, generation: i64, origin: &str) -> String {
-    if uid.is_empty() {
-        String::new()
-    } else {
-        hex(&Sha256::digest(format!("{uid} {generation} {origin}")), 32)
-    }
+/// Returns the etag of the version of a rule of either kind, made from its uid, its generation and its [origin]: 32 hexadecimal digits;
+/// empty for one without a uid, which is not stored yet. Writes of the status or of labels don't change it.
+pub fn etag(rule: &ObjectMeta) -> String {
+    let Some(uid) = &rule.uid else { return String::new() };
+    let generation = rule.generation.unwrap_or_default();
+    let origin = rule.annotations.as_ref().and_then(|all| all.get(keys::ORIGIN)).map_or("", String::as_str);
+    hex(&Sha256::digest(format!("{uid} {generation} {origin}")), 32)
 }
 
 /// Converts a rule's status to a message.

@@ -67,7 +67,7 @@ async fn run<C: Controller>(controller: Arc<C>) {
             term = Some(drop_keys(queue, leadership.gained()).await);
             controller.gained();
         }
-        // Also a term that ends while nothing is queued: what this replica knew in it is not known in the next.
+        // A term may end while nothing is queued, and the next one may begin at once. The controller has to be told of it.
         let ended = async {
             match term {
                 Some(term) => leadership.ended(term).await,

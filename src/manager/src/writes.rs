@@ -103,14 +103,15 @@ pub(crate) fn deleted<T>(result: Result<T, kube::Error>) -> Result<(), kube::Err
     }
 }
 
-/// Whether a manager has written a label of an object, by the field managers that the API server keeps.
-pub(crate) fn has_label(metadata: &ObjectMeta, label: &str) -> bool {
-    let label = format!("f:{label}");
+/// Whether a manager has written an entry of `f:labels` or `f:annotations` of an object, by the field managers that the API server
+/// keeps.
+pub(crate) fn has_written(metadata: &ObjectMeta, map: &str, key: &str) -> bool {
+    let key = format!("f:{key}");
     let writes = metadata.managed_fields.iter().flatten();
     let fields = writes.filter(|entry| entry.manager.as_deref() == Some(keys::MANAGER));
     fields.filter_map(|entry| entry.fields_v1.as_ref()).any(|fields| {
-        let labels = fields.0.get("f:metadata").and_then(|metadata| metadata.get("f:labels"));
-        labels.is_some_and(|labels| labels.get(&label).is_some())
+        let entries = fields.0.get("f:metadata").and_then(|metadata| metadata.get(map));
+        entries.is_some_and(|entries| entries.get(&key).is_some())
     })
 }
 

@@ -82,6 +82,12 @@ impl Leadership {
         self.shared.changes.load(Ordering::Acquire) % 2 == 1
     }
 
+    /// Leads from now on, without a Lease.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn lead_without_lease(&self) {
+        self.set(true, "none");
+    }
+
     /// Waits until it leads. Returns the term, which no later one is equal to.
     pub async fn gained(&self) -> Term {
         self.until(|changes| changes % 2 == 1).await

@@ -7,7 +7,6 @@ use kube::{Resource, ResourceExt};
 use outrigger_api::rule_wire;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::RuleName;
-use outrigger_core::keys;
 use prost::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -73,7 +72,7 @@ pub(super) async fn update<R: Wire, A: Default>(api: &Api<R>, rule: Option<&R::M
     let etag = rule.map(R::etag).unwrap_or_default();
     for _ in 0..ATTEMPTS {
         let mut found = api.get(&name).await.map_err(|e| refused(&e))?;
-        let version = version(&found);
+        let version = rule_wire::etag(found.meta());
         if !found.take_over(&object) {
             return Ok(A::default().into());
         }
@@ -94,15 +93,14 @@ pub(super) async fn delete<R: Wire, A: Default>(api: &Api<R>, id: &str, etag: &s
     for _ in 0..ATTEMPTS {
         let mut params = DeleteParams::default();
         if !etag.is_empty() {
-            let found = api.get_opt(id).await.map_err(|e| refused(&e))?;
+            let found = writes::found(api.get(id).await).map_err(|e| refused(&e))?;
             let Some(found) = found else { return Ok(A::default().into()) };
-            expect(id, etag, &version(&found))?;
+            expect(id, etag, &rule_wire::etag(found.meta()))?;
             params.preconditions =
                 Some(Preconditions { uid: found.uid(), resource_version: found.resource_version() });
         }
-        match api.delete(id, &params).await {
+        match writes::found(api.delete(id, &params).await) {
             Ok(_) => return Ok(A::default().into()),
-            Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(A::default().into()),
             // Others have written the rule since.
             Err(kube::Error::Api(status)) if status.is_conflict() => {}
             Err(error) => return Err(refused(&error)),
@@ -115,16 +113,6 @@ fn contended(name: &str) -> Status {
     Status::aborted(format!("rule {name} is written by others all the time; try again"))
 }
 
-/// The etag of a rule.
-fn version<R: Wire>(rule: &R) -> String {
-    let origin = rule.annotations().get(keys::ORIGIN).map(String::as_str).unwrap_or_default();
-    rule_wire::etag(
-        rule.meta().uid.as_deref().unwrap_or_default(),
-        rule.meta().generation.unwrap_or_default(),
-        origin,
-    )
-}
-
 /// Refuses a call that is about another version of a rule. So a call that is executed late, for example one of an agent that has been
 /// killed since, doesn't undo what was written after it was sent.
 fn expect(name: &str, etag: &str, found: &str) -> Result<(), Status> {
@@ -132,7 +120,7 @@ fn expect(name: &str, etag: &str, found: &str) -> Result<(), Status> {
         return Ok(());
     }
     Err(Status::aborted(format!(
-        "rule {name} has the etag {found}, the call is about {etag}; get the rule again"
+        "etag: rule {name} has been written since and has the etag {found}; get the rule again"
     )))
 }
 

@@ -158,12 +158,14 @@ impl Workloads {
             if draining {
                 fields.push(("holder", json!("")));
             }
-            self.tell(&session, claim, fields);
             if draining {
                 // Controllers have ended.
+                state.lock().stream.say(claim, fields);
                 if let Err(error) = claim::tell(&self.context, id, state).await {
                     info!(tenant = %id, claim, %error, "writing the stream's status failed");
                 }
+            } else {
+                self.tell(&session, claim, fields);
             }
         }
         result

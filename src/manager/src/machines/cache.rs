@@ -45,8 +45,6 @@ pub(super) struct MachineObjects {
     by_slot: BTreeMap<Slot, BTreeSet<(String, String)>>,
     /// Pools that have a node, by the node.
     claims: BTreeMap<String, BTreeSet<PoolAge>>,
-    /// The statuses that this replica has computed last. One that comes to be another is that of a late request, whose response was lost,
-    /// or of another replica.
     machine_statuses: ComputedStatuses<String, MachineStatus>,
     pool_statuses: ComputedStatuses<String, MachineNodePoolStatus>,
 }

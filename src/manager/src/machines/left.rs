@@ -2,11 +2,14 @@
 //!
 //! A pool that is deleted cleans its Nodes before its finalizer is removed. A request that arrives after that may mark them again: one of a
 //! former leader, or of a leader whose cache still had the pool. Such marks are removed if a manager has written them, by
-//! `managedFields`, and if the API server says that no pool is of the group. Marks that somebody else has set stay.
+//! `managedFields`, and if the API server says that no pool is of the group. If somebody else has set one of them, all of them stay on that
+//! Node.
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use kube::api::{Api, ListParams, Patch};
+use kube::api::{Api, ListParams};
 use outrigger_api::MachineNodePool;
 use outrigger_runtime::watch;
 use serde_json::json;
@@ -19,42 +22,47 @@ use crate::writes;
 
 impl Machines {
     pub(super) async fn left(&self, group: &str) -> Result<Action, kube::Error> {
-        let machines = &self.context.machines;
-        let marked = machines.marked(group);
-        if marked.is_empty() || machines.first_pool_of(group).is_some() {
+        let marked = self.context.machines.marked(group);
+        if marked.is_empty() || self.context.machines.first_pool_of(group).is_some() {
             return Ok(Action::Done);
         }
-        // The cache may be stale.
-        if self.has_pool(group).await? {
-            return Ok(Action::Done);
-        }
-        let nodes: Api<Node> = Api::all(self.context.client.clone());
+        // Nodes are read before pools: marks that are written meanwhile, for a new pool, give the Node another resourceVersion.
+        let api: Api<Node> = Api::all(self.context.client.clone());
+        let mut nodes = Vec::new();
         for (name, _) in marked {
-            let Some(node) = writes::found(nodes.get(&name).await)? else { continue };
-            let seen = NodeSummary::of(&node);
-            let is_ours = seen.type_labels(group).any(|label| writes::has_label(&node.metadata, label));
-            let shared = machines.owner_of(&name).is_some();
-            let Some(mut patch) = seen.patch(group, &Marks::none(), shared).filter(|_| is_ours) else {
+            nodes.extend(writes::found(api.get(&name).await)?);
+        }
+        let Some(pools) = self.pools().await? else { return Ok(Action::Done) };
+        if pools.iter().any(|pool| pool.spec.machine_group_name == group) {
+            // The cache is behind.
+            return Ok(Action::Done);
+        }
+        let mut patches = BTreeMap::new();
+        for node in nodes {
+            let (name, seen) = (node.name_any(), NodeSummary::of(&node));
+            let shared = pools.iter().any(|pool| pool.spec.node_pool.iter().any(|entry| entry.name == name));
+            let patch = seen.patch(group, &Marks::none(), shared);
+            let Some(mut patch) = patch.filter(|_| seen.is_ours(&node.metadata, group, shared)) else {
                 continue;
             };
-            // Marks that are written meanwhile, for a new pool, stay.
             patch["metadata"]["resourceVersion"] = json!(node.resource_version());
-            let written = nodes.patch(&name, &writes::patch(), &Patch::Merge(&patch)).await?;
-            self.context.feeds.nodes.answer(written);
-            info!(node = name, group, "removed marks that were left of a deleted pool");
+            info!(node = name, group, "removing marks that were left of a deleted pool");
+            patches.insert(name, patch);
         }
-        Ok(Action::Done)
+        // Problems are those of an error, which is logged.
+        let failed = self.write_nodes(patches, &mut Vec::new()).await;
+        failed.map_or(Ok(Action::Done), Err)
     }
 
-    /// Whether the API server has a pool of a group.
-    async fn has_pool(&self, group: &str) -> Result<bool, kube::Error> {
-        let pools: Api<MachineNodePool> = Api::all(self.context.client.clone());
-        let mut found = false;
-        watch::list(&pools, ListParams::default(), |pool: MachineNodePool| {
-            found |= pool.spec.machine_group_name == group;
-        })
-        .await?;
-        Ok(found)
+    /// All pools that the API server has; `None` if it doesn't serve the kind.
+    async fn pools(&self) -> Result<Option<Vec<MachineNodePool>>, kube::Error> {
+        let api: Api<MachineNodePool> = Api::all(self.context.client.clone());
+        let mut pools = Vec::new();
+        match watch::list(&api, ListParams::default(), |pool| pools.push(pool)).await {
+            Ok(_) => Ok(Some(pools)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -62,7 +70,7 @@ impl Machines {
 mod tests {
     use outrigger_core::keys;
     use outrigger_runtime::cache::Change;
-    use outrigger_runtime::fake_api::FakeApi;
+    use outrigger_runtime::fake_api::{FakeApi, failure};
     use serde_json::Value;
 
     use super::*;
@@ -74,7 +82,8 @@ mod tests {
     const TYPE: &str = "imperator.tenzen-y.io/t";
 
     fn node(manager: &str) -> Value {
-        let owned = json!({"f:metadata": {"f:labels": {format!("f:{TYPE}"): {}}}});
+        let owned = json!({"f:metadata": {"f:labels": {format!("f:{TYPE}"): {}, format!("f:{}", keys::NODE_POOL): {}},
+            "f:annotations": {format!("f:{}", keys::MACHINE_GROUP): {}}}});
         json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "uid": "u", "resourceVersion": "7",
             "labels": {TYPE: "g", keys::NODE_POOL: "ready", "other": "label"}, "annotations": {keys::MACHINE_GROUP: "g"},
             "managedFields": [{"manager": manager, "fieldsV1": owned}]}})
@@ -87,6 +96,8 @@ mod tests {
                 "spec": {"machineGroupName": group, "nodePool": [], "machineTypeStock": []}})
         };
         for (manager, pools, code, removed) in [
+            // The cluster doesn't have the kind, so nobody says that there is no pool.
+            (keys::MANAGER, vec![], 404, false),
             (keys::MANAGER, vec![], 200, true),
             (keys::MANAGER, vec![pool("other")], 200, true),
             (keys::MANAGER, vec![pool("g")], 200, false),
@@ -94,14 +105,16 @@ mod tests {
             ("kubectl-label", vec![], 200, false),
         ] {
             let api = FakeApi::default();
-            api.answers("GET", POOLS, code, json!({"metadata": {}, "items": pools}));
+            let list = json!({"metadata": {}, "items": pools});
+            api.answers("GET", POOLS, code, if code == 200 { list } else { failure(code, "") });
             api.answers("GET", NODE, 200, node(manager));
             api.answers("PATCH", NODE, 200, node(manager));
             let context = fixtures::context(api.client());
             let seen = serde_json::from_value(node(manager)).unwrap();
             assert_eq!(context.machines.node("n", Some(&seen)), [Key::Left("g".into())]);
+            context.leadership.lead_without_lease();
             let done = Machines::new(&context).left("g").await;
-            assert_eq!(done.is_ok(), code == 200, "{manager} {pools:?}");
+            assert_eq!(done.is_ok(), code != 503, "{manager} {pools:?}");
             let patch = json!({"metadata": {"uid": "u", "resourceVersion": "7",
                 "labels": {TYPE: null, keys::NODE_POOL: null}, "annotations": {keys::MACHINE_GROUP: null}}});
             let written: Vec<Value> = api.calls("PATCH").into_iter().map(|(_, body)| body).collect();

@@ -9,9 +9,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
+use kube::api::ObjectMeta;
 use outrigger_core::keys;
 use outrigger_core::machine::{Mode, PoolNode, type_key};
 use serde_json::{Map, Value, json};
+
+use crate::writes;
 
 /// The fields of a Node that pools depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,17 +113,23 @@ impl NodeSummary {
         labels.chain(taints).chain(self.annotation.clone()).collect()
     }
 
-    /// The labels of a group's types that it has.
-    pub(super) fn type_labels<'a>(&'a self, group: &'a str) -> impl Iterator<Item = &'a str> {
-        let of_group = self.labels.iter().filter(move |(key, value)| is_type(key) && *value == group);
-        of_group.map(|(key, _)| key.as_str())
+    /// Whether a manager has written all marks of a group that [`Self::patch`] would remove, by the field managers of the Node. Those of
+    /// taints aren't looked at: each is written together with its label.
+    pub(super) fn is_ours(&self, metadata: &ObjectMeta, group: &str, shared: bool) -> bool {
+        let labels = self.labels.iter().filter(|(key, value)| is_of(key, value, group, shared));
+        let labels: BTreeSet<&str> = labels.map(|(key, _)| key.as_str()).collect();
+        let annotated = self.annotation.as_deref() == Some(group);
+        let mut taints = self.taints.iter().map(|taint| (text(taint, "key"), text(taint, "value")));
+        !labels.is_empty()
+            && labels.iter().all(|label| writes::has_written(metadata, "f:labels", label))
+            && (!annotated || writes::has_written(metadata, "f:annotations", keys::MACHINE_GROUP))
+            && taints.all(|(key, value)| !is_of(key, value, group, shared) || labels.contains(key))
     }
 
     /// The patch that makes the marks of a group these; `None` when they are. `shared`: another pool has the node, and writes its
     /// health.
     pub(super) fn patch(&self, group: &str, marks: &Marks, shared: bool) -> Option<Value> {
-        let ours =
-            |key: &str, value: &str| (key == keys::NODE_POOL && !shared) || (is_type(key) && value == group);
+        let ours = |key: &str, value: &str| is_of(key, value, group, shared);
         let mut labels = Map::new();
         for (key, value) in &self.labels {
             if ours(key, value) && !marks.labels.contains_key(key) {
@@ -166,6 +175,11 @@ impl NodeSummary {
         patch["metadata"] = Value::Object(metadata);
         Some(patch)
     }
+}
+
+/// Whether a label or taint is a mark of a group. `shared`: another pool has the node, and writes its health.
+fn is_of(key: &str, value: &str, group: &str, shared: bool) -> bool {
+    (key == keys::NODE_POOL && !shared) || (is_type(key) && value == group)
 }
 
 /// Whether a key is that of a machine type, as far as a key can tell.

@@ -120,7 +120,7 @@ impl Machines {
     }
 
     /// Writes all of them, whatever becomes of each. Returns what has to be tried again.
-    async fn write_nodes(
+    pub(super) async fn write_nodes(
         &self,
         patches: BTreeMap<String, Value>,
         problems: &mut Vec<String>,
@@ -164,7 +164,7 @@ impl Machines {
     }
 
     /// Cleans the nodes of a pool that is being deleted, and lets it go when none is left to clean. Which these are is asked
-    /// of the API server, past all caches: nobody looks for them afterwards.
+    /// of the API server, past all caches: afterwards only the marks of late requests are looked for, in `left`.
     async fn release(&self, name: &str, pool: &MachineNodePool) -> Result<Action, kube::Error> {
         let group = &pool.spec.machine_group_name;
         if self.other_first(name, group).is_some() {

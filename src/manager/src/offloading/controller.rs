@@ -154,7 +154,7 @@ async fn label(context: &Context, name: &str, offloaded: bool) -> Result<(), kub
     if !offloaded {
         return remove_label(context, name, json!({"uid": uid})).await;
     }
-    // By an apply the API server keeps who has written it: [`has_our_label`]. It keeps nothing of a merge patch to an object that was
+    // By an apply the API server keeps who has written it: [`writes::has_written`]. It keeps nothing of a merge patch to an object that was
     // applied without a field of its own. A namespace that is deleted meanwhile isn't created again, because of its uid.
     let label = json!({"apiVersion": "v1", "kind": "Namespace",
         "metadata": {"name": name, "uid": uid, "labels": {keys::OFFLOADED: "true"}}});
@@ -166,8 +166,9 @@ async fn label(context: &Context, name: &str, offloaded: bool) -> Result<(), kub
 /// Removes a label that a manager has written from a namespace that has no NamespaceOffloading. The namespace is read first and written
 /// in this version: a label that is written meanwhile for a new NamespaceOffloading stays.
 async fn remove_left_label(context: &Context, name: &str) -> Result<(), kube::Error> {
-    let is_ours =
-        |found: &PartialObjectMeta<core::Namespace>| writes::has_label(&found.metadata, keys::OFFLOADED);
+    let is_ours = |found: &PartialObjectMeta<core::Namespace>| {
+        writes::has_written(&found.metadata, "f:labels", keys::OFFLOADED)
+    };
     let Some(namespace) = namespace(context, name).await?.filter(is_ours) else {
         return Ok(());
     };

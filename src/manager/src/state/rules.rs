@@ -90,9 +90,9 @@ impl TenantData {
             status: object.status.clone().unwrap_or_default(),
             deleting: object.metadata.deletion_timestamp.is_some(),
             origin: rule_wire::origin(object),
+            etag: rule_wire::etag(&object.metadata),
             ..RuleEntry::default()
         };
-        entry.etag = rule_wire::etag(&entry.uid, entry.generation, &entry.origin);
         if object.metadata.deletion_timestamp.is_some() {
             // It only waits for its companions to go (foreground deletion); it must not get new ones.
             self.rules.insert(name.clone(), entry);

@@ -17,6 +17,9 @@ pub(crate) struct Stream {
     pub connected: bool,
     /// When the last one ended.
     pub lost_at: Option<Timestamp>,
+    /// The claim under which the Tenant says that an agent is connected; 0 for none. A stream that has replaced the one of that claim and
+    /// ends before it has a claim of its own has to take it back.
+    told: u64,
     /// Streams that are open, those that have been superseded and haven't ended yet included.
     open: usize,
     /// The Tenant that all claims are about.
@@ -142,6 +145,7 @@ impl Stream {
             return Err(Superseded);
         }
         self.claim = claim;
+        self.told = claim;
         self.claimed_at = resource_version;
         self.connected = true;
         Ok(())
@@ -153,16 +157,16 @@ impl Stream {
     }
 
     /// A stream ends. Says nothing about workloads: they stay as they were last seen. Returns the claim under which no agent is connected
-    /// now: none if a newer stream has begun or another replica has claimed. The stream itself may not have claimed yet. Then
-    /// the claim is that of the stream before it, which it has replaced.
+    /// now, if the Tenant says that one is: none if a newer stream has begun or another replica has claimed. The stream itself may
+    /// not have claimed yet. Then the claim is that of the stream before it, which it has replaced.
     pub(crate) fn end(&mut self, stream: u64, now: Timestamp) -> Option<u64> {
         self.open = self.open.saturating_sub(1);
-        if self.current != stream || self.claim == 0 {
+        if self.current != stream || self.told == 0 {
             return None;
         }
         self.connected = false;
         self.lost_at = Some(now);
-        Some(self.claim)
+        Some(std::mem::take(&mut self.told))
     }
 
     /// A Tenant's status shows this claim. Whether what this replica knows of the tenant is out of date from now on: another
@@ -245,6 +249,7 @@ impl Stream {
         let held = self.claim > 0;
         if held {
             self.claim = 0;
+            self.told = 0;
             self.claimed_at = 0;
             self.connected = false;
             self.end.cancel();
@@ -255,6 +260,7 @@ impl Stream {
     /// Another Tenant's claims say nothing about this one's.
     fn restart_counters(&mut self) {
         self.claim = 0;
+        self.told = 0;
         self.claimed_at = 0;
         self.foreign = 0;
         self.own = 0;
@@ -367,9 +373,14 @@ mod tests {
         assert_eq!(stream.end(two, Timestamp::UNIX_EPOCH), None, "a newer one has begun");
         assert_eq!(stream.end(three, Timestamp::UNIX_EPOCH), Some(4));
         assert_eq!(stream.lost_at, Some(Timestamp::UNIX_EPOCH));
+        let again = begin(&mut stream);
+        assert_eq!(stream.end(again, Timestamp::MAX), None, "it is reported once");
+        assert_eq!(stream.lost_at, Some(Timestamp::UNIX_EPOCH), "and stays the time of the loss");
         let four = begin(&mut stream);
-        stream.observed(shown(5, "other", 5), ME);
-        assert_eq!(stream.end(four, Timestamp::UNIX_EPOCH), None, "another replica says it");
+        stream.claimed(four, raised(5, 5)).unwrap();
+        let five = begin(&mut stream);
+        stream.observed(shown(6, "other", 6), ME);
+        assert_eq!(stream.end(five, Timestamp::UNIX_EPOCH), None, "another replica says it");
     }
 
     #[test]
