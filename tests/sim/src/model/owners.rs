@@ -1,4 +1,4 @@
-//! Field managers, of the labels of namespaces and Nodes only: who changes a label owns it, also by an apply.
+//! Field managers, of the labels and annotations of namespaces and Nodes only: who changes an entry owns it, also by an apply.
 
 use serde_json::{Map, Value, json};
 
@@ -6,25 +6,32 @@ use super::object;
 
 /// Sets the `managedFields` of an object that this manager has changed from its old state.
 pub(super) fn record(old: &Value, new: &mut Value, manager: &str) {
-    let labels = |object: &Value| object["metadata"]["labels"].as_object().cloned().unwrap_or_default();
-    let (before, now) = (labels(old), labels(new));
     let mut entries = old["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
-    let changed = |label: &str| before.get(label) != now.get(label);
-    for entry in &mut entries {
-        if let Some(owned) = entry.pointer_mut("/fieldsV1/f:metadata/f:labels").and_then(Value::as_object_mut)
-        {
-            owned.retain(|field, _| !field.strip_prefix("f:").is_some_and(changed));
+    let mut taken = Map::new();
+    for map in ["labels", "annotations"] {
+        let of = |object: &Value| object["metadata"][map].as_object().cloned().unwrap_or_default();
+        let (before, now) = (of(old), of(new));
+        let changed = |key: &str| before.get(key) != now.get(key);
+        for entry in &mut entries {
+            let Some(owned) = entry["fieldsV1"]["f:metadata"].as_object_mut() else { continue };
+            if let Some(fields) = owned.get_mut(&format!("f:{map}")).and_then(Value::as_object_mut) {
+                fields.retain(|field, _| !field.strip_prefix("f:").is_some_and(changed));
+            }
+            owned.retain(|_, fields| *fields != json!({}));
+        }
+        let mine = now.keys().filter(|key| changed(key)).map(|key| (format!("f:{key}"), json!({})));
+        let mine: Map<String, Value> = mine.collect();
+        if !mine.is_empty() {
+            taken.insert(format!("f:{map}"), Value::Object(mine));
         }
     }
-    let taken: Map<String, Value> =
-        now.keys().filter(|label| changed(label)).map(|label| (format!("f:{label}"), json!({}))).collect();
     if !taken.is_empty() {
         entries.push(
             json!({"manager": manager, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
-            "fieldsV1": {"f:metadata": {"f:labels": taken}}}),
+            "fieldsV1": {"f:metadata": taken}}),
         );
     }
-    entries.retain(|entry| entry["fieldsV1"]["f:metadata"]["f:labels"] != json!({}));
+    entries.retain(|entry| entry["fieldsV1"]["f:metadata"] != json!({}));
     if !entries.is_empty() {
         object::set(new, "managedFields", Value::Array(entries));
     }
