@@ -178,13 +178,28 @@ async fn kill(t: &Tenant, host: &str, created: &AtomicUsize, count: usize) -> Ve
         while created.load(Ordering::Relaxed) < count * (n + 1) / 5 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let revision = history::revision(&t.cluster).await.unwrap();
+        let revision = one_waits(t, node.as_deref()).await;
         t.outrigger.plane.command(&format!("stop {process}")).unwrap();
         tokio::time::sleep(AWAY).await;
         t.outrigger.plane.command(&format!("start {process}")).unwrap();
         kills.push(Kill { process, revision, node });
     }
     kills
+}
+
+/// Waits for a Pod of the rule that has a Node, this one if there is one, and hasn't started. Returns the revision of the store at which
+/// that is so.
+async fn one_waits(t: &Tenant, node: Option<&str>) -> u64 {
+    let of = ListParams::default().labels("app=web");
+    eventually("a Pod waits on the Node", || async {
+        let pods = t.work().list(&of).await.in_words()?;
+        let nodes = pods.items.iter().filter(|pod| start(pod).is_none());
+        let mut nodes = nodes.filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref());
+        let waits = nodes.any(|name| node.is_none_or(|node| name == node));
+        let revision = history::number(pods.metadata.resource_version.as_deref());
+        revision.filter(|_| waits).ok_or_else(|| format!("none waits on {node:?}"))
+    })
+    .await
 }
 
 /// Creates Pods of these names and values of the label `app`, so many at the same time, and counts them.

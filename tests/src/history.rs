@@ -106,7 +106,8 @@ pub async fn revision(client: &Client) -> Result<u64, String> {
     number(list.metadata.resource_version.as_deref()).ok_or_else(|| "no resourceVersion".to_owned())
 }
 
-fn number(version: Option<&str>) -> Option<u64> {
+/// The number that a resourceVersion is; `None` if there is none or it isn't one.
+pub fn number(version: Option<&str>) -> Option<u64> {
     version?.parse().ok()
 }
 
