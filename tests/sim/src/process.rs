@@ -1,6 +1,6 @@
 //! The processes of a simulation: managers, webhooks and agents, as the commands run them, without sockets and files.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -63,18 +63,21 @@ fn parse<A: Args + FromArgMatches>(arguments: &[&str]) -> A {
     A::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
+/// The arguments of every process, and those of managers. Parsing them is much of a start.
+static ANY: LazyLock<ProcessArgs> = LazyLock::new(|| parse(&[]));
+static MANAGER: LazyLock<ManagerArgs> = LazyLock::new(|| parse(&["--insecure", "--reservation-image=pause"]));
+
 /// Starts a manager.
 pub fn manager(name: &str, environment: Environment, client: Client) -> anyhow::Result<Running> {
-    let mut process = Process::simulated(parse::<ProcessArgs>(&[]), environment);
-    let arguments = ["--insecure", "--reservation-image=pause"];
-    let router = outrigger_manager::assemble(&mut process, parse::<ManagerArgs>(&arguments), client)?;
+    let mut process = Process::simulated(ANY.clone(), environment);
+    let router = outrigger_manager::assemble(&mut process, MANAGER.clone(), client)?;
     let router = router.layer(axum::Extension(Peer::default()));
     Ok(Running::new(name, process, Some(router)))
 }
 
 /// Starts a webhook.
 pub fn webhook(name: &str, environment: Environment, client: Client) -> Running {
-    let mut process = Process::simulated(parse::<ProcessArgs>(&[]), environment);
+    let mut process = Process::simulated(ANY.clone(), environment);
     let router = outrigger_webhook::assemble(&mut process, Settings::default(), client, Writers::Anybody);
     Running::new(name, process, Some(router))
 }
@@ -103,7 +106,7 @@ pub fn agent(
     (network, managers): (&Network, &Replicas),
 ) -> anyhow::Result<Running> {
     let random = environment.random.clone();
-    let mut process = Process::simulated(parse::<ProcessArgs>(&[]), environment);
+    let mut process = Process::simulated(ANY.clone(), environment);
     let arguments =
         ["--manager-address=http://127.0.0.1:1", "--insecure", "--namespace=*", "--tenant-id", tenant];
     let (network, managers, name) = (network.clone(), managers.clone(), name.to_owned());

@@ -14,7 +14,7 @@ mod sync;
 mod verbs;
 mod workloads;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::middleware::from_fn_with_state;
 use outrigger_core::ids::TenantId;
@@ -48,11 +48,11 @@ pub(crate) fn router(process: &Process, context: &Arc<Context>) -> anyhow::Resul
     let access = Arc::new(Access::new(context, &process.readiness));
     let clock = context.environment.clock;
     let intake = Arc::new(Intake::new(access.clone(), clock, context.args.max_message_bytes));
-    let router = routes(process, context, &access)?.into_axum_router();
+    let router = routes(process, context, &access).into_axum_router().fallback_service(reflection()?);
     Ok(router.layer(from_fn_with_state(intake, Intake::take_in)))
 }
 
-fn routes(process: &Process, context: &Arc<Context>, access: &Arc<Access>) -> anyhow::Result<Routes> {
+fn routes(process: &Process, context: &Arc<Context>, access: &Arc<Access>) -> Routes {
     let (reporter, health) = tonic_health::server::health_reporter();
     let (readiness, drain) = (process.readiness.clone(), process.drain.clone());
     process.drained(async move {
@@ -65,11 +65,6 @@ fn routes(process: &Process, context: &Arc<Context>, access: &Arc<Access>) -> an
         drain.cancelled().await;
         report_health(&reporter, ServingStatus::NotServing).await;
     });
-    let reflection = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(outrigger_proto::DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
     // tonic reads no messages of streams. Those of other calls have been compared with their bounds before it reads them.
     let workloads = Workloads::new(context, access, &process.drain);
     let workloads = WorkloadServiceServer::new(workloads).max_decoding_message_size(0);
@@ -78,13 +73,28 @@ fn routes(process: &Process, context: &Arc<Context>, access: &Arc<Access>) -> an
     let admin_rules = AdminWorkloadRuleServiceServer::new(AdminRules::new(context, access));
     let companions = CompanionOutcomes::new(context, access, &process.drain);
     let companions = CompanionServiceServer::new(companions).max_decoding_message_size(limits::SMALL_BYTES);
-    Ok(Routes::new(workloads)
+    Routes::new(workloads)
         .add_service(rules)
         .add_service(companions)
         .add_service(admin_rules.max_decoding_message_size(most))
         .add_service(health.max_decoding_message_size(limits::SMALL_BYTES))
-        .add_service(reflection().build_v1()?.max_decoding_message_size(limits::SMALL_BYTES))
-        .add_service(reflection().build_v1alpha()?.max_decoding_message_size(limits::SMALL_BYTES)))
+}
+
+/// The services of reflection, which know all services of this process. What isn't theirs is unimplemented. Reading the descriptors is
+/// most of a manager's start: the managers of a process share them.
+fn reflection() -> anyhow::Result<axum::Router> {
+    static SERVICES: OnceLock<axum::Router> = OnceLock::new();
+    if let Some(services) = SERVICES.get() {
+        return Ok(services.clone());
+    }
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(outrigger_proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let services = Routes::new(reflection().build_v1()?.max_decoding_message_size(limits::SMALL_BYTES))
+        .add_service(reflection().build_v1alpha()?.max_decoding_message_size(limits::SMALL_BYTES));
+    Ok(SERVICES.get_or_init(|| services.into_axum_router()).clone())
 }
 
 async fn report_health(reporter: &HealthReporter, status: ServingStatus) {

@@ -1,10 +1,10 @@
 //! Hands DPUs over from tenant to tenant: the domain decides on the step, this executes it.
 
 use outrigger_core::map::HashMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::api::{Api, ListParams, Patch};
 use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
@@ -55,7 +55,7 @@ impl Handovers {
                 let seen = NodeUse { others: !others.is_empty(), settled };
                 let next = step::<()>(&dpu.marks, &verdict, || Ok(seen)).unwrap_or(Step::Settle);
                 if next == Step::Clear {
-                    let losers = others.iter().filter_map(|pod| owner(states, pod)).collect();
+                    let losers = others.iter().map(|(owner, _)| owner.clone()).collect();
                     if !are_current(client, registry, losers, &verdict).await? {
                         return Ok(Action::Requeue(PAUSE));
                     }
@@ -129,27 +129,40 @@ async fn are_current(
     Ok(true)
 }
 
+/// A Pod with the tenant that it belongs to.
+type Owned = (TenantId, PartialObjectMeta<Pod>);
+
 /// The Pods on a Node that belong to other tenants than the one that is to get it. They are listed past all caches, because they are
-/// deleted.
+/// deleted, and the Node is given away where there are none.
 async fn others(
     client: &Client,
     states: &TenantStates,
     verdict: &Ownership,
     node: &str,
-) -> Result<Vec<PartialObjectMeta<Pod>>, kube::Error> {
+) -> Result<Vec<Owned>, kube::Error> {
     let pods: Api<PartialObjectMeta<Pod>> = Api::all(client.clone());
-    let mut others = Vec::new();
+    let (mut owned, mut unknown) = (Vec::new(), BTreeMap::<String, Vec<_>>::new());
     watch::list(&pods, ListParams::default().fields(&format!("spec.nodeName={node}")), |pod| {
-        if owner(states, &pod).is_some_and(|owner| *verdict != Ownership::Of(owner)) {
-            others.push(pod);
+        match owner(states, &pod) {
+            Some(owner) => owned.push((owner, pod)),
+            None => unknown.entry(pod.namespace().unwrap_or_default()).or_default().push(pod),
         }
     })
     .await?;
-    Ok(others)
+    // The cache may not show yet that a namespace is a tenant's.
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    for (name, pods) in unknown.into_iter().filter(|(name, _)| !states.admin().contains(name)) {
+        let namespace = found(namespaces.get_metadata(&name).await)?;
+        if let Some(owner) = namespace.and_then(|namespace| TenantId::of_namespace(namespace.labels())) {
+            owned.extend(pods.into_iter().map(|pod| (owner.clone(), pod)));
+        }
+    }
+    owned.retain(|(owner, _)| *verdict != Ownership::Of(owner.clone()));
+    Ok(owned)
 }
 
-/// The tenant that a Pod belongs to. Companions of admin rules belong to the tenant whose workload they serve, as far as who
-/// may have a DPU is concerned: nobody but the manager can have written their label.
+/// The tenant that a Pod belongs to, as far as the cache knows its namespace. Companions of admin rules belong to the tenant whose workload
+/// they serve, as far as who may have a DPU is concerned: nobody but the manager can have written their label.
 fn owner(states: &TenantStates, pod: &PartialObjectMeta<Pod>) -> Option<TenantId> {
     let namespace = pod.namespace().unwrap_or_default();
     if *namespace == *states.admin().resources {
@@ -162,8 +175,8 @@ fn owner(states: &TenantStates, pod: &PartialObjectMeta<Pod>) -> Option<TenantId
 const MAX_GRACE: u32 = 300;
 
 /// Deletes Pods, with their own grace periods up to [`MAX_GRACE`].
-async fn clear(client: &Client, node: &str, others: &[PartialObjectMeta<Pod>]) -> Result<(), kube::Error> {
-    for pod in others {
+async fn clear(client: &Client, node: &str, others: &[Owned]) -> Result<(), kube::Error> {
+    for (_, pod) in others {
         let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         let mut params = only(&pod.uid().unwrap_or_default());
@@ -262,5 +275,37 @@ mod tests {
         assert_eq!(current().await, None);
         api.answers("GET", TENANT, 404, not_found());
         assert_eq!(current().await, Some(false), "the watch has yet to show its end");
+    }
+
+    #[tokio::test]
+    async fn a_pod_in_a_namespace_that_no_watch_has_shown_yet_holds_the_node() {
+        let (api, states) = (FakeApi::default(), TenantStates::default());
+        let pod = |namespace: &str| json!({"metadata": {"name": "p", "namespace": namespace}});
+        let listed = json!({"metadata": {}, "items": [pod("tenant-blue"), pod("kube-system")]});
+        api.answers("GET", "/api/v1/pods", 200, listed);
+        let namespace = |name: &str, labels: Value| json!({"metadata": {"name": name, "labels": labels}});
+        api.answers(
+            "GET",
+            "/api/v1/namespaces/tenant-blue",
+            200,
+            namespace("tenant-blue", json!({keys::TENANT: "blue"})),
+        );
+        api.answers(
+            "GET",
+            "/api/v1/namespaces/kube-system",
+            200,
+            namespace("kube-system", json!({"a": "b"})),
+        );
+        let found = async |verdict: Ownership| {
+            let found = others(&api.client(), &states, &verdict, "dpu").await.unwrap();
+            found
+                .into_iter()
+                .map(|(owner, pod)| format!("{owner} {}", pod.namespace().unwrap()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(found(Ownership::Nobody).await, ["blue tenant-blue"]);
+        assert!(found(Ownership::Of(TenantId::new("blue").unwrap())).await.is_empty());
+        api.answers("GET", "/api/v1/namespaces/tenant-blue", 503, json!({}));
+        assert!(others(&api.client(), &states, &Ownership::Nobody, "dpu").await.is_err());
     }
 }

@@ -6,7 +6,9 @@ use std::fmt::Display;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ObjectMeta, PostParams};
+use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
+use outrigger_api::Machine;
 use outrigger_core::keys;
 
 use super::answered;
@@ -17,6 +19,7 @@ const KEY: &str = "ledger";
 #[derive(Debug)]
 pub(super) struct LedgerStore {
     api: Api<ConfigMap>,
+    machines: Api<Machine>,
     namespace: String,
 }
 
@@ -34,7 +37,11 @@ impl LedgerSnapshot {
 
 impl LedgerStore {
     pub(super) fn new(client: Client, namespace: &str) -> Self {
-        Self { api: Api::namespaced(client, namespace), namespace: namespace.to_owned() }
+        Self {
+            api: Api::namespaced(client.clone(), namespace),
+            machines: Api::all(client),
+            namespace: namespace.to_owned(),
+        }
     }
 
     /// The message of a failure: it names the ledger's object.
@@ -49,7 +56,8 @@ impl LedgerStore {
         Ok(LedgerSnapshot { object: object.unwrap_or(ConfigMap { metadata, ..ConfigMap::default() }) })
     }
 
-    /// Writes a ledger, and returns its new state; `None` where another replica has written since it was read.
+    /// Writes a ledger, and returns its new state; `None` where another replica has written since it was read. Fails where a ledger is
+    /// created for a Machine that is deleted.
     pub(super) async fn write(
         &self,
         snapshot: LedgerSnapshot,
@@ -62,7 +70,7 @@ impl LedgerStore {
         object.data = Some(BTreeMap::from([(KEY.to_owned(), text)]));
         object.metadata.managed_fields = None;
         object.metadata.labels.get_or_insert_default().extend(labels);
-        object.metadata.owner_references = owner.map(|owner| vec![owner]);
+        object.metadata.owner_references = owner.clone().map(|owner| vec![owner]);
         let params = PostParams { field_manager: Some(keys::WEBHOOK.to_owned()), ..PostParams::default() };
         let exists = object.metadata.resource_version.is_some();
         let written = async {
@@ -73,10 +81,26 @@ impl LedgerStore {
             }
         };
         match answered(written).await {
-            Ok(object) => Ok(Some(LedgerSnapshot { object })),
+            Ok(object) => match owner.filter(|_| !exists) {
+                Some(machine) => self.check_owner(&machine).await.map(|()| Some(LedgerSnapshot { object })),
+                None => Ok(Some(LedgerSnapshot { object })),
+            },
             Err((Some(409), _)) => Ok(None),
             Err((Some(404), _)) if exists => Ok(None),
             Err((_, why)) => Err(self.wrong(&name, why)),
+        }
+    }
+    /// Fails where the Machine of a ledger that has just been created is deleted: the garbage collector may have removed an earlier ledger
+    /// with its grants, for guests that aren't visible yet. A replica's cache may show such a Machine for a while.
+    async fn check_owner(&self, owner: &OwnerReference) -> Result<(), String> {
+        let found = answered(self.machines.get_metadata_opt(&owner.name)).await;
+        let machine = found.map_err(|(_, why)| format!("Machine {} can't be read: {why}", owner.name))?;
+        let lives = |machine: &PartialObjectMeta<Machine>| {
+            machine.metadata.uid.as_ref() == Some(&owner.uid) && machine.metadata.deletion_timestamp.is_none()
+        };
+        match machine.as_ref() {
+            Some(machine) if lives(machine) => Ok(()),
+            _ => Err(format!("Machine {} is deleted", owner.name)),
         }
     }
 }

@@ -98,6 +98,14 @@ async fn namespaces_listed(RawQuery(query): RawQuery) -> Answer {
     listed(&["n", "late"].map(|name| json!({"metadata": {"name": name}})), &query)
 }
 
+/// The Machine as the API server has it: that of the caches, unless there is a ConfigMap `deleted`.
+async fn machine(State(objects): State<Objects>) -> Answer {
+    match objects.lock().get("deleted") {
+        Some(_) => status(404),
+        None => (StatusCode::OK, Json(json!({"metadata": {"name": "m", "uid": "u"}}))),
+    }
+}
+
 /// An API server without guests, and a client of it.
 async fn api_server() -> (Client, Objects) {
     api_server_with(Arc::new(Mutex::new(Some(Vec::new())))).await
@@ -113,6 +121,7 @@ async fn api_server_with(pods: Pods) -> (Client, Objects) {
     let router = Router::new()
         .route("/api/v1/namespaces/core/configmaps", axum::routing::post(create))
         .route("/api/v1/namespaces/core/configmaps/{name}", get(read).put(replace))
+        .route("/apis/imperator.tenzen-y.io/v1alpha1/machines/m", get(machine))
         .with_state(objects.clone())
         .merge(lists);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -357,4 +366,15 @@ async fn of_machines_at_once_one_has_the_group_and_the_node() {
     assert!(replicas[0].claim(&claim("late", "free", &["free"], true)).await.is_ok());
     let later = replicas[1].claim(&claim("later", "free", &["free"], false)).await;
     assert!(later.is_ok(), "a dry run claims nothing");
+}
+
+#[tokio::test]
+async fn no_slot_of_a_machine_that_is_deleted_is_given_by_a_new_ledger() {
+    let (client, objects) = api_server().await;
+    let ledgers = replica(&client, 2);
+    let _ = stored(&mut objects.lock(), "deleted".to_owned(), json!({"metadata": {}}));
+    let refused = ledgers.take_slot(&wanted(&ledgers, "a", false)).await.unwrap_err();
+    let (code, message) = refusal(refused.decision);
+    assert_eq!((refused.guest, code), (Some(GuestOutcome::Unavailable), 503), "{message}");
+    assert!(message.contains("Machine m is deleted"), "{message}");
 }

@@ -1,6 +1,6 @@
 //! What the controllers and kubelets of a cluster do with deleted objects, step by step.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -27,7 +27,15 @@ impl Model {
     /// and so are the objects in terminating namespaces; namespaces that are empty are removed. Returns how many objects were
     /// written. Deleted owners have dependents in turn, so call it until it returns 0 to collect all.
     pub fn collect_garbage(&self) -> usize {
-        let steps = self.state.lock().garbage();
+        let steps = {
+            let mut state = self.state.lock();
+            if !state.littered {
+                return 0;
+            }
+            let steps = state.garbage();
+            state.littered = !steps.is_empty();
+            steps
+        };
         let mut written = 0;
         for (user, kind, object, step) in steps {
             let namespace = Some(text(&object, "namespace")).filter(|namespace| !namespace.is_empty());
@@ -101,7 +109,7 @@ fn only(object: &Value) -> DeleteOptions {
 impl State {
     fn garbage(&self) -> Vec<(&'static str, ModelKind, Arc<Value>, Step)> {
         let terminating = self.terminating();
-        let uids: BTreeSet<&str> = self
+        let uids: HashSet<&str> = self
             .resources
             .iter()
             .filter(|all| !store::is_noise(&all.kind))
@@ -125,7 +133,7 @@ impl State {
     }
 
     /// What is done about an object with owners that don't exist.
-    fn orphan(&self, object: &Value, uids: &BTreeSet<&str>) -> Option<Step> {
+    fn orphan(&self, object: &Value, uids: &HashSet<&str>) -> Option<Step> {
         let owners = object["metadata"]["ownerReferences"].as_array().filter(|owners| !owners.is_empty())?;
         let exists = |owner: &&Value| {
             let group = owner["apiVersion"]

@@ -130,8 +130,8 @@ impl Model {
         let hooks = self.hooks();
         loop {
             let mut attempt = write.prepare(&self.state.lock(), &self.environment)?;
-            let object = admitted(&hooks, &mut attempt)?;
-            match self.finish(write, &attempt, object, &hooks) {
+            admitted(&hooks, &mut attempt)?;
+            match self.finish(write, attempt, &hooks) {
                 Err(Failure::Stale) => {}
                 Err(Failure::Refused(refusal)) => return Err(refusal),
                 Ok(answer) => return Ok(answer),
@@ -144,12 +144,12 @@ impl Model {
         let hooks = self.hooks();
         loop {
             let mut attempt = write.prepare(&self.state.lock(), &self.environment)?;
-            attempt.object = admitted(&hooks, &mut attempt)?;
+            admitted(&hooks, &mut attempt)?;
             for hook in &hooks.webhooks {
-                attempt.object = hook(attempt.clone()).await.map_err(denied)?;
+                let object = attempt.object.take();
+                attempt.object = hook(Attempt { object, ..attempt.clone() }).await.map_err(denied)?;
             }
-            let object = attempt.object.clone();
-            match self.finish(write, &attempt, object, &hooks) {
+            match self.finish(write, attempt, &hooks) {
                 Err(Failure::Stale) => {}
                 Err(Failure::Refused(refusal)) => return Err(refusal),
                 Ok(answer) => return Ok(answer),
@@ -157,14 +157,8 @@ impl Model {
         }
     }
 
-    fn finish(
-        &self,
-        write: &Write,
-        attempt: &Attempt,
-        object: Value,
-        hooks: &Hooks,
-    ) -> Result<Answer, Failure> {
-        let answer = write.finish(&mut self.state.lock(), &self.environment, attempt, object)?;
+    fn finish(&self, write: &Write, attempt: Attempt, hooks: &Hooks) -> Result<Answer, Failure> {
+        let answer = write.finish(&mut self.state.lock(), &self.environment, attempt)?;
         for commit in &answer.commits {
             hooks.callbacks.iter().for_each(|callback| callback(commit));
         }
@@ -172,11 +166,11 @@ impl Model {
     }
 }
 
-fn admitted(hooks: &Hooks, attempt: &mut Attempt) -> Result<Value, Refusal> {
+fn admitted(hooks: &Hooks, attempt: &mut Attempt) -> Result<(), Refusal> {
     for hook in &hooks.admission {
         attempt.object = hook(attempt).map_err(denied)?;
     }
-    Ok(attempt.object.clone())
+    Ok(())
 }
 
 fn denied((code, message): (u16, String)) -> Refusal {

@@ -17,6 +17,11 @@ pub(super) fn is_leaving(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }
 
+/// What makes an object garbage, or its dependents: its owners, and whether it is being deleted.
+pub(super) fn ties(object: &Value) -> (&Value, bool) {
+    (&object["metadata"]["ownerReferences"], is_leaving(object))
+}
+
 /// The finalizers.
 pub(super) fn finalizers(object: &Value) -> impl Iterator<Item = &str> {
     object["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str)
@@ -81,10 +86,12 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// Everything of an object but its metadata and its status.
-pub(super) fn content(object: &Value) -> Map<String, Value> {
-    let mut content = object.as_object().cloned().unwrap_or_default();
-    content.remove("metadata");
-    content.remove("status");
-    content
+/// Whether two objects are the same but for their metadata and their status.
+pub(super) fn same_content(one: &Value, other: &Value) -> bool {
+    content(one).eq(content(other))
+}
+
+fn content(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    let fields = object.as_object().into_iter().flatten();
+    fields.filter(|(field, _)| !matches!(field.as_str(), "metadata" | "status"))
 }

@@ -134,6 +134,9 @@ pub(super) struct State {
     pub(super) revision: u64,
     /// Counts the writes of everything but Leases and Events, and restores.
     pub(super) stirred: u64,
+    /// Since the collector found nothing the last time, something was written that may be garbage or have made some: anything but an
+    /// update that keeps the owners and deletes nothing.
+    pub(super) littered: bool,
     /// The oldest revision that lists can show.
     pub(super) compacted: u64,
     /// The oldest revision from which watches can start.
@@ -159,6 +162,7 @@ impl State {
         Self {
             revision: 1,
             stirred: 0,
+            littered: false,
             compacted: 0,
             watched_from: 0,
             resources: kinds.iter().copied().map(Resource::new).collect(),
@@ -243,6 +247,10 @@ impl State {
             Some(new) => resource.objects.insert(key, new.clone()),
             None => resource.objects.remove(&key),
         };
+        self.littered |= match (&old, &new) {
+            (Some(old), Some(new)) => object::ties(old) != object::ties(new),
+            (_, new) => new.is_none() || !is_noise(kind),
+        };
         let commit = Arc::new(Commit {
             time,
             user: info.user.clone(),
@@ -271,6 +279,7 @@ impl State {
     pub(super) fn restore(&mut self, snapshot: &Snapshot) {
         self.revision = snapshot.revision;
         self.stirred += 1;
+        self.littered = true;
         self.compacted = snapshot.compacted;
         self.watched_from = snapshot.revision;
         for (resource, (objects, log)) in self.resources.iter_mut().zip(&snapshot.resources) {

@@ -50,7 +50,7 @@ impl Update<'_> {
             object::put(&mut new, "spec", old["spec"].clone());
             new["metadata"]["labels"]["kubernetes.io/metadata.name"] = json!(self.name());
         }
-        if self.kind.spec_generation && object::content(old) != object::content(&new) {
+        if self.kind.spec_generation && !object::same_content(old, &new) {
             let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
             object::set(&mut new, "generation", json!(generation + 1));
         }

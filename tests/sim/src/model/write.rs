@@ -203,17 +203,16 @@ impl Write {
         &self,
         state: &mut State,
         environment: &Environment,
-        attempt: &Attempt,
-        object: Value,
+        Attempt { old, object, .. }: Attempt,
     ) -> Result<Answer, Failure> {
         if self.info.verb != Verb::Create {
             let now = state.object(&self.kind, self.info.namespace.as_deref(), self.name());
-            if now.map(|now| object::version(now)) != attempt.old.as_deref().map(object::version) {
+            if now.map(|now| object::version(now)) != old.as_deref().map(object::version) {
                 return Err(Failure::Stale);
             }
         }
         let time = environment.clock.wall();
-        match (&self.change, &attempt.old) {
+        match (&self.change, &old) {
             (Change::Delete(options), Some(old)) => {
                 let (new, gone) = self.delete(options, old, time)?;
                 let mut answer = self.store(state, time, self.name(), (200, new, gone), Some(old))?;
