@@ -116,6 +116,7 @@ impl History {
                 if !violations.is_empty() {
                     break;
                 }
+                this.bring_agents_back();
             }
         }
         if violations.is_empty() {
@@ -186,7 +187,7 @@ impl History {
         }
     }
 
-    /// Ends all faults, and starts what has been killed.
+    /// Ends all faults, and starts what has been killed, but for agents that stay away.
     fn heal(&self) {
         self.line(format_args!("all faults end"));
         let world = &self.world;
@@ -202,7 +203,7 @@ impl History {
             world.start_webhook();
         }
         for (tenant, _) in TENANTS {
-            if !world.agents.lock().contains_key(tenant) {
+            if !world.agents.lock().contains_key(tenant) && !world.away.lock().contains(tenant) {
                 world.start_agent(tenant);
             }
         }
@@ -399,18 +400,6 @@ impl History {
         tokio::spawn(async move {
             tokio::time::sleep(until).await;
             start(&world);
-        });
-    }
-
-    fn kill_agent(&self, tenant: &'static str) {
-        let Some(agent) = self.world.agents.lock().remove(tenant) else { return };
-        self.world.kill(&agent, self.below(2) == 0);
-        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(20)));
-        tokio::spawn(async move {
-            tokio::time::sleep(until).await;
-            if !world.agents.lock().contains_key(tenant) {
-                world.start_agent(tenant);
-            }
         });
     }
 

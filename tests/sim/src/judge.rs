@@ -53,8 +53,11 @@ struct Found {
     restored: bool,
     /// A Tenant has got other hosts since then: companions on a DPU that changes its tenant are deleted, whatever workload they are of.
     moved: bool,
-    /// Tenants that were deleted or created since then.
+    /// Tenants that were deleted or created since then, or haven't had an agent since something else has changed that concerns all of
+    /// their companions.
     reborn: BTreeSet<&'static str>,
+    /// The managers, by the names under which they hold streams.
+    holders: BTreeMap<String, String>,
     /// The uids of all Tenants so far.
     tenant_uids: BTreeSet<String>,
     /// The most slots that the Machine has had since then, if their number has changed.
@@ -270,10 +273,14 @@ impl Judge {
 
     /// The system has come to rest.
     pub fn rested(&self) {
+        let Some(world) = self.world.upgrade() else { return };
         let mut found = self.found.lock();
-        found.changed.clear();
-        found.moved = false;
-        found.reborn.clear();
+        // What has changed at a tenant without an agent is still to be told.
+        found.changed.retain(|(id, _)| !world.has_agent(id));
+        found.reborn.retain(|id| !world.has_agent(id));
+        if std::mem::take(&mut found.moved) || found.restored {
+            found.reborn.extend(TENANTS.map(|(id, _)| id).into_iter().filter(|id| !world.has_agent(id)));
+        }
         found.offloadings.clear();
         found.most_slots = 0;
         if std::mem::take(&mut found.restored) {
@@ -358,10 +365,11 @@ impl Judge {
     /// may outlive their workloads.
     pub fn missing(&self, linger: bool) -> Vec<String> {
         let Some(world) = self.world.upgrade() else { return Vec::new() };
-        let wanted = wanted(&world);
+        let mut wanted = wanted(&world);
+        wanted.retain(|(id, ..), _| world.has_agent(id));
         let mut there: BTreeMap<Key, Vec<(String, bool)>> = BTreeMap::new();
         for pod in world.infra.list("pods") {
-            let Some(key) = companion(&pod) else { continue };
+            let Some(key) = companion(&pod).filter(|(id, ..)| world.has_agent(id)) else { continue };
             if linger && !wanted.contains_key(&key) && lingers(&world, &key, &pod) {
                 continue;
             }

@@ -1,6 +1,6 @@
 //! The world of a simulation: an infrastructure cluster with its DPUs, the tenants' clusters, and the processes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,6 +78,8 @@ pub struct World {
     pub webhooks: Replicas,
     /// The agents that run, by tenant.
     pub agents: Mutex<BTreeMap<&'static str, Arc<Running>>>,
+    /// Tenants without an agent until the next rest has ended.
+    pub away: Mutex<BTreeSet<&'static str>>,
     /// What has happened.
     pub trace: Trace,
     started: Mutex<u64>,
@@ -99,6 +101,7 @@ impl World {
             managers: Replicas::default(),
             webhooks: Replicas::default(),
             agents: Mutex::default(),
+            away: Mutex::default(),
             trace,
             started: Mutex::new(0),
         });
@@ -206,6 +209,11 @@ impl World {
             }
         }
         process.end();
+    }
+
+    /// Whether a tenant has an agent: without one nothing is known of its workloads and rules.
+    pub fn has_agent(&self, tenant: &str) -> bool {
+        self.agents.lock().contains_key(tenant)
     }
 
     /// The processes that run: managers, webhooks, agents.

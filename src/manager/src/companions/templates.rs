@@ -159,10 +159,16 @@ impl Templates {
             .collect()
     }
 
-    /// Whether a rule has templates that aren't wanted.
-    pub(crate) fn has_more(&self, namespace: &str, rule: &Rule, wanted: &[Template]) -> bool {
-        let is_wanted = |name: &str| wanted.iter().any(|template| template.name == name);
-        self.of_rule(namespace, rule.uid()).iter().any(|(name, _)| !is_wanted(name))
+    /// Names and uids of a rule's templates that aren't wanted.
+    pub(crate) fn unwanted(
+        &self,
+        namespace: &str,
+        rule: &Rule,
+        wanted: &[Template],
+    ) -> Vec<(String, String)> {
+        let mut found = self.of_rule(namespace, rule.uid());
+        found.retain(|(name, _)| !wanted.iter().any(|template| template.name == *name));
+        found
     }
 
     /// Makes those of a rule's templates that aren't there. The error is what the first that couldn't be made means for the
@@ -191,24 +197,21 @@ impl Templates {
         }
         Ok(())
     }
+}
 
-    /// Deletes those of a rule's templates that aren't wanted. To be called only when no companion names one of them.
-    pub(crate) async fn tidy(
-        &self,
-        client: &Client,
-        namespace: &str,
-        rule: &Rule,
-        wanted: &[Template],
-    ) -> Result<(), kube::Error> {
-        for (name, uid) in self.of_rule(namespace, rule.uid()) {
-            if wanted.iter().any(|template| template.name == name) {
-                continue;
-            }
-            writes::deleted(api(client, namespace).delete(&name, &writes::only(&uid)).await)?;
-            info!(template = %name, namespace, rule = %rule.name(), "deleted ResourceClaimTemplate: no companion names it");
-        }
-        Ok(())
+/// Deletes templates of a rule, by their names and uids. To be called only when no companion names one of them, which has to be asked after
+/// they were found: a template that appears later is a later rule's.
+pub(crate) async fn delete(
+    client: &Client,
+    namespace: &str,
+    rule: &Rule,
+    templates: Vec<(String, String)>,
+) -> Result<(), kube::Error> {
+    for (name, uid) in templates {
+        writes::deleted(api(client, namespace).delete(&name, &writes::only(&uid)).await)?;
+        info!(template = %name, namespace, rule = %rule.name(), "deleted ResourceClaimTemplate: no companion names it");
     }
+    Ok(())
 }
 
 /// A template of the name exists: the cache is stale, or the name is taken.

@@ -19,6 +19,7 @@ use tracing::info;
 
 use crate::companions::location::CompanionLocation;
 use crate::companions::refusal::WriteFailure;
+use crate::companions::templates;
 use crate::context::Context;
 use crate::state::companions::CompanionCache;
 use crate::state::{CompanionId, Namespace, RuleId};
@@ -86,10 +87,10 @@ fn location(context: &Context, namespace: &Namespace, id: &RuleId) -> Option<Com
 }
 
 async fn step(context: &Context, id: &RuleId, location: &CompanionLocation, rule: &Rule, found: TemplateUse) {
-    let (client, templates) = (&context.client, &context.templates);
+    let (client, known) = (&context.client, &context.templates);
     let wanted = claim::templates(rule, &location.tenant, &location.namespace, location.owned);
     if found.any {
-        match templates.ensure(context, &location.namespace, rule, &wanted).await {
+        match known.ensure(context, &location.namespace, rule, &wanted).await {
             // A refusal is shown by the companion that can't be created because of it.
             Ok(()) | Err(WriteFailure::Refused(_)) => {}
             Err(failure) => {
@@ -99,13 +100,14 @@ async fn step(context: &Context, id: &RuleId, location: &CompanionLocation, rule
             }
         }
     }
-    if found.earlier || !templates.has_more(&location.namespace, rule, &wanted) {
+    let unwanted = known.unwanted(&location.namespace, rule, &wanted);
+    if found.earlier || unwanted.is_empty() {
         return;
     }
     let tidied = async {
         let settled = is_settled(client, id, location, rule).await?;
         if settled {
-            templates.tidy(client, &location.namespace, rule, &wanted).await?;
+            templates::delete(client, &location.namespace, rule, unwanted).await?;
         }
         Ok::<_, kube::Error>(settled)
     };

@@ -1,4 +1,4 @@
-//! Tenants that are deleted, and created again under their names.
+//! Tenants that are deleted, and created again under their names, and agents that are killed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +19,32 @@ impl History {
             _ => self.random().random.below(Duration::from_secs(120)),
         };
         tokio::spawn(create_again(self.world.clone(), tenant, pause));
+    }
+
+    /// An agent is killed. Another one starts within 20 s, or after the next rest.
+    pub(super) fn kill_agent(&self, tenant: &'static str) {
+        let Some(agent) = self.world.agents.lock().remove(tenant) else { return };
+        self.world.kill(&agent, self.below(2) == 0);
+        if self.below(3) == 0 {
+            self.world.away.lock().insert(tenant);
+            return;
+        }
+        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(20)));
+        tokio::spawn(async move {
+            tokio::time::sleep(until).await;
+            if !world.agents.lock().contains_key(tenant) {
+                world.start_agent(tenant);
+            }
+        });
+    }
+
+    /// Starts the agents that have stayed away.
+    pub(super) fn bring_agents_back(&self) {
+        for tenant in std::mem::take(&mut *self.world.away.lock()) {
+            if !self.world.agents.lock().contains_key(tenant) {
+                self.world.start_agent(tenant);
+            }
+        }
     }
 
     /// After a restore Tenants may be missing, or be deleted as they were then.
