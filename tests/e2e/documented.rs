@@ -83,6 +83,10 @@ fn of_release(cluster: &Cluster, claim: &mut Value) {
             without(claim, fields);
         }
     }
+    // A constraint has to name an attribute.
+    if let Some(constraints) = claim["spec"]["devices"]["constraints"].as_array_mut() {
+        constraints.retain(|one| !one["matchAttribute"].is_null() || !one["distinctAttribute"].is_null());
+    }
 }
 
 #[tokio::test]

@@ -200,7 +200,7 @@ impl Templates {
 }
 
 /// Deletes templates of a rule, by their names and uids. To be called only when no companion names one of them, which has to be asked after
-/// they were found: a template that appears later is a later rule's.
+/// they were found: a template that appears later may be of the rule's next state.
 pub(crate) async fn delete(
     client: &Client,
     namespace: &str,

@@ -149,15 +149,20 @@ async fn others(
         }
     })
     .await?;
-    // The cache may not show yet that a namespace is a tenant's.
+    let is_other = |owner: &TenantId| *verdict != Ownership::Of(owner.clone());
+    owned.retain(|(owner, _)| is_other(owner));
+    if !owned.is_empty() {
+        return Ok(owned);
+    }
+    // Nothing seems to hold the Node. The cache may not show yet that a namespace is a tenant's.
     let namespaces: Api<Namespace> = Api::all(client.clone());
     for (name, pods) in unknown.into_iter().filter(|(name, _)| !states.admin().contains(name)) {
         let namespace = found(namespaces.get_metadata(&name).await)?;
-        if let Some(owner) = namespace.and_then(|namespace| TenantId::of_namespace(namespace.labels())) {
+        let owner = namespace.and_then(|namespace| TenantId::of_namespace(namespace.labels()));
+        if let Some(owner) = owner.filter(is_other) {
             owned.extend(pods.into_iter().map(|pod| (owner.clone(), pod)));
         }
     }
-    owned.retain(|(owner, _)| *verdict != Ownership::Of(owner.clone()));
     Ok(owned)
 }
 

@@ -197,10 +197,14 @@ impl Ledgers {
         if ledger.grants().len() < before {
             let text = ledger.write().map_err(|error| error.to_string())?;
             // Where another replica has written since, it has tidied too.
-            self.store.write(snapshot, text, labels(slot), Some(owner(slot))).await?;
+            self.store.write(snapshot, text, labels(slot), None).await?;
             self.saw(name, ledger.grants().iter().map(Grant::id));
         }
-        Ok(!ledger.grants().is_empty())
+        let some = !ledger.grants().is_empty();
+        if !some {
+            self.store.forget(name);
+        }
+        Ok(some)
     }
 }
 

@@ -6,10 +6,11 @@ use std::fmt::Display;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ObjectMeta, PostParams};
-use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
 use outrigger_api::Machine;
 use outrigger_core::keys;
+use outrigger_core::map::HashMap;
+use parking_lot::Mutex;
 
 use super::answered;
 
@@ -21,6 +22,8 @@ pub(super) struct LedgerStore {
     api: Api<ConfigMap>,
     machines: Api<Machine>,
     namespace: String,
+    /// The ledgers, by name, of which this replica has seen that their Machine lived after it had written them: uids of both.
+    verified: Mutex<HashMap<String, (String, String)>>,
 }
 
 /// A ledger's object as it was read.
@@ -41,6 +44,7 @@ impl LedgerStore {
             api: Api::namespaced(client.clone(), namespace),
             machines: Api::all(client),
             namespace: namespace.to_owned(),
+            verified: Mutex::default(),
         }
     }
 
@@ -56,8 +60,11 @@ impl LedgerStore {
         Ok(LedgerSnapshot { object: object.unwrap_or(ConfigMap { metadata, ..ConfigMap::default() }) })
     }
 
-    /// Writes a ledger, and returns its new state; `None` where another replica has written since it was read. Fails where a ledger is
-    /// created for a Machine that is deleted.
+    /// Writes a ledger, and returns its new state; `None` where another replica has written since it was read. Without an owner the ledger
+    /// keeps the one that it has. Fails where the owner is a Machine that is deleted.
+    ///
+    /// The garbage collector may have removed an earlier ledger of such a Machine with its grants, for guests that aren't visible yet, and a
+    /// replica's cache may show the Machine for a while. A ledger whose Machine lives after it was written has no such predecessor.
     pub(super) async fn write(
         &self,
         snapshot: LedgerSnapshot,
@@ -67,12 +74,19 @@ impl LedgerStore {
     ) -> Result<Option<LedgerSnapshot>, String> {
         let mut object = snapshot.object;
         let name = object.metadata.name.clone().unwrap_or_default();
+        let exists = object.metadata.resource_version.is_some();
+        if let Some(owner) = &owner {
+            let owners = object.metadata.owner_references.iter().flatten();
+            if exists && !owners.map(|owner| &owner.uid).eq([&owner.uid]) {
+                // With a reference to a Machine that is gone the ledger would be collected, and the grants of others with it.
+                self.check_owner(owner).await?;
+            }
+            object.metadata.owner_references = Some(vec![owner.clone()]);
+        }
         object.data = Some(BTreeMap::from([(KEY.to_owned(), text)]));
         object.metadata.managed_fields = None;
         object.metadata.labels.get_or_insert_default().extend(labels);
-        object.metadata.owner_references = owner.clone().map(|owner| vec![owner]);
         let params = PostParams { field_manager: Some(keys::WEBHOOK.to_owned()), ..PostParams::default() };
-        let exists = object.metadata.resource_version.is_some();
         let written = async {
             if exists {
                 self.api.replace(&name, &params, &object).await
@@ -80,27 +94,49 @@ impl LedgerStore {
                 self.api.create(&params, &object).await
             }
         };
-        match answered(written).await {
-            Ok(object) => match owner.filter(|_| !exists) {
-                Some(machine) => self.check_owner(&machine).await.map(|()| Some(LedgerSnapshot { object })),
-                None => Ok(Some(LedgerSnapshot { object })),
-            },
-            Err((Some(409), _)) => Ok(None),
-            Err((Some(404), _)) if exists => Ok(None),
-            Err((_, why)) => Err(self.wrong(&name, why)),
-        }
-    }
-    /// Fails where the Machine of a ledger that has just been created is deleted: the garbage collector may have removed an earlier ledger
-    /// with its grants, for guests that aren't visible yet. A replica's cache may show such a Machine for a while.
-    async fn check_owner(&self, owner: &OwnerReference) -> Result<(), String> {
-        let found = answered(self.machines.get_metadata_opt(&owner.name)).await;
-        let machine = found.map_err(|(_, why)| format!("Machine {} can't be read: {why}", owner.name))?;
-        let lives = |machine: &PartialObjectMeta<Machine>| {
-            machine.metadata.uid.as_ref() == Some(&owner.uid) && machine.metadata.deletion_timestamp.is_none()
+        let object = match answered(written).await {
+            Ok(object) => object,
+            Err((Some(409), _)) => return Ok(None),
+            Err((Some(404), _)) if exists => return Ok(None),
+            Err((_, why)) => return Err(self.wrong(&name, why)),
         };
-        match machine.as_ref() {
-            Some(machine) if lives(machine) => Ok(()),
-            _ => Err(format!("Machine {} is deleted", owner.name)),
+        if let Some(owner) = owner {
+            let pair = (object.metadata.uid.clone().unwrap_or_default(), owner.uid.clone());
+            if self.verified.lock().get(&name) != Some(&pair) {
+                self.check_owner(&owner).await?;
+                self.verified.lock().insert(name, pair);
+            }
+        }
+        Ok(Some(LedgerSnapshot { object }))
+    }
+
+    /// A ledger is empty: nothing is lost with it.
+    pub(super) fn forget(&self, name: &str) {
+        self.verified.lock().remove(name);
+    }
+
+    /// Fails unless a Machine exists and isn't being deleted.
+    async fn check_owner(&self, owner: &OwnerReference) -> Result<(), String> {
+        let name = &owner.name;
+        let found = async {
+            match self.machines.get_metadata(name).await {
+                Ok(machine) => Ok(Some(machine)),
+                Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => {
+                    Ok(None)
+                }
+                Err(error) => Err(error),
+            }
+        };
+        let machine =
+            answered(found).await.map_err(|(_, why)| format!("Machine {name} can't be read: {why}"))?;
+        match machine.map(|machine| machine.metadata) {
+            Some(live) if live.uid.as_ref() == Some(&owner.uid) && live.deletion_timestamp.is_none() => {
+                Ok(())
+            }
+            Some(live) if live.uid.as_ref() == Some(&owner.uid) => {
+                Err(format!("Machine {name} is being deleted"))
+            }
+            _ => Err(format!("Machine {name} is deleted")),
         }
     }
 }

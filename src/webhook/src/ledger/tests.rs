@@ -46,8 +46,9 @@ async fn read(State(objects): State<Objects>, Path(name): Path<String>) -> Answe
         .map_or_else(|| status(404), |(_, object)| (StatusCode::OK, Json(object.clone())))
 }
 
-async fn create(State(objects): State<Objects>, Json(object): Json<Value>) -> Answer {
+async fn create(State(objects): State<Objects>, Json(mut object): Json<Value>) -> Answer {
     let mut objects = objects.lock();
+    object["metadata"]["uid"] = json!(format!("uid-{}", objects.len()));
     let name = object["metadata"]["name"].as_str().unwrap().to_owned();
     if objects.contains_key(&name) { status(409) } else { stored(&mut objects, name, object) }
 }
@@ -98,10 +99,11 @@ async fn namespaces_listed(RawQuery(query): RawQuery) -> Answer {
     listed(&["n", "late"].map(|name| json!({"metadata": {"name": name}})), &query)
 }
 
-/// The Machine as the API server has it: that of the caches, unless there is a ConfigMap `deleted`.
+/// The Machine as the API server has it: that of the caches, unless there is another object `machine`; none where that is `null`.
 async fn machine(State(objects): State<Objects>) -> Answer {
-    match objects.lock().get("deleted") {
-        Some(_) => status(404),
+    match objects.lock().get("machine") {
+        Some((_, Value::Null)) => status(404),
+        Some((_, machine)) => (StatusCode::OK, Json(machine.clone())),
         None => (StatusCode::OK, Json(json!({"metadata": {"name": "m", "uid": "u"}}))),
     }
 }
@@ -371,10 +373,45 @@ async fn of_machines_at_once_one_has_the_group_and_the_node() {
 #[tokio::test]
 async fn no_slot_of_a_machine_that_is_deleted_is_given_by_a_new_ledger() {
     let (client, objects) = api_server().await;
-    let ledgers = replica(&client, 2);
-    let _ = stored(&mut objects.lock(), "deleted".to_owned(), json!({"metadata": {}}));
-    let refused = ledgers.take_slot(&wanted(&ledgers, "a", false)).await.unwrap_err();
-    let (code, message) = refusal(refused.decision);
-    assert_eq!((refused.guest, code), (Some(GuestOutcome::Unavailable), 503), "{message}");
-    assert!(message.contains("Machine m is deleted"), "{message}");
+    let replicas = [replica(&client, 3), replica(&client, 3)];
+    let another = json!({"metadata": {"name": "m", "uid": "another"}});
+    let leaving = json!({"metadata": {"name": "m", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    for (machine, why) in [
+        (Value::Null, "Machine m is deleted"),
+        (another, "Machine m is deleted"),
+        (leaving, "Machine m is being deleted"),
+    ] {
+        objects.lock().insert("machine".to_owned(), (0, machine));
+        // Again, and under another name at another replica: the ledger exists by then.
+        for (ledgers, name) in [(&replicas[0], "a"), (&replicas[0], "a"), (&replicas[1], "b")] {
+            let refused = ledgers.take_slot(&wanted(ledgers, name, false)).await.unwrap_err();
+            let (code, message) = refusal(refused.decision);
+            assert_eq!((refused.guest, code), (Some(GuestOutcome::Unavailable), 503), "{message}");
+            assert!(message.contains(why), "{message}");
+        }
+    }
+    objects.lock().remove("machine");
+    replicas[0].take_slot(&wanted(&replicas[0], "a", false)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_ledger_keeps_its_machine_when_it_is_tidied_or_written_by_a_replica_that_knows_an_earlier_one() {
+    let (client, objects) = api_server().await;
+    let ledgers = replica(&client, 3);
+    let slot = wanted(&ledgers, "a", false);
+    ledgers.take_slot(&slot).await.unwrap();
+    let name = objects.lock().keys().next().unwrap().clone();
+    let owner = || objects.lock()[&name].1["metadata"]["ownerReferences"][0]["uid"].clone();
+    // The Machine is created again: the caches show the earlier one.
+    let set_owner = |uid: &str| {
+        objects.lock().get_mut(&name).unwrap().1["metadata"]["ownerReferences"][0]["uid"] = json!(uid);
+    };
+    set_owner("new");
+    objects.lock().insert("machine".to_owned(), (0, json!({"metadata": {"name": "m", "uid": "new"}})));
+    let refused = ledgers.take_slot(&wanted(&ledgers, "b", false)).await.unwrap_err();
+    assert_eq!(refusal(refused.decision).0, 503);
+    assert_eq!(owner(), "new", "the garbage collector would remove the ledger");
+    pass(Duration::from_secs(GRANT_SECONDS)).await;
+    assert_eq!(ledgers.tidy(&name, &slot.slot).await, Ok(false));
+    assert_eq!(owner(), "new");
 }
