@@ -6,6 +6,7 @@ use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, P
 use kube::core::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 use outrigger_core::keys;
+pub(crate) use outrigger_runtime::calls::found;
 use outrigger_runtime::watch;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -113,16 +114,6 @@ pub(crate) fn has_written(metadata: &ObjectMeta, map: &str, key: &str) -> bool {
         let entries = fields.0.get("f:metadata").and_then(|metadata| metadata.get(map));
         entries.is_some_and(|entries| entries.get(&key).is_some())
     })
-}
-
-/// The object that a read has found; `None` where the API server says that there is no such object. That it doesn't serve the
-/// kind, or not yet, says nothing about the object, so such an answer is an error here.
-pub(crate) fn found<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
-    match result {
-        Ok(object) => Ok(Some(object)),
-        Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 /// Lists the objects that a selector and `wanted` select, and deletes those that are not being deleted yet. The API server is

@@ -62,6 +62,17 @@ where
     Client::new(limited(service), "default")
 }
 
+/// The object that a read has found; `None` where the API server says that there is no such object. That it doesn't serve the
+/// kind, or not yet, says nothing about the object, so such an answer is an error here,
+/// as every other error is.
+pub fn found<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
+    match result {
+        Ok(object) => Ok(Some(object)),
+        Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// A service with the deadlines and metrics of this module.
 pub(crate) fn limited<S>(inner: S) -> Deadlines<S> {
     Deadlines { inner }

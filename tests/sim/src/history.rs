@@ -1,5 +1,6 @@
 //! A history: what users do, what breaks, and what the system makes of it, all by one seed.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,6 +80,8 @@ struct History {
     images: u64,
     /// A wire was silent since the last rest.
     was_silent: bool,
+    /// Tenants without an agent until the next rest has ended.
+    away: BTreeSet<&'static str>,
 }
 
 impl History {
@@ -92,6 +95,7 @@ impl History {
             tenant_snapshot: None,
             images: 0,
             was_silent: false,
+            away: BTreeSet::new(),
         };
         let controllers = tokio::spawn(controllers(world.clone()));
         for _ in 0..2 + this.below(2) {
@@ -203,8 +207,8 @@ impl History {
             world.start_webhook();
         }
         for (tenant, _) in TENANTS {
-            if !world.agents.lock().contains_key(tenant) && !world.away.lock().contains(tenant) {
-                world.start_agent(tenant);
+            if !self.away.contains(tenant) {
+                world.ensure_agent(tenant);
             }
         }
         self.create_missing_dpus();

@@ -1,6 +1,6 @@
 //! The world of a simulation: an infrastructure cluster with its DPUs, the tenants' clusters, and the processes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,8 +78,6 @@ pub struct World {
     pub webhooks: Replicas,
     /// The agents that run, by tenant.
     pub agents: Mutex<BTreeMap<&'static str, Arc<Running>>>,
-    /// Tenants without an agent until the next rest has ended.
-    pub away: Mutex<BTreeSet<&'static str>>,
     /// What has happened.
     pub trace: Trace,
     started: Mutex<u64>,
@@ -101,7 +99,6 @@ impl World {
             managers: Replicas::default(),
             webhooks: Replicas::default(),
             agents: Mutex::default(),
-            away: Mutex::default(),
             trace,
             started: Mutex::new(0),
         });
@@ -196,6 +193,13 @@ impl World {
             process::agent(&name, tenant, self.environment(), client, network).expect("an agent starts");
         self.trace.line(&self.environment, format_args!("{name} starts"));
         self.agents.lock().insert(tenant, Arc::new(agent));
+    }
+
+    /// Starts the agent of a tenant, unless one runs.
+    pub fn ensure_agent(&self, tenant: &'static str) {
+        if !self.has_agent(tenant) {
+            self.start_agent(tenant);
+        }
     }
 
     /// Kills a process: from now on nothing that it sends arrives. Its connections are closed, or fall silent as those of a machine

@@ -13,6 +13,7 @@ use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
 use outrigger_core::map::{HashMap, HashSet};
 use outrigger_proto::v1;
+use outrigger_runtime::calls::found;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 use tracing::{debug, info, warn};
@@ -336,9 +337,8 @@ impl Syncer {
         if RuleName::new(name).is_err() {
             return false;
         }
-        match self.api().get_metadata(name).await {
-            Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => true,
-            Ok(_) => false,
+        match found(self.api().get_metadata(name).await) {
+            Ok(rule) => rule.is_none(),
             Err(error) => {
                 debug!(rule = name, %error, "failed to read rule");
                 false

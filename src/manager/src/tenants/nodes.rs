@@ -133,7 +133,8 @@ async fn are_current(
 type Owned = (TenantId, PartialObjectMeta<Pod>);
 
 /// The Pods on a Node that belong to other tenants than the one that is to get it. They are listed past all caches, because they are
-/// deleted, and the Node is given away where there are none.
+/// deleted, and the Node is given away where there are none. Those in namespaces that the cache doesn't show as a tenant's are among them
+/// only where there are no others.
 async fn others(
     client: &Client,
     states: &TenantStates,

@@ -6,10 +6,11 @@ use std::fmt::Display;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ObjectMeta, PostParams};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use outrigger_api::Machine;
 use outrigger_core::keys;
 use outrigger_core::map::HashMap;
+use outrigger_runtime::calls::found;
 use parking_lot::Mutex;
 
 use super::answered;
@@ -118,25 +119,13 @@ impl LedgerStore {
     /// Fails unless a Machine exists and isn't being deleted.
     async fn check_owner(&self, owner: &OwnerReference) -> Result<(), String> {
         let name = &owner.name;
-        let found = async {
-            match self.machines.get_metadata(name).await {
-                Ok(machine) => Ok(Some(machine)),
-                Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => {
-                    Ok(None)
-                }
-                Err(error) => Err(error),
-            }
-        };
-        let machine =
-            answered(found).await.map_err(|(_, why)| format!("Machine {name} can't be read: {why}"))?;
-        match machine.map(|machine| machine.metadata) {
-            Some(live) if live.uid.as_ref() == Some(&owner.uid) && live.deletion_timestamp.is_none() => {
-                Ok(())
-            }
-            Some(live) if live.uid.as_ref() == Some(&owner.uid) => {
-                Err(format!("Machine {name} is being deleted"))
-            }
-            _ => Err(format!("Machine {name} is deleted")),
+        let read = answered(async { found(self.machines.get_metadata(name).await) }).await;
+        let machine = read.map_err(|(_, why)| format!("Machine {name} can't be read: {why}"))?;
+        let same = machine.filter(|machine| machine.uid().as_ref() == Some(&owner.uid));
+        match same.map(|machine| machine.metadata.deletion_timestamp) {
+            Some(None) => Ok(()),
+            Some(Some(_)) => Err(format!("Machine {name} is being deleted")),
+            None => Err(format!("Machine {name} is deleted")),
         }
     }
 }

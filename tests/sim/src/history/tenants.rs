@@ -22,28 +22,24 @@ impl History {
     }
 
     /// An agent is killed. Another one starts within 20 s, or after the next rest.
-    pub(super) fn kill_agent(&self, tenant: &'static str) {
+    pub(super) fn kill_agent(&mut self, tenant: &'static str) {
         let Some(agent) = self.world.agents.lock().remove(tenant) else { return };
         self.world.kill(&agent, self.below(2) == 0);
         if self.below(3) == 0 {
-            self.world.away.lock().insert(tenant);
+            self.away.insert(tenant);
             return;
         }
         let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(20)));
         tokio::spawn(async move {
             tokio::time::sleep(until).await;
-            if !world.agents.lock().contains_key(tenant) {
-                world.start_agent(tenant);
-            }
+            world.ensure_agent(tenant);
         });
     }
 
     /// Starts the agents that have stayed away.
-    pub(super) fn bring_agents_back(&self) {
-        for tenant in std::mem::take(&mut *self.world.away.lock()) {
-            if !self.world.agents.lock().contains_key(tenant) {
-                self.world.start_agent(tenant);
-            }
+    pub(super) fn bring_agents_back(&mut self) {
+        for tenant in std::mem::take(&mut self.away) {
+            self.world.ensure_agent(tenant);
         }
     }
 
