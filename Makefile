@@ -73,8 +73,8 @@ fuzz: ## Run 10 million inputs of the fuzzer; TARGET=reviews runs one target, SE
 	@target/measured/fuzz $(if $(TARGET),--target $(TARGET)) --seed $(or $(SEED),0) --count $(or $(COUNT),10000000)
 
 .PHONY: mutants
-mutants: ## Run unit tests on changed code: CRATE=core SHARD=1/40 or FILE=src/core/src/index.rs; TABLE=1 prints figures
-	@$(CARGO) run --locked --quiet -p outrigger-mutants -- $(if $(TABLE),table,run $(or $(CRATE),core) $(if $(FILE),--file '$(FILE)',$(subst /, ,$(or $(SHARD),1/40))))
+mutants: ## Run unit tests on changed code: CRATE=core SHARD=1/40 or FILE=src/core/src/index.rs; AGAIN=1 runs survivors, TABLE=1 prints figures
+	@$(CARGO) run --locked --quiet -p outrigger-mutants -- $(if $(TABLE),table,run $(or $(CRATE),core) $(if $(FILE),--file '$(FILE)',$(if $(AGAIN),--again,$(subst /, ,$(or $(SHARD),1/40)))))
 
 .PHONY: words
 words: ## Search texts for phrases that tests/words.txt rejects

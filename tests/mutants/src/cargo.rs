@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::mutant::{Description, Mutant};
-use crate::{Shard, root};
+use crate::{Shard, root, tree};
 
 /// Where cargo-mutants writes, in its output directory.
 const OUTCOMES: &str = "mutants.out/outcomes.json";
@@ -56,45 +56,86 @@ pub(crate) fn list(package: &str, work_tree: &Path) -> anyhow::Result<Vec<Descri
     mutants.iter().map(|mutant| mutant.describe(work_tree)).collect()
 }
 
+/// Which of a crate's mutants.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Choice<'a> {
+    All,
+    /// Those in these files of the work tree, which may have wildcards.
+    Files(&'a [String]),
+    /// Those with these descriptions, and others in the same function that have the same text.
+    Mutants(&'a [Description]),
+}
+
+impl Choice<'_> {
+    fn arguments(self) -> Vec<String> {
+        match self {
+            Self::All => Vec::new(),
+            Self::Files(files) => files.iter().flat_map(|file| ["--file".to_owned(), file.clone()]).collect(),
+            Self::Mutants(mutants) => {
+                mutants.iter().flat_map(|mutant| ["--re".to_owned(), mutant.pattern()]).collect()
+            }
+        }
+    }
+}
+
 /// A run of the tests on the mutants of a shard.
 #[derive(Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) package: &'a str,
     pub(crate) shard: Shard,
-    /// Only the mutants in these files; none stands for all.
-    pub(crate) files: &'a [String],
-    /// Has the copy of the work tree, which nobody else uses, what is built there, and results.
+    pub(crate) choice: Choice<'a>,
+    /// Has the copies of the work tree, which nobody else uses, what is built there, and results.
     pub(crate) directory: &'a Path,
 }
 
 impl Run<'_> {
-    pub(crate) fn run(&self) -> anyhow::Result<Vec<Outcome>> {
-        let (tree, results) = (self.directory.join("tree"), self.results());
+    /// Runs as many parts of the shard at once as there are processors: Cargo uses about one for a change of one crate. Each
+    /// part has its own copy of `work_tree`.
+    pub(crate) fn run(&self, work_tree: &Path) -> anyhow::Result<Vec<Outcome>> {
+        let results = self.results();
         // An interrupted run leaves no results.
         let _ = std::fs::remove_dir_all(&results);
-        std::fs::create_dir_all(&results).with_context(|| results.display().to_string())?;
-        let mut command = program(self.package, &tree)?;
-        command.arg("--in-place").arg("--output").arg(&results);
-        command.arg("--shard").arg(format!("{}/{}", self.shard.index - 1, self.shard.count));
-        for file in self.files {
-            command.arg("--file").arg(file);
-        }
-        let build = self.directory.join("build");
-        let status = command.envs(ENVIRONMENT).env("CARGO_TARGET_DIR", build).status()?;
-        if !status.code().is_some_and(|code| WHOLE.contains(&code)) {
-            bail!("cargo-mutants: {status}; logs: {}", results.display());
-        }
-        let outcomes = described(&results, &tree)?;
-        std::fs::write(results.join(DESCRIBED), serde_json::to_vec_pretty(&outcomes)?)?;
+        let parts = self.shard.split(std::thread::available_parallelism()?.get());
+        let outcomes = std::thread::scope(|scope| {
+            let started = parts.iter().enumerate().map(|(number, part)| {
+                let name = (number + 1).to_string();
+                scope.spawn(move || self.run_part(*part, &name, work_tree))
+            });
+            let started: Vec<_> = started.collect();
+            // A panic of a part is one of the run.
+            let ended =
+                started.into_iter().map(|part| part.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
+            ended.collect::<anyhow::Result<Vec<Vec<Outcome>>>>()
+        })?
+        .concat();
+        write(&results, &outcomes)?;
         Ok(outcomes)
     }
 
-    /// Where its results are. Those of files are no part of the crate's figures.
+    fn run_part(&self, part: Shard, name: &str, work_tree: &Path) -> anyhow::Result<Vec<Outcome>> {
+        let (own, results) = (self.directory.join(name), self.results().join(name));
+        let tree = own.join("tree");
+        tree::copy(work_tree, &tree)?;
+        std::fs::create_dir_all(&results).with_context(|| results.display().to_string())?;
+        let mut command = program(self.package, &tree)?;
+        command.arg("--in-place").arg("--output").arg(&results);
+        command.arg("--shard").arg(format!("{}/{}", part.index - 1, part.count));
+        command.args(self.choice.arguments());
+        let status = command.envs(ENVIRONMENT).env("CARGO_TARGET_DIR", own.join("build")).status()?;
+        if !status.code().is_some_and(|code| WHOLE.contains(&code)) {
+            bail!("cargo-mutants: {status}; logs: {}", results.display());
+        }
+        described(&results, &tree)
+    }
+
+    /// Where its results are. Those of chosen mutants are no part of the crate's figures.
     fn results(&self) -> PathBuf {
         let Shard { index, count } = self.shard;
-        match self.files {
-            [] => self.directory.join("results").join(format!("{}-{index}-of-{count}", self.package)),
-            _ => self.directory.join("files"),
+        match self.choice {
+            Choice::All => {
+                self.directory.join("results").join(format!("{}-{index}-of-{count}", self.package))
+            }
+            Choice::Files(_) | Choice::Mutants(_) => self.directory.join("chosen"),
         }
     }
 }
@@ -119,6 +160,40 @@ pub(crate) fn all_results(directory: &Path, package: &str) -> anyhow::Result<Vec
 /// The outcomes of an earlier run.
 pub(crate) fn read(results: &Path) -> anyhow::Result<Vec<Outcome>> {
     parse(&results.join(DESCRIBED))
+}
+
+/// The mutants that survived in earlier runs of shards.
+pub(crate) fn survivors(results: &[PathBuf]) -> anyhow::Result<Vec<Description>> {
+    let mut survivors = Vec::new();
+    for shard in results {
+        let missed = read(shard)?.into_iter().filter(|outcome| outcome.summary == Summary::MissedMutant);
+        survivors.extend(missed.map(|outcome| outcome.mutant));
+    }
+    Ok(survivors)
+}
+
+/// Puts new outcomes of survivors into the results of the shards. Of several mutants with the same description all have to be
+/// caught.
+pub(crate) fn replace(results: &[PathBuf], new: &[Outcome]) -> anyhow::Result<()> {
+    for shard in results {
+        let mut outcomes = read(shard)?;
+        for outcome in outcomes.iter_mut().filter(|outcome| outcome.summary == Summary::MissedMutant) {
+            let mut same = new.iter().filter(|new| new.mutant == outcome.mutant).map(|new| new.summary);
+            if let Some(first) = same.next()
+                && first != Summary::MissedMutant
+                && same.all(|summary| summary != Summary::MissedMutant)
+            {
+                outcome.summary = first;
+            }
+        }
+        write(shard, &outcomes)?;
+    }
+    Ok(())
+}
+
+fn write(results: &Path, outcomes: &[Outcome]) -> anyhow::Result<()> {
+    let path = results.join(DESCRIBED);
+    std::fs::write(&path, serde_json::to_vec_pretty(outcomes)?).with_context(|| path.display().to_string())
 }
 
 /// cargo-mutants for a crate of a work tree.
@@ -213,20 +288,42 @@ mod tests {
     #[test]
     fn results_are_those_of_whole_runs_of_shards() {
         let dir = tempfile::tempdir().unwrap();
-        let results = |package, index, files: &[String]| {
-            let run = Run { package, shard: Shard { index, count: 4 }, files, directory: dir.path() };
+        let results = |package, index, choice| {
+            let run = Run { package, shard: Shard { index, count: 4 }, choice, directory: dir.path() };
             std::fs::create_dir_all(run.results()).unwrap();
             run.results()
         };
-        let whole = results("core", 2, &[]);
-        let others = [results("core", 2, &["f".to_owned()]), results("admission", 2, &[])];
+        let whole = results("core", 2, Choice::All);
+        let others = [results("core", 2, Choice::Files(&[])), results("admission", 2, Choice::All)];
         for path in others.iter().chain([&whole]) {
             std::fs::write(path.join(DESCRIBED), "[]").unwrap();
         }
-        results("core", 3, &[]);
+        results("core", 3, Choice::All);
         let found = all_results(dir.path(), "core").unwrap();
         assert_eq!(found, [whole]);
         assert_eq!(read(&found[0]).unwrap(), []);
+    }
+
+    #[test]
+    fn survivors_have_their_new_outcomes() {
+        let mutant = |name: &str| Description { mutant: name.into(), becomes: None };
+        let outcome = |name, summary| Outcome { mutant: mutant(name), summary };
+        let (missed, caught) = (Summary::MissedMutant, Summary::CaughtMutant);
+        let dir = tempfile::tempdir().unwrap();
+        let results = [dir.path().to_owned()];
+        let all = ["twice", "twice", "once", "old", "caught"].map(|name| outcome(name, missed));
+        write(dir.path(), &[&all[..4], &[outcome("caught", caught)]].concat()).unwrap();
+        assert_eq!(survivors(&results).unwrap(), ["twice", "twice", "once", "old"].map(mutant));
+
+        let new = [outcome("twice", caught), outcome("twice", missed), outcome("once", Summary::Timeout)];
+        replace(&results, &new).unwrap();
+        assert_eq!(survivors(&results).unwrap(), ["twice", "twice", "old"].map(mutant));
+        assert_eq!(
+            read(dir.path()).unwrap()[2..4],
+            [outcome("once", Summary::Timeout), outcome("old", missed)]
+        );
+        replace(&results, &new.map(|new| Outcome { summary: caught, ..new })).unwrap();
+        assert_eq!(survivors(&results).unwrap(), [mutant("old")]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::accepted::Accepted;
+use crate::cargo::{Choice, Outcome, Run};
 use crate::verdict::{Figures, Verdict};
 
 /// How much of a crate's mutants may be accepted, in percent.
@@ -38,7 +39,7 @@ enum Command {
     List,
     /// Checks that all accepted mutants exist, and that they are at most a tenth of each crate's.
     Accepted,
-    /// Runs the tests on the mutants of a shard, such as `core 2 40`, or of some files.
+    /// Runs the tests on the mutants of a shard, such as `core 2 40`, of some files, or on survivors.
     Run {
         /// The crate.
         #[arg(value_name = "CRATE")]
@@ -46,8 +47,12 @@ enum Command {
         #[command(flatten)]
         shard: Shard,
         /// Only the mutants in these files of the work tree, such as `src/core/src/rule/*.rs`.
-        #[arg(long, value_name = "GLOB")]
+        #[arg(long, value_name = "GLOB", conflicts_with = "again")]
         file: Vec<String>,
+        /// Only the mutants that survived when the shards were run last, accepted ones included. Their new outcomes replace
+        /// those of then.
+        #[arg(long)]
+        again: bool,
     },
     /// Prints the figures of the shards that were run last.
     Table,
@@ -64,6 +69,14 @@ struct Shard {
     count: usize,
 }
 
+impl Shard {
+    /// Shards that have its mutants together, and no others: shard `index` has every `count`th mutant from `index` on.
+    fn split(self, parts: usize) -> Vec<Self> {
+        let count = self.count * parts;
+        (0..parts).map(|part| Self { index: self.index + part * self.count, count }).collect()
+    }
+}
+
 /// A crate whose code is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Package {
@@ -72,7 +85,7 @@ enum Package {
 }
 
 impl Package {
-    /// How many jobs of `make long` there are for it: each takes about ten minutes on two cores.
+    /// How many jobs of `make long` there are for it: each takes a few minutes on two cores.
     fn shards(self) -> usize {
         match self {
             Self::Core => 40,
@@ -108,7 +121,8 @@ fn mutants(command: Command) -> anyhow::Result<bool> {
             Ok(true)
         }
         Command::Accepted => accepted(),
-        Command::Run { package, shard, file } => run(package, shard, &file),
+        Command::Run { package, again: true, .. } => again(package),
+        Command::Run { package, shard, file, again: false } => run(package, shard, &file),
         Command::Table => table(),
     }
 }
@@ -127,7 +141,7 @@ fn root() -> anyhow::Result<PathBuf> {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().context("the work tree")
 }
 
-/// Where the copy of the work tree is, what is built there, and the results. All of it may be deleted.
+/// Where the copies of the work tree are, what is built there, and the results. All of it may be deleted.
 fn directory() -> anyhow::Result<PathBuf> {
     Ok(root()?.join("target/mutants"))
 }
@@ -159,13 +173,32 @@ fn run(package: Package, shard: Shard, files: &[String]) -> anyhow::Result<bool>
     if !(1..=count).contains(&index) {
         bail!("shard {index} of {count}: use one from 1 to {count}");
     }
-    let list = accepted::read()?;
+    let choice = if files.is_empty() { Choice::All } else { Choice::Files(files) };
+    // Others who want the copies wait until this is dropped.
+    let lock = tree::lock(&directory()?)?;
+    let run = Run { package: package.name(), shard, choice, directory: &directory()? };
+    let outcomes = run.run(&root()?)?;
+    drop(lock);
+    judge(outcomes)
+}
+
+fn again(package: Package) -> anyhow::Result<bool> {
     let directory = directory()?;
-    // Others who want the copy wait until this is dropped.
     let _lock = tree::lock(&directory)?;
-    tree::copy(&root()?, &directory.join("tree"))?;
-    let outcomes = cargo::Run { package: package.name(), shard, files, directory: &directory }.run()?;
-    let verdict = Verdict::of(outcomes, &list);
+    let results = cargo::all_results(&directory, package.name())?;
+    let survivors = cargo::survivors(&results)?;
+    if survivors.is_empty() {
+        return judge(Vec::new());
+    }
+    let shard = Shard { index: 1, count: 1 };
+    let choice = Choice::Mutants(&survivors);
+    let outcomes = Run { package: package.name(), shard, choice, directory: &directory }.run(&root()?)?;
+    cargo::replace(&results, &outcomes)?;
+    judge(outcomes)
+}
+
+fn judge(outcomes: Vec<Outcome>) -> anyhow::Result<bool> {
+    let verdict = Verdict::of(outcomes, &accepted::read()?);
     println!("{verdict}");
     Ok(verdict.is_fine())
 }
@@ -203,6 +236,19 @@ mod tests {
         for (index, count) in [(0, 1), (2, 1), (1, 0)] {
             let error = run(Package::Core, Shard { index, count }, &[]).unwrap_err();
             assert!(error.to_string().starts_with(&format!("shard {index} of {count}: ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_parts_of_a_shard_have_its_mutants() {
+        let mutants = |shard: Shard| (0..100).filter(move |mutant| mutant % shard.count == shard.index - 1);
+        for (index, count) in [(1, 1), (1, 40), (3, 7)] {
+            let shard = Shard { index, count };
+            for parts in 1..5 {
+                let mut all: Vec<usize> = shard.split(parts).into_iter().flat_map(mutants).collect();
+                all.sort_unstable();
+                assert!(all.into_iter().eq(mutants(shard)), "{shard:?} in {parts}");
+            }
         }
     }
 

@@ -38,6 +38,14 @@ pub(crate) struct Description {
     pub(crate) becomes: Option<String>,
 }
 
+impl Description {
+    /// A regular expression for the names, with any position, that cargo-mutants gives to mutants of this description.
+    pub(crate) fn pattern(&self) -> String {
+        let (file, text) = self.mutant.split_once(": ").unwrap_or((&self.mutant, ""));
+        format!(r"^{}:\d+:\d+: {}$", regex::escape(file), regex::escape(text))
+    }
+}
+
 impl Mutant {
     /// Describes it by the source in a work tree.
     pub(crate) fn describe(&self, work_tree: &Path) -> anyhow::Result<Description> {
@@ -105,6 +113,16 @@ pub(crate) mod tests {
         }
         let error = second_operator(9).describe(work_tree(0).path()).unwrap_err();
         assert_eq!(error.to_string(), "src/x.rs:9:16: replace < with <= in f: has no such line");
+    }
+
+    #[test]
+    fn a_pattern_is_for_names_at_any_position() {
+        let mutant = second_operator(1);
+        let pattern = mutant.describe(work_tree(0).path()).unwrap().pattern();
+        let matches = |name: &str| regex::Regex::new(&pattern).unwrap().is_match(name);
+        assert!(matches(&mutant.name) && matches(&second_operator(71).name), "{pattern}");
+        assert!(!matches(&mutant.name.replace("src/x.rs", "src/x/rs")), "{pattern}");
+        assert!(!matches(&mutant.name.replace("in f", "in fg")), "{pattern}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A copy of the work tree, in which code is changed.
+//! Copies of the work tree, in which code is changed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use walkdir::WalkDir;
 
-/// Waits until nobody else uses the copy in a directory. The lock ends when the result is dropped, or with the process.
+/// Waits until nobody else uses the copies in a directory. The lock ends when the result is dropped, or with the process.
 pub(crate) fn lock(directory: &Path) -> anyhow::Result<File> {
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     let file = File::create(directory.join("lock"))?;
