@@ -158,6 +158,21 @@ fn an_update_is_held_to_what_it_changes() {
 }
 
 #[test]
+fn a_fault_that_was_there_once_excuses_one_that_reads_the_same() {
+    // Messages cut both names at the same place.
+    let resource = |last: &str| format!("{}{}{last}", k::DEVICE_CLASS_RESOURCE, "a".repeat(100));
+    let asking = |names: &[&str]| {
+        let limits: serde_json::Map<_, _> = names.iter().map(|name| (resource(name), json!("1"))).collect();
+        with(&good(), "/spec/containers/0/resources", json!({"limits": limits}))
+    };
+    let (one, two) = (asking(&["1"]), asking(&["1", "2"]));
+    let faults = check(&policy(), false, &two, None);
+    assert!(faults.len() == 2 && faults[0] == faults[1], "{faults:?}");
+    assert_eq!(check(&policy(), false, &two, Some(&one)), faults[..1]);
+    assert_eq!(check(&policy(), false, &two, Some(&two)), []);
+}
+
+#[test]
 fn who_may_set_our_keys() {
     let good = good();
     for (pointer, value) in [

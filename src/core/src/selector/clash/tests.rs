@@ -70,6 +70,12 @@ fn an_opposition_tells_whose_words_are_whose() {
     let (own, theirs) =
         opposition(&pod(json!(null), json!({"region": "eu", "type": "virtual"})), &us()).unwrap();
     assert_eq!((own.as_str(), theirs.as_str()), ("region In [eu]", "region In [us]"));
+    // What is imposed says how it opposes a Pod that matches nothing by itself.
+    let many = vec![term("a", "In", &["3", "4", "5", "6"])];
+    assert_eq!(
+        opposition(&pod(json!([term("a", "In", &["1"])]), json!({"a": "2"})), &many),
+        Some(("a In [2]".to_owned(), "a In [3, 4, 5, 6]".to_owned()))
+    );
     // What contradicts itself is nobody else's fault.
     assert_eq!(opposition(&pod(json!([term("a", "In", &["1"])]), json!({"a": "2"})), &us()), None);
     assert_eq!(opposition(&json!({"spec": {}}), &us()), None);
