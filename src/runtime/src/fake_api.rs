@@ -1,6 +1,7 @@
 //! A fake API server for unit tests.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use http::{Request, Response};
@@ -21,13 +22,29 @@ pub struct FakeApi(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     answers: HashMap<(String, String), (u16, Value)>,
+    effects: HashMap<(String, String), Effect>,
     calls: Vec<(String, Call)>,
+}
+
+/// What happens while a request is answered.
+#[derive(Clone)]
+struct Effect(Arc<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Effect").finish_non_exhaustive()
+    }
 }
 
 impl FakeApi {
     /// Sets the response to a method and path, for any query.
     pub fn answers(&self, method: &str, path: &str, code: u16, body: Value) {
         self.0.lock().answers.insert((method.to_owned(), path.to_owned()), (code, body));
+    }
+
+    /// Calls `effect` at each request with this method and path, before it is answered: what others do meanwhile.
+    pub fn meanwhile(&self, method: &str, path: &str, effect: impl Fn() + Send + Sync + 'static) {
+        self.0.lock().effects.insert((method.to_owned(), path.to_owned()), Effect(Arc::new(effect)));
     }
 
     /// The requests with this method so far.
@@ -45,14 +62,14 @@ impl FakeApi {
     async fn answer(self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
         let (parts, body) = request.into_parts();
         let body: Value = serde_json::from_slice(&body.collect_bytes().await?).unwrap_or_default();
-        let mut state = self.0.lock();
-        let method = parts.method.as_str().to_owned();
-        state.calls.push((method.clone(), (parts.uri.to_string(), body)));
-        let (code, answer) = state
-            .answers
-            .get(&(method, parts.uri.path().to_owned()))
-            .cloned()
-            .unwrap_or_else(|| (418, failure(418, "Teapot")));
+        let request = (parts.method.as_str().to_owned(), parts.uri.path().to_owned());
+        self.0.lock().calls.push((request.0.clone(), (parts.uri.to_string(), body)));
+        let effect = self.0.lock().effects.get(&request).cloned();
+        if let Some(Effect(effect)) = effect {
+            effect();
+        }
+        let (code, answer) =
+            self.0.lock().answers.get(&request).cloned().unwrap_or_else(|| (418, failure(418, "Teapot")));
         Ok(Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()))?)
     }
 }

@@ -163,7 +163,9 @@ where
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
     use outrigger_core::ids::{RuleName, TenantId};
+    use outrigger_runtime::cache::Change;
     use outrigger_runtime::fake_api::FakeApi;
     use serde_json::json;
 
@@ -172,6 +174,7 @@ mod tests {
 
     const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/n/workloadrules/r";
     const PODS: &str = "/api/v1/namespaces/n/pods";
+    const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/n/resourceclaimtemplates";
 
     fn object(generation: i64) -> serde_json::Value {
         let mut rule = fixtures::rule();
@@ -179,18 +182,27 @@ mod tests {
         rule
     }
 
-    #[tokio::test]
-    async fn templates_are_not_deleted_on_the_word_of_a_cache_that_may_be_behind() {
-        let api = FakeApi::default();
-        let rule: WorkloadRule = serde_json::from_value(object(1)).unwrap();
-        let rule = rule.compile().unwrap();
-        let id = RuleId { namespace: "n".into(), name: RuleName::new("r").unwrap() };
-        let location = CompanionLocation {
+    fn id() -> RuleId {
+        RuleId { namespace: "n".into(), name: RuleName::new("r").unwrap() }
+    }
+
+    fn rule() -> Rule {
+        serde_json::from_value::<WorkloadRule>(object(1)).unwrap().compile().unwrap()
+    }
+
+    fn location() -> CompanionLocation {
+        CompanionLocation {
             tenant: TenantId::new("blue").unwrap(),
             namespace: "n".into(),
             name: String::new(),
             owned: true,
-        };
+        }
+    }
+
+    #[tokio::test]
+    async fn templates_are_not_deleted_on_the_word_of_a_cache_that_may_be_behind() {
+        let api = FakeApi::default();
+        let (id, location, rule) = (id(), location(), rule());
         let settled = async || is_settled(&api.client(), &id, &location, &rule).await.ok();
         let companion = |uid: &str, hash: &str| json!({"metadata": {"name": hash, "annotations": {keys::RULE_UID: uid, keys::TEMPLATE_HASH: hash}}});
         let list = |items: Vec<serde_json::Value>| json!({"metadata": {}, "items": items});
@@ -204,5 +216,39 @@ mod tests {
         api.answers("GET", PODS, 200, list(vec![]));
         api.answers("GET", RULE, 200, object(2));
         assert_eq!(settled().await, Some(false), "the rule may want others by now");
+    }
+
+    #[tokio::test]
+    async fn a_template_that_appears_while_the_rule_is_read_is_not_deleted() {
+        let template = |name: &str| -> PartialObjectMeta<ResourceClaimTemplate> {
+            let owner = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule", "name": "r",
+                "uid": "u", "controller": true});
+            let metadata = json!({"namespace": "n", "name": name, "uid": name, "ownerReferences": [owner],
+                "annotations": {keys::RULE_UID: "u"}});
+            serde_json::from_value(json!({"metadata": metadata})).unwrap()
+        };
+        let api = FakeApi::default();
+        let context = fixtures::context(api.client());
+        let (id, location, rule) = (id(), location(), rule());
+        context.templates.changed(Change::Applied(template("before")));
+        api.answers("GET", RULE, 200, object(1));
+        // The rule's next state, which is as the first, gets its template from another replica.
+        let others = context.clone();
+        api.meanwhile("GET", RULE, move || {
+            others.templates.changed(Change::Applied(template("next")));
+        });
+        api.answers("GET", PODS, 200, json!({"metadata": {}, "items": []}));
+        api.answers(
+            "DELETE",
+            &format!("{TEMPLATES}/before"),
+            200,
+            json!({"kind": "Status", "status": "Success"}),
+        );
+        step(&context, &id, &location, &rule, TemplateUse::default()).await;
+        let deleted: Vec<String> = api.calls("DELETE").into_iter().map(|(path, _)| path).collect();
+        assert!(
+            matches!(&deleted[..], [path] if path.starts_with(&format!("{TEMPLATES}/before"))),
+            "{deleted:?}"
+        );
     }
 }
