@@ -101,6 +101,20 @@ fn each_field_wrong_in_turn() {
 }
 
 #[test]
+fn claims_of_exactly_the_most_bytes_are_allowed() {
+    let size = |spec: &Json| spec.text().len();
+    for (more, refused) in [(0, false), (1, true)] {
+        let mut all = vec![device("a"), device("b")];
+        let other = size(all[0].spec.as_ref().unwrap());
+        let last = all[1].spec.as_mut().unwrap();
+        edit(last, |spec| spec["x"] = "".into());
+        let fill = MAX_BYTES - other - size(last) + more;
+        edit(last, |spec| spec["x"] = "y".repeat(fill).into());
+        assert_eq!(paths(with_claims(all)).contains(&"spec.deviceClaims".to_owned()), refused, "{more}");
+    }
+}
+
+#[test]
 fn the_attribute_of_the_host() {
     assert_eq!(paths(with_attribute("dpu.example.com/host_1")), Vec::<String>::new());
     for wrong in ["host", "/host", "dpu.example.com/", "dpu.example.com/1host", "DPU/host", "d/a-b", "d/a.b"]
