@@ -283,6 +283,27 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_that_is_deleted_or_replaced_has_ended() {
+        let caches = Caches::default();
+        let machine = |uid: &str| {
+            let spec = json!({"gvk": {"group": "g", "version": "v1", "kind": "K"}, "nodePool": [], "machineTypes": []});
+            let metadata = json!({"name": "m", "uid": uid});
+            Change::Applied(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
+        };
+        let ended = |uids: &[&str]| {
+            assert_eq!(caches.ended_machines(), uids.iter().map(ToString::to_string).collect());
+        };
+        caches.apply_machine(machine("1"), NOW);
+        caches.apply_machine(machine("1"), NOW);
+        ended(&[]);
+        caches.apply_machine(machine("2"), NOW);
+        ended(&["1"]);
+        caches
+            .apply_machine(Change::Gone { namespace: String::new(), name: "m".into(), uid: "2".into() }, NOW);
+        ended(&["1", "2"]);
+    }
+
+    #[test]
     fn ends_are_forgotten_in_time() {
         let mut ends = Ends::default();
         ends.add("old".to_owned(), NOW);

@@ -114,3 +114,44 @@ fn every_endpoint_has_a_label_and_those_that_reserve_something_are_known() {
     let writing: Vec<&str> = endpoints.iter().filter(|e| e.writes).map(|e| e.path).collect();
     assert_eq!(writing, ["/validate/machines", "/validate/guests"]);
 }
+
+#[test]
+fn the_path_of_earlier_configurations_is_served() {
+    let aliases: Vec<_> =
+        endpoints().iter().flat_map(|e| e.aliases.iter().map(|alias| (*alias, e.label))).collect();
+    assert_eq!(aliases, [("/validate/resourceclaimtemplates", "ValidateClaims")]);
+}
+
+#[test]
+fn the_webhooks_of_a_request_are_listed_as_they_are_called_with_the_reason_why_not() {
+    let pod =
+        json!({"metadata": {"name": "p", "labels": {keys::POD_ROLE: "another"}}, "spec": {"containers": []}});
+    let request = request_for("Pod", "tenant-blue", &pod, &Value::Null);
+    let labels = BTreeMap::from([(keys::INJECT_RESOURCE, keys::INJECT_ENABLED)]);
+    let (caches, settings) = (Caches::default(), Settings::default());
+    let cx = Context::new(&caches, &settings);
+    let listed = calls(cx, &request, Some(&labels));
+    let mutates: Vec<bool> = listed.iter().map(|call| call.mutates).collect();
+    assert!(mutates.is_sorted_by(|a, b| a >= b), "{listed:?}");
+    assert!(mutates.contains(&true) && mutates.contains(&false), "{listed:?}");
+    // What isn't called for this Pod because of its label, and nothing else, is called for a guest.
+    let mut guest = request_for("Pod", "tenant-blue", &pod, &Value::Null);
+    guest.object["metadata"]["labels"][keys::POD_ROLE] = json!(keys::GUEST);
+    let label = format!("the object doesn't have the label {}: {}", keys::POD_ROLE, keys::GUEST);
+    let mut labelled = Vec::new();
+    for (request, for_guest) in [(&request, false), (&guest, true)] {
+        for call in calls(cx, request, Some(&labels)) {
+            let webhook =
+                WEBHOOKS.iter().find(|w| w.full_name() == call.webhook && w.endpoint.mutates == call.mutates);
+            let matches = webhook.unwrap().matches(cx, request, Some(&labels));
+            assert_eq!(matches, call.why_not.is_none(), "{call:?}");
+            if call.why_not.as_ref() == Some(&label) {
+                assert!(!for_guest, "{call:?}");
+                labelled.push(call.webhook);
+            } else if for_guest && labelled.contains(&call.webhook) {
+                assert!(matches, "{call:?}");
+            }
+        }
+    }
+    assert!(!labelled.is_empty());
+}
