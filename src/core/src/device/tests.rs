@@ -139,6 +139,9 @@ fn what_can_never_be_allocated_is_a_warning() {
         warnings(spec)
     };
     assert_eq!(said(&exactly(json!({"count": 32}))), Vec::<String>::new());
+    let two =
+        json!([{"name": "x", "deviceClassName": "a", "count": 32}, {"name": "y", "deviceClassName": "a"}]);
+    assert_eq!(said(&with(&json!({"exactly": null, "firstAvailable": two}))), Vec::<String>::new());
     for (spec, word) in [
         (json!({}), "is empty"),
         (exactly(json!({"count": 33})), "ask for 33 devices, a claim gets 32 at most: never allocated"),

@@ -378,6 +378,7 @@ fn a_hundred_rules_of_three_thousand_workloads_are_not_as_many_pairs() {
     const RULES: usize = 100;
     let mut index = TenantIndex::default();
     index.limit(MOST);
+    assert_eq!(index.most(), MOST);
     let anything = || vec![vec![ExpressionSpec::new(".metadata.resourceName", Operator::NotIn, &["x"])]];
     index.sync((0..WORKLOADS).map(|i| workload(&format!("w{i}"), None, &[])).collect());
     let touched: usize = (0..RULES)
