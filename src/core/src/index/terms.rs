@@ -336,3 +336,39 @@ impl TermIndex {
         lists.chain([&self.rest]).map(Vec::len).max().unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::rule;
+    use super::*;
+    use crate::rule::{DpuSelectionPolicy, ExpressionSpec, Operator};
+
+    const NAMESPACE: &str = ".metadata.resourceNamespace";
+    const NAME: &str = ".metadata.resourceName";
+    const LABEL: &str = ".state.extra.labels.x";
+
+    /// A rule with one term: each of these fields has to be this.
+    fn asking(name: &str, fields: &[&str], value: &str) -> Arc<Rule> {
+        let term = fields.iter().map(|field| ExpressionSpec::new(*field, Operator::In, &[value])).collect();
+        rule(name, DpuSelectionPolicy::Any, vec![term])
+    }
+
+    #[test]
+    fn a_term_is_filed_where_few_others_are_and_by_what_tells_workloads_apart() {
+        let mut index = TermIndex::default();
+        let place = |index: &TermIndex, fields: &[&str]| index.place(&asking("r", fields, "a").terms()[0]);
+        for (fields, at) in [
+            (&[NAMESPACE, LABEL, NAME][..], 2),
+            (&[NAMESPACE, LABEL, ".metadata.id"], 2),
+            (&[NAMESPACE, LABEL], 1),
+            (&[LABEL, NAMESPACE], 0),
+        ] {
+            assert_eq!(place(&index, fields), Some(at), "{fields:?}");
+        }
+        // As soon as others ask for the same name, the label is better.
+        for i in 0..COMMON {
+            index.insert(&asking(&format!("r{i}"), &[NAME], "a"), std::iter::empty);
+        }
+        assert_eq!(place(&index, &[NAMESPACE, LABEL, NAME]), Some(1));
+    }
+}

@@ -21,7 +21,7 @@ const FIELDS: [&str; 8] = [
     ".state.ready",
 ];
 
-fn rule(name: &str, policy: DpuSelectionPolicy, terms: Vec<Vec<ExpressionSpec>>) -> Arc<Rule> {
+pub(super) fn rule(name: &str, policy: DpuSelectionPolicy, terms: Vec<Vec<ExpressionSpec>>) -> Arc<Rule> {
     named(RuleName::new(name).unwrap(), policy, terms)
 }
 

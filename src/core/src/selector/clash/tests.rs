@@ -76,12 +76,20 @@ fn an_opposition_tells_whose_words_are_whose() {
         opposition(&pod(json!([term("a", "In", &["1"])]), json!({"a": "2"})), &many),
         Some(("a In [2]".to_owned(), "a In [3, 4, 5, 6]".to_owned()))
     );
+    let e = |operator: &str| json!({"key": "a", "operator": operator});
     let values = |of: char| (0..200).map(|i| format!("{of}{i}")).collect::<Vec<_>>();
     let (own, imposed) =
         (json!(values('o')), json!([["2"].map(String::from).to_vec(), values('t')].concat()));
     let a_in = |values| json!({"matchExpressions": [{"key": "a", "operator": "In", "values": values}]});
     let (own, imposed) = (pod(json!([a_in(own)]), json!({"a": "2"})), [a_in(imposed)]);
     assert!(opposition(&own, &imposed).is_some_and(|(own, _)| own.starts_with("a In [o0, ")));
+    // Expressions without values take as long to compare as others.
+    let twice = |last| {
+        let all = [vec![e("Exists"); 200], vec![e(last)]].concat();
+        json!({"matchExpressions": all})
+    };
+    let contradicts_itself = pod(json!([twice("DoesNotExist")]), json!({}));
+    assert_eq!(opposition(&contradicts_itself, &[twice("Exists")]), None);
     // What contradicts itself is nobody else's fault.
     assert_eq!(opposition(&pod(json!([term("a", "In", &["1"])]), json!({"a": "2"})), &us()), None);
     assert_eq!(opposition(&json!({"spec": {}}), &us()), None);
