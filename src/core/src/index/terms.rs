@@ -361,6 +361,8 @@ mod tests {
             (&[NAMESPACE, LABEL, NAME][..], 2),
             (&[NAMESPACE, LABEL, ".metadata.id"], 2),
             (&[NAMESPACE, LABEL], 1),
+            (&[NAMESPACE, ".state.nodeName"], 0),
+            (&[NAMESPACE, ".state.extra.labels.y"], 1),
             (&[LABEL, NAMESPACE], 0),
         ] {
             assert_eq!(place(&index, fields), Some(at), "{fields:?}");

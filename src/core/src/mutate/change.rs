@@ -120,3 +120,40 @@ fn compare(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::selector::tests::pod;
+
+    #[test]
+    fn a_patch_names_what_differs_and_replaces_selector_terms_as_one() {
+        let operations = |before: &Value, mut after: Value| {
+            let mut operations = Vec::new();
+            compare(&mut operations, &mut PointerBuf::root(), Some(before), Some(&mut after));
+            serde_json::to_value(operations).unwrap()
+        };
+        let lists = |list: Value| json!({"l": list, "same": [1]});
+        for (before, after, expected) in [
+            (json!([1, 2]), json!([1, 2]), json!([])),
+            (json!([1, 2]), json!([1, 3]), json!([{"op": "replace", "path": "/l/1", "value": 3}])),
+            (json!([1]), json!([1, {"a": 2}]), json!([{"op": "add", "path": "/l/1", "value": {"a": 2}}])),
+            (json!([1, 2]), json!([2]), json!([{"op": "replace", "path": "/l", "value": [2]}])),
+            (
+                json!([{"a": 1}]),
+                json!([{"b": 1}]),
+                json!([
+                {"op": "remove", "path": "/l/0/a"}, {"op": "add", "path": "/l/0/b", "value": 1}]),
+            ),
+            (json!("x"), json!([]), json!([{"op": "replace", "path": "/l", "value": []}])),
+        ] {
+            assert_eq!(operations(&lists(before), lists(after)), expected);
+        }
+        let term = |key: &str| json!({"matchExpressions": [{"key": key, "operator": "Exists"}]});
+        let (before, after) = (pod(json!([term("a")])), pod(json!([term("a"), term("b")])));
+        let whole = json!([{"op": "replace", "path": selector::POINTER, "value": [term("a"), term("b")]}]);
+        assert_eq!(operations(&before, after), whole);
+    }
+}
