@@ -109,3 +109,99 @@ fn put<K: Hash + Eq, V>(map: &RwLock<HashMap<K, V>>, key: K, value: Option<V>) {
         None => map.remove(&key),
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use outrigger_core::keys;
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object<T: DeserializeOwned>(more: &Value) -> Change<T> {
+        let metadata = json!({"name": "offloading", "namespace": "n", "uid": "u", "generation": 1});
+        let mut object = json!({"metadata": metadata, "spec": {}});
+        json_patch::merge(&mut object, more);
+        Change::Applied(serde_json::from_value(object).unwrap())
+    }
+
+    fn gone<T>() -> Change<T> {
+        Change::Gone { namespace: "n".into(), name: "offloading".into(), uid: "u".into() }
+    }
+
+    #[test]
+    fn pods_without_a_priority_class_get_the_one_that_is_the_default_now() {
+        let caches = Caches::default();
+        for (name, default, expected) in [
+            ("a", Some(false), None),
+            ("b", Some(true), Some("b")),
+            ("c", None, Some("b")),
+            ("d", Some(false), Some("b")),
+            ("b", Some(false), None),
+            ("d", Some(true), Some("d")),
+        ] {
+            caches.priority_class(object(
+                &json!({"metadata": {"name": name}, "value": 1, "globalDefault": default}),
+            ));
+            assert_eq!(caches.default_priority_class().as_deref(), expected, "{name} {default:?}");
+        }
+        caches.priority_class(Change::Gone {
+            namespace: String::new(),
+            name: "d".into(),
+            uid: String::new(),
+        });
+        assert_eq!(caches.default_priority_class(), None, "it is deleted");
+    }
+
+    #[test]
+    fn each_change_that_a_request_may_wait_for_is_told_once() {
+        let told = Arc::new(AtomicUsize::new(0));
+        let caches = Caches::default().on_change({
+            let told = told.clone();
+            move || {
+                told.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let is_told = |count: usize, what: &str| {
+            assert_eq!(told.swap(0, Ordering::Relaxed), count, "{what}");
+        };
+        let rule = json!({"spec": {"workloadTerms": [], "template": {}, "dpuSelectionPolicy": "Any"}});
+        let machine = json!({"spec": {"nodePool": [], "machineTypes": []}});
+        let labelled = |key: &str| json!({"metadata": {"labels": {key: "blue"}}});
+        let (tenant, node) = (labelled(keys::TENANT), labelled(keys::NODE_TENANT));
+        // Twice each: what is known is no change.
+        for count in [1, 0] {
+            caches.namespace(object(&tenant));
+            is_told(count, "namespace");
+            caches.apply_tenant(object(&json!({})));
+            is_told(count, "tenant");
+            caches.apply_rule(object(&rule));
+            is_told(count, "rule");
+            caches.apply_admin_rule(object(&rule));
+            is_told(count, "admin rule");
+            caches.apply_offloading(object(&json!({})));
+            is_told(count, "offloading");
+            caches.node(object(&node));
+            is_told(count, "node");
+        }
+        caches.priority_class(object(&json!({"value": 1})));
+        caches.device_class(object(&json!({})));
+        caches.apply_machine(object(&machine), Duration::ZERO);
+        caches.set_gates(Arc::default());
+        is_told(4, "classes, machine and gates");
+        caches.claim(object(&json!({})));
+        caches.guest(object(&json!({})), Duration::ZERO);
+        is_told(0, "no request waits for claims and guests");
+        caches.namespace(gone());
+        caches.apply_tenant(gone());
+        caches.apply_rule(gone());
+        caches.apply_admin_rule(gone());
+        caches.apply_offloading(gone());
+        caches.node(gone());
+        caches.apply_machine(gone(), Duration::ZERO);
+        is_told(7, "what is deleted");
+    }
+}

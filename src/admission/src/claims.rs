@@ -85,7 +85,7 @@ mod tests {
             json!({"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}]});
         let of_workload = json!({"name": "r-573e560607f4a185", "labels": {keys::WORKLOAD: "w"}});
         for (user, groups, pods, workloads) in [
-            ("somebody", &[][..], false, false),
+            ("somebody", &["system:serviceaccounts:tenant-blue", "system:authenticated"][..], false, false),
             ("system:serviceaccount:kube-system:resource-claim-controller", CONTROLLERS, true, false),
             ("system:kube-controller-manager", &[], true, false),
             ("the-scheduler", &[], true, false),

@@ -86,3 +86,82 @@ pub(crate) fn with_facts<T>(
         device_resources: &device_resources,
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use outrigger_api::Change;
+    use outrigger_core::validate::{MAX_BYTES, MAX_COMPANION_BYTES};
+    use serde_json::json;
+
+    use super::*;
+    use crate::caches::Caches;
+    use crate::tests::{MANAGER, caches, decide, denied, namespace, patched, request, tenant};
+
+    fn with_tenant(caches: Caches) -> Caches {
+        caches.apply_tenant(Change::Applied(tenant("blue", json!({}))));
+        caches
+    }
+
+    /// The creation of a companion as it is after mutation.
+    fn placed() -> Request {
+        let mut request = request(MANAGER, "2");
+        let decision = decide("/mutate/pods", &caches(), &mut request.clone()).unwrap();
+        request.object = patched(decision, &request.object).unwrap();
+        request
+    }
+
+    #[test]
+    fn only_companions_may_be_larger_than_other_pods_by_the_facts_that_are_injected() {
+        let caches = with_tenant(caches());
+        let ask = |request: &Request, bytes: usize, before: usize| {
+            let mut request = Request { sizes: Some((bytes, before)), ..request.clone() };
+            decide("/validate/pods", &caches, &mut request)
+        };
+        let refused = |request: &Request, bytes: usize, before: usize| {
+            let (code, message) = denied(ask(request, bytes, before));
+            assert!(code == 403 && message.contains(&format!("has {bytes} bytes of JSON")), "{message}");
+        };
+        let companion = placed();
+        assert_eq!(ask(&companion, MAX_BYTES + 1, 0), Ok(Decision::allow()));
+        refused(&companion, MAX_COMPANION_BYTES + 1, 0);
+        // Others may update a companion, and one that was larger before may stay as large.
+        let mut update = companion.clone();
+        (update.operation, update.old_object) = ("UPDATE".into(), update.object.clone());
+        update.user_info.username = "somebody".into();
+        assert_eq!(ask(&update, MAX_BYTES + 1, MAX_BYTES), Ok(Decision::allow()));
+        refused(&update, MAX_COMPANION_BYTES + 1, MAX_COMPANION_BYTES);
+        assert_eq!(ask(&update, MAX_COMPANION_BYTES + 2, MAX_COMPANION_BYTES + 2), Ok(Decision::allow()));
+        // What its creator says of a Pod makes it no companion.
+        for mut other in [companion, update] {
+            other.user_info.username = "somebody".into();
+            other.old_object = json!({"metadata": {}, "spec": other.object["spec"]});
+            refused(&other, MAX_BYTES + 1, 1);
+        }
+    }
+
+    #[test]
+    fn a_rule_decides_about_the_companions_that_the_manager_creates_and_the_tenant_about_the_rest() {
+        let caches = with_tenant(caches());
+        let created = placed();
+        let mut forged = created.clone();
+        forged.user_info.username = "somebody".into();
+        let mut updated = created.clone();
+        (updated.operation, updated.old_object) = ("UPDATE".into(), updated.object.clone());
+        let rule = "step=validation kind=WorkloadRule namespace=tenant-blue name=r generation=2";
+        let tenant = "step=validation kind=Tenant name=blue";
+        for (mut request, expected) in [(created, rule), (forged, tenant), (updated, tenant)] {
+            request.object["spec"]["hostNetwork"] = json!(true);
+            match decide("/validate/pods", &caches, &mut request) {
+                Ok(Decision::Deny { by, .. }) => assert_eq!(by, expected),
+                other => panic!("{expected}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_companion_without_claims_is_validated_whatever_is_known_of_its_rule() {
+        let empty = with_tenant(Caches::default());
+        empty.namespace(namespace("tenant-blue", &json!({outrigger_core::keys::TENANT: "blue"})));
+        assert_eq!(decide("/validate/pods", &empty, &mut placed()), Ok(Decision::allow()));
+    }
+}

@@ -71,7 +71,7 @@ pub(crate) fn tenant(name: &str, spec: Value) -> Tenant {
     serde_json::from_value(object).unwrap()
 }
 
-const MANAGER: &str = "system:serviceaccount:outrigger-system:outrigger-manager";
+pub(crate) const MANAGER: &str = "system:serviceaccount:outrigger-system:outrigger-manager";
 
 fn rule(generation: i64, valid: bool) -> WorkloadRule {
     let operator = if valid { "Exists" } else { "Perhaps" };
@@ -83,7 +83,7 @@ fn rule(generation: i64, valid: bool) -> WorkloadRule {
     .unwrap()
 }
 
-fn caches() -> Caches {
+pub(crate) fn caches() -> Caches {
     let caches = Caches::default();
     caches.namespace(namespace("tenant-blue", &json!({keys::TENANT: "blue"})));
     caches.apply_rule(Change::Applied(rule(2, true)));
@@ -91,7 +91,7 @@ fn caches() -> Caches {
 }
 
 /// The creation of a companion of generation `generation`, by `user`.
-fn request(user: &str, generation: &str) -> Request {
+pub(crate) fn request(user: &str, generation: &str) -> Request {
     let pod = json!({
         "metadata": {
             "annotations": {keys::HOST: "host-a", keys::RULE_GENERATION: generation},
@@ -360,6 +360,8 @@ fn what_another_tenant_has_is_refused() {
     assert_eq!(ask(&both, Some(&both)), Ok(Decision::allow()));
     let invalid = tenant("blue", json!({"hosts": ["NO"]}));
     assert_eq!(ask(&invalid, Some(&invalid)), Ok(Decision::allow()));
+    let otherwise = tenant("blue", json!({"hosts": ["NEITHER"]}));
+    assert_eq!(denied(ask(&otherwise, Some(&invalid))).0, 422, "it was not so before");
 }
 
 #[test]

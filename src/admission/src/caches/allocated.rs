@@ -178,4 +178,34 @@ mod tests {
         assert_eq!(caches.allocated("n", "c"), None);
         assert!(caches.allocated.terms.read().is_empty(), "nothing is left");
     }
+
+    #[test]
+    fn a_claim_with_as_many_devices_as_it_can_have_is_kept() {
+        let caches = Caches::default();
+        let name = |i: usize| format!("{i:x<253}");
+        let terms: Vec<Value> = (0..32).map(|i| on(&name(i))[0].take()).collect();
+        caches.claim(claim("c", &json!(terms), None));
+        assert_eq!(caches.allocated("n", "c"), Some(terms));
+    }
+
+    #[test]
+    fn what_is_known_of_a_node_is_added_to_what_its_term_says() {
+        let caches = Caches::default();
+        node(&caches, "dpu-b", "b");
+        let own = json!({"key": "zone", "operator": "In", "values": ["z"]});
+        let mut terms = on("dpu-b");
+        terms[0]["matchExpressions"] = json!([own]);
+        caches.claim(claim("c", &terms, None));
+        let is_in = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});
+        terms[0]["matchExpressions"] =
+            json!([own, is_in(keys::NODE_TENANT, "blue"), is_in(keys::DPU_HOST, "b")]);
+        assert_eq!(caches.allocated("n", "c"), terms.as_array().cloned());
+        // Nothing is known of the Nodes of a term that names none, or those that the devices are not on.
+        for (key, operator) in [("metadata.name", "NotIn"), ("metadata.namespace", "In")] {
+            let field = json!({"key": key, "operator": operator, "values": ["dpu-b"]});
+            let terms = json!([{"matchFields": [field]}]);
+            caches.claim(claim("c", &terms, None));
+            assert_eq!(caches.allocated("n", "c"), terms.as_array().cloned(), "{key} {operator}");
+        }
+    }
 }

@@ -304,10 +304,25 @@ mod tests {
     }
 
     #[test]
+    fn a_type_has_the_slots_that_the_status_of_its_machine_counts() {
+        let caches = Caches::default();
+        let type_ = |name: &str| json!({"name": name, "spec": {"cpu": "1", "memory": "1Gi"}, "available": 9});
+        let usage = json!({"slots": 3, "maximum": 9, "reserved": 0, "used": 0, "waiting": 0});
+        let machine = json!({
+            "metadata": {"name": "m", "uid": "1", "labels": {keys::MACHINE_GROUP: "g"}},
+            "spec": {"nodePool": [], "machineTypes": [type_("counted"), type_("new")]},
+            "status": {"availableMachines": [{"name": "counted", "usage": usage}]}});
+        caches.apply_machine(Change::Applied(serde_json::from_value(machine).unwrap()), NOW);
+        let slots = [("g", "counted"), ("g", "new"), ("other", "counted")].map(|(g, t)| caches.slots(g, t));
+        assert_eq!(slots, [3, 0, 0]);
+    }
+
+    #[test]
     fn ends_are_forgotten_in_time() {
         let mut ends = Ends::default();
         ends.add("old".to_owned(), NOW);
-        ends.add("new".into(), REMEMBERED);
+        // A replica that sees a grant when it is almost over for the others counts it for as long again.
+        ends.add("new".into(), Duration::from_secs(2 * GRANT_SECONDS));
         assert_eq!(ends.0.len(), 2);
         ends.add("newer".into(), REMEMBERED + Duration::from_secs(1));
         assert_eq!(ends.0.len(), 2);

@@ -88,4 +88,16 @@ mod tests {
         assert_eq!(counts("unknown", None), (Some(1), None, 1));
         assert_eq!(counts("b", Some(None)), (None, None, 1));
     }
+
+    #[test]
+    fn a_tenant_has_the_nodes_with_its_label() {
+        let caches = Caches::default();
+        let (blue, red) = (TenantId::new("blue").unwrap(), TenantId::new("red").unwrap());
+        for (name, owner, counts) in [("a", "blue", (1, 0)), ("b", "blue", (2, 0)), ("a", "red", (1, 1))] {
+            let labels = serde_json::json!({keys::NODE_TENANT: owner});
+            let node = serde_json::json!({"metadata": {"name": name, "labels": labels}});
+            caches.node(Change::Applied(serde_json::from_value(node).unwrap()));
+            assert_eq!((caches.dpus_of(&blue), caches.dpus_of(&red)), counts, "{name} of {owner}");
+        }
+    }
 }

@@ -9,6 +9,9 @@ fn the_keys_are_a_closed_set_of_qualified_names() {
     for (step, _) in STEPS {
         for again in [false, true] {
             assert!(keys.contains(&key(step, again)), "{step}");
+            // Only what a rule does differs between the calls of a request.
+            let differs = again && matches!(*step, "companion" | "claims");
+            assert_eq!(super::step(key(step, again)), (*step, differs));
         }
     }
     let of_steps: Vec<&str> = STEPS.iter().map(|(step, _)| *step).collect();
@@ -32,6 +35,25 @@ fn a_value_names_what_decided() {
          fields=spec.a,metadata.labels[a_b_c]"
     );
     assert_eq!(denied(503, "", &[]), "code=503");
+}
+
+#[test]
+fn the_longest_value_fits_into_the_bound_which_is_not_much_larger() {
+    let name = || Some(Cow::Owned("x".repeat(300)));
+    let longest = |fields| Origin {
+        code: Some(u16::MAX),
+        step: name(),
+        kind: name(),
+        namespace: name(),
+        name: name(),
+        generation: Some(i64::MIN),
+        machine_type: name(),
+        fields,
+    };
+    for fields in [vec!["x".repeat(127).into(); 10], vec!["x".into(); 1000]] {
+        let length = longest(fields).to_string().len();
+        assert!((MAX_VALUE - 128..=MAX_VALUE).contains(&length), "{length} of {MAX_VALUE}");
+    }
 }
 
 #[test]

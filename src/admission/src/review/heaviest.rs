@@ -124,7 +124,10 @@ mod tests {
         ] {
             assert_eq!(of(&object).as_deref(), path, "{object}");
         }
-        assert_eq!(of(&json!({"a": "x".repeat(super::MAX_BYTES), "b": many})), None);
+        let review = |text: &str| json!({"request": {"object": {"a": text, "b": many}}}).to_string();
+        let longest = super::MAX_BYTES - review("").len();
+        assert_eq!(field(review(&"x".repeat(longest)).as_bytes()).as_deref(), Some("b"));
+        assert_eq!(field(review(&"x".repeat(longest + 1)).as_bytes()), None, "it is too long");
         for broken in ["", "{", "[]", r#"{"request":[1]}"#, r#"{"request":{"object":{"a":[1,"#] {
             assert_eq!(field(broken.as_bytes()), None, "{broken}");
         }

@@ -242,6 +242,7 @@ fn who_has_a_slot_is_counted() {
     let Some(Reservation::Slot(reserved)) = validated().reserve else { panic!("it needs a slot") };
     assert_eq!((reserved.slot.slots, &*reserved.ask.pod, reserved.ask.dry_run), (2, "n/injected-pod", false));
     assert_eq!(reserved.slot.owner().0, "test-machine-group");
+    assert_eq!((reserved.slot.group(), reserved.slot.type_name()), ("test-machine-group", "test-machine1"));
     // Between mutation and validation another guest has taken it.
     apply_pod(&caches, &other, "a", "Running");
     let refused = validated();
@@ -252,6 +253,24 @@ fn who_has_a_slot_is_counted() {
     fewer["status"]["availableMachines"][0]["usage"]["slots"] = json!(1);
     apply_machine(&caches, &fewer);
     assert_eq!(created(&caches, &pod).unwrap_err().1, none);
+}
+
+#[test]
+fn a_guest_that_all_webhooks_admit_still_needs_its_slot() {
+    let caches = caches(&machine(), &injected());
+    let labels = std::collections::BTreeMap::from([(keys::INJECT_RESOURCE, keys::INJECT_ENABLED)]);
+    let settings = Settings::default();
+    let reserved = |pod: &Value| {
+        let mut request = request(pod, &Value::Null);
+        let admission =
+            webhooks::decide(Context::new(&caches, &settings), &mut request, Some(&labels)).unwrap();
+        assert!(matches!(admission.decision, Decision::Allow { .. }), "{admission:?}");
+        admission.reserve
+    };
+    assert!(matches!(reserved(&guest_pod()), Some(Reservation::Slot(slot)) if slot.name == "injected-pod"));
+    let mut plain = guest_pod();
+    plain["metadata"]["labels"] = json!({});
+    assert!(reserved(&plain).is_none(), "no guest");
 }
 
 #[test]
@@ -333,6 +352,23 @@ fn a_namespace_with_several_roles_has_all_steps() {
     };
     let patch = serde_json::to_string(&patch).unwrap();
     assert!(patch.contains(keys::NODE_TENANT) && patch.contains(keys::NODE_POOL), "{patch}");
+}
+
+#[test]
+fn the_audit_of_a_guest_that_is_offloaded_names_what_decided_both() {
+    let both = json!({keys::INJECT_RESOURCE: keys::INJECT_ENABLED, keys::OFFLOADED: "true"});
+    let caches = caches(&machine(), &both);
+    let offloading = json!({"metadata": {"name": "offloading", "namespace": "n"},
+        "spec": {"podOffloadingStrategy": "Remote"}});
+    caches.apply_offloading(Change::Applied(serde_json::from_value(offloading).unwrap()));
+    let Ok(Decision::Allow { audit, .. }) =
+        decide("/mutate/pods", &caches, &mut request(&guest_pod(), &Value::Null))
+    else {
+        panic!("not allowed")
+    };
+    let machine = "kind=Machine name=test-machine-group machineType=test-machine1";
+    let offloading = "kind=NamespaceOffloading namespace=n name=offloading";
+    assert_eq!(audit, [("machine", machine.to_owned()), ("offloading", offloading.to_owned())]);
 }
 
 #[test]

@@ -203,6 +203,20 @@ fn what_could_not_work_is_refused_or_told() {
 }
 
 #[test]
+fn only_a_name_that_is_too_long_for_a_reservation_is_warned_of() {
+    // Of the group, and a dash.
+    let prefix = "v1g-".len();
+    for (length, warned) in [(MAX_RESERVATION_NAME, 0), (MAX_RESERVATION_NAME + 1, 1)] {
+        let mut object = valid();
+        let name = "y".repeat(length - prefix);
+        let types = object["spec"]["machineTypes"].as_array_mut().unwrap();
+        types.push(json!({"name": name, "spec": {"cpu": "1", "memory": "1Gi"}, "available": 1}));
+        let (code, message, warnings) = ask(&nodes(), &object, &Value::Null);
+        assert_eq!((code, warnings.len()), (201, warned), "{message} {warnings:?}");
+    }
+}
+
+#[test]
 fn an_update_is_judged_by_what_changes() {
     let caches = nodes();
     let mut old = valid();
