@@ -96,8 +96,12 @@ impl Caches {
     /// Takes in a PriorityClass.
     pub fn priority_class(&self, change: Change<PriorityClass>) {
         let (_, name, class) = change.into_parts();
-        let default = class.and_then(|class| class.global_default).unwrap_or_default();
-        self.priority_classes.write().insert(name, default);
+        let mut classes = self.priority_classes.write();
+        match class {
+            Some(class) => classes.insert(name, class.global_default.unwrap_or_default()),
+            None => classes.remove(&name),
+        };
+        drop(classes);
         self.changed();
     }
 }
@@ -154,6 +158,7 @@ mod tests {
             uid: String::new(),
         });
         assert_eq!(caches.default_priority_class(), None, "it is deleted");
+        assert_eq!(caches.priority_classes.read().len(), 3, "nothing is left of it");
     }
 
     #[test]

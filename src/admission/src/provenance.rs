@@ -65,9 +65,6 @@ const MAX_PART: usize = 253;
 /// Maximum number of bytes of all paths of a value together.
 const MAX_FIELDS: usize = 512;
 
-/// Maximum number of bytes of a value: five names, two numbers, the paths, and what they are called.
-pub const MAX_VALUE: usize = 5 * MAX_PART + 2 * 20 + MAX_FIELDS + 128;
-
 /// What decided: the value of an audit annotation, as `kind=WorkloadRule namespace=tenant-blue name=dns generation=3`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origin<'a> {

@@ -70,9 +70,12 @@ impl Caches {
         if workload.is_none() && pod.is_none() && !claims.contains_key(&namespace) {
             return;
         }
-        let own = claims.entry(namespace).or_default();
+        let own = claims.entry(namespace.clone()).or_default();
         set(&mut own.workloads, &name, workload);
         set(&mut own.pods, &name, pod);
+        if own.workloads.is_empty() && own.pods.is_empty() {
+            claims.remove(&namespace);
+        }
     }
 
     /// Takes in a DeviceClass.
@@ -146,6 +149,7 @@ mod tests {
         caches.claim(Change::Gone { namespace: "ns".into(), name: "a".into(), uid: String::new() });
         caches.claim(Change::Gone { namespace: "ns".into(), name: "b".into(), uid: String::new() });
         assert!(caches.claims("ns").is_empty() && caches.pod_claims("ns").is_empty());
+        assert!(caches.claims.read().is_empty(), "nothing is left of the namespace");
     }
 
     #[test]

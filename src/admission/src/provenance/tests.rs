@@ -3,6 +3,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Maximum number of bytes of a value: five names, two numbers, the paths, and what they are called.
+const MAX_VALUE: usize = 5 * MAX_PART + 2 * 20 + MAX_FIELDS + 128;
+
 #[test]
 fn the_keys_are_a_closed_set_of_qualified_names() {
     let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
