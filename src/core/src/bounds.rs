@@ -185,6 +185,8 @@ mod tests {
         assert!(told(json!([1, 2, 3, 4, 5])).contains("at most 5"));
         assert_eq!(told(json!([[[[]]]])), "is nested 4 levels deep, at most 3 are allowed");
         assert_eq!(told(json!("x".repeat(40))), "has 42 bytes of JSON, at most 40 are allowed");
+        let most = json!("x".repeat(38)).to_string();
+        assert_eq!(bounds.check(most.as_bytes()), Ok(Measured { bytes: 40, values: 1, depth: 0 }));
     }
 
     #[test]
@@ -198,5 +200,17 @@ mod tests {
     #[test]
     fn what_is_overwritten_counts() {
         assert_eq!(measure(br#"{"a":1,"a":2}"#).values, 3);
+    }
+
+    #[test]
+    fn what_stands_in_a_text_is_no_structure() {
+        for (text, values) in [
+            (r#"{"a\"b" : "c\\", "d": "[{,\"]"}"#, 3),
+            (r#"["\\\"", "\\", 1]"#, 4),
+            (r#"{"a\\" : {"b\u0022":[]}}"#, 3),
+        ] {
+            assert_eq!(serde_json::from_str::<Value>(text).map(|value| counted(&value).0).ok(), Some(values));
+            assert_eq!(measure(text.as_bytes()).values, values, "{text}");
+        }
     }
 }

@@ -184,4 +184,14 @@ mod tests {
         );
         assert_eq!(spec["affinity"], json!({"a": 1}));
     }
+
+    #[test]
+    fn an_error_tells_the_path_from_the_outermost_object_and_quotes_the_value() {
+        let error = |path: &str| FieldError::new(path, "is wrong");
+        for (own, above, path) in [("b", "a", "a.b"), ("", "a", "a"), ("b", "", "b"), ("", "", "")] {
+            assert_eq!(error(own).below(above).path, path, "{own:?} below {above:?}");
+        }
+        assert_eq!(FieldError::of_value("a", "v", "is wrong").to_string(), "a: \"v\": is wrong");
+        assert_eq!(FieldError::of_value("a", "", "is wrong"), error("a"), "an empty value isn't quoted");
+    }
 }

@@ -243,6 +243,16 @@ mod tests {
         );
     }
 
+    #[test]
+    fn what_is_unknown_before_a_pod_is_stored() {
+        let bound = crate::workload::tests::nginx();
+        assert_eq!(unknown(&bound), [Path::Id, Path::Ready]);
+        let pending = Workload { node_name: None, ..bound.clone() };
+        assert_eq!(unknown(&pending), [Path::Id, Path::Ready, Path::NodeName]);
+        let generated = Workload { resource_name: String::new(), ..bound };
+        assert_eq!(unknown(&generated), [Path::Id, Path::Ready, Path::ResourceName]);
+    }
+
     fn json_value() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),

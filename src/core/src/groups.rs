@@ -189,6 +189,7 @@ mod tests {
     fn the_second_of_two_at_once_sees_the_first() {
         let mut claims = GroupClaims::default();
         add(&mut claims, claim("a", Some("g"), &["n1", "n2"], 100), &[], &none()).unwrap();
+        assert_eq!(claims.claims(), [claim("a", Some("g"), &["n1", "n2"], 100)]);
         let written = GroupClaims::read(&claims.write().unwrap()).unwrap();
         assert_eq!(written, claims);
         for (second, conflict) in [
@@ -228,6 +229,12 @@ mod tests {
         assert_eq!(ask(seen(1, Some("g"), &n2), &["n1"]), by_a());
         assert_eq!(ask(MachineView { uid: "another", ..seen(2, Some("g"), &n2) }, &["n1"]), by_a());
         assert_eq!(ask(seen(2, Some("g"), &n2), &["n2"]), by_a());
+        // It is shown as it was before it asked for its group, with the nodes that it has kept.
+        let second = claim("b", Some("g"), &[], 101);
+        for group in [None, Some("former")] {
+            let got = add(&mut claims.clone(), second.clone(), &[seen(1, group, &n1)], &none());
+            assert_eq!(got, Err(Conflict::Group("a".into())));
+        }
     }
 
     #[test]
@@ -241,5 +248,26 @@ mod tests {
             Claim { nodes: many.iter().map(|n| format!("{n}b")).collect(), ..claim("b", None, &[], 0) };
         assert_eq!(add(&mut claims, other, &[], &none()), Err(Conflict::Crowded));
         assert_eq!(add(&mut claims, claim("c", Some("g"), &["x"], 0), &[], &none()), Ok(()));
+        // It may be full to the last byte.
+        let of = |length: usize| claim("a", None, &[&"n".repeat(length)], 0);
+        let empty = GroupClaims { claims: vec![of(0)] }.write().unwrap().len();
+        for (size, expected) in [(MAX_BYTES, Ok(())), (MAX_BYTES + 1, Err(Conflict::Crowded))] {
+            let mut claims = GroupClaims::default();
+            assert_eq!(add(&mut claims, of(size - empty), &[], &none()), expected);
+        }
+    }
+
+    #[test]
+    fn each_claim_of_each_machine_has_its_own_id() {
+        let first = || claim("a", None, &[], 0);
+        let all = [
+            first(),
+            claim("b", None, &[], 0),
+            claim("a", None, &[], 1),
+            Claim { uid: "another".into(), ..first() },
+            Claim { generation: 2, ..first() },
+        ];
+        let ids: HashSet<String> = all.iter().map(Claim::id).collect();
+        assert_eq!(ids.len(), all.len());
     }
 }

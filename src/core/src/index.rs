@@ -357,10 +357,9 @@ impl TenantIndex {
 
     /// The key that an id has here; the one in use, if it is.
     fn key_of(&self, id: &WorkloadId) -> Arc<str> {
-        // Nearly every id is its own label value, and an update's workload is known: nothing to allocate then.
-        if let Some((key, entry)) = self.workloads.get_key_value(id.as_str())
-            && entry.workload.id == *id
-        {
+        // Nearly every id is its own label value, and an update's workload is known: nothing to allocate then. Keys are label values,
+        // so an id that is one has it as its own.
+        if let Some((key, _)) = self.workloads.get_key_value(id.as_str()) {
             return key.clone();
         }
         let label = id.label_value();

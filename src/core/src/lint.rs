@@ -272,6 +272,26 @@ mod tests {
     }
 
     #[test]
+    fn terms_that_take_too_many_comparisons_get_no_warning() {
+        const VALUES: usize = 1024;
+        let among = |key: &str, from: usize| ExpressionSpec {
+            key: key.into(),
+            operator: Operator::In,
+            values: (from..from + VALUES).map(|value| value.to_string()).collect(),
+        };
+        // Each pair takes as many as both have values, and the last pair is the one that excludes each other.
+        let said = |expressions: usize| {
+            let others = (2..expressions).map(|i| among(&format!(".state.extra.labels.k{i}"), 0));
+            let last = [among(".state.nodeName", 0), among(".state.nodeName", VALUES)];
+            let terms = vec![others.chain(last).collect()];
+            let spec = RuleSpec { terms, ..RuleSpec::new(RuleName::new("r").unwrap()) };
+            matches_nothing(&Rule::compile(spec).unwrap()).is_some()
+        };
+        // There is time for 32 pairs: eight expressions are 28, nine are 36.
+        assert_eq!([2, 8, 9].map(said), [true, true, false]);
+    }
+
+    #[test]
     fn selectors_against_the_policy_and_no_dpu() {
         let pinned = json!({"spec": {"nodeSelector": {keys::DPU_HOST: "host-a"}}});
         let said = warnings(ANY, DpuSelectionPolicy::SameNode, pinned.clone(), 1);

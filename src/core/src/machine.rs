@@ -308,4 +308,12 @@ mod tests {
         assert_eq!(replicas(&usage(0, 1, 1, None), 1), 1);
         assert_eq!(replicas(&usage(0, 3, 3, None), 1), 0);
     }
+
+    #[test]
+    fn modes_have_the_names_of_the_api() {
+        for mode in [Mode::Ready, Mode::Maintenance] {
+            assert_eq!(Mode::of(mode.as_str()), Some(mode));
+        }
+        assert_eq!(Mode::of("not-ready"), None);
+    }
 }

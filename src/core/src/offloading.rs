@@ -250,6 +250,16 @@ mod tests {
                 selector(json!([{"matchFields": [{"key": "metadata.name", "operator": "Exists"}]}])),
                 "matchFields[0].operator: is \"Exists\" with 0 values",
             ),
+            (
+                selector(
+                    json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["x", "y"]}]}]),
+                ),
+                "matchFields[0].operator: is \"In\" with 2 values",
+            ),
+            (
+                expression(json!({"key": "a", "operator": "Lt", "values": ["1", "2"]})),
+                "values: is [1, 2]; Lt needs",
+            ),
         ] {
             let errors = Offloading::new("Remote", &wrong).unwrap_err();
             assert!(errors[0].to_string().contains(path), "{errors:?}");
@@ -284,5 +294,19 @@ mod tests {
         for free in ["tenant-blue", "my-kube-system", "default"] {
             assert!(!is_reserved(free), "{free}");
         }
+    }
+
+    #[test]
+    fn a_selector_that_selects_nothing_is_told_with_how_many_there_are() {
+        assert_eq!(none_selected(3), "3 virtual nodes, none of them is selected");
+    }
+
+    #[test]
+    fn a_selector_with_errors_is_refused_and_imposes_and_selects_nothing() {
+        let wrong = selector(json!([{"matchExpressions": [{"key": "a", "operator": "In"}]}, {}]));
+        let offloading = Offloading::read("Remote", &wrong);
+        assert_eq!(offloading.refusals().len(), 1);
+        assert_eq!(offloading.imposed(), &[] as &[Value]);
+        assert!(!offloading.selects(&Node { name: "v", labels: &BTreeMap::new() }));
     }
 }

@@ -192,7 +192,7 @@ fn split(text: &str) -> Result<Vec<Part>, PathError> {
     let braces = scan.eat('{');
     if braces {
         match scan.chars.split_last() {
-            Some(('}', rest)) if rest.len() >= scan.at => scan.chars = rest,
+            Some(('}', rest)) => scan.chars = rest,
             _ => return Err(scan.error("the opening '{' has no closing '}' at the end")),
         }
         scan.trim();

@@ -275,6 +275,35 @@ mod tests {
         assert_eq!(facts(true), wrong(Stage::Lost, Cause::DeviceNotReady));
     }
 
+    #[test]
+    fn a_host_has_a_dpu_of_the_tenant_that_stays_with_it() {
+        use HostDpu::{Absent, HandingOver, NotListed, NotReady, Ready};
+        let dpu = |owned, handing_over, ready| DpuInHost { owned, handing_over, ready };
+        let (ready, unready) = (dpu(true, false, true), dpu(true, false, false));
+        let (moving, anothers) = (dpu(true, true, true), dpu(false, false, true));
+        for (dpus, listed, has_rivals, expected) in [
+            (&[ready][..], true, false, Ready),
+            (&[ready], false, true, Ready),
+            (&[ready, ready], true, false, Ready),
+            (&[ready, unready, moving, anothers], true, false, Ready),
+            (&[unready], true, false, NotReady),
+            (&[unready, unready, moving, anothers], true, true, NotReady),
+            (&[moving], false, false, HandingOver),
+            (&[moving, moving], false, false, HandingOver),
+            (&[anothers], true, false, HandingOver),
+            (&[anothers], true, true, Absent),
+            (&[moving], true, true, Absent),
+            (&[], true, false, Absent),
+            (&[anothers], false, false, NotListed),
+            (&[moving], false, true, NotListed),
+            (&[], false, false, NotListed),
+        ] {
+            let found = HostDpu::of(dpus.iter().copied(), listed, || has_rivals);
+            assert_eq!(found, expected, "{dpus:?} {listed} {has_rivals}");
+            assert_eq!(found.cause().is_none(), found == Ready);
+        }
+    }
+
     fn rule(policy: DpuSelectionPolicy) -> Arc<Rule> {
         let spec = RuleSpec {
             policy,
@@ -308,12 +337,40 @@ mod tests {
         assert_eq!(of(None, true), (Stage::Lost, Some(Cause::Replacing)));
         let moved = Observed { host: Some("former".into()), ..current.clone() };
         assert_eq!(of(Some(&moved), true), (Stage::Lost, Some(Cause::WorkloadMoved)), "ready elsewhere");
+        let former = Observed { rule_uid: "former".into(), ..current.clone() };
+        assert_eq!(of(Some(&former), true), (Stage::Lost, Some(Cause::Replacing)), "another rule's");
         let earlier = Observed { template_hash: "other".into(), ..current.clone() };
         assert_eq!(of(Some(&earlier), true), (Stage::Ready, None), "until its turn comes");
         let going = Observed { terminating: true, ..earlier };
         assert_eq!(of(Some(&going), true), (Stage::Lost, Some(Cause::RollingOut)));
-        let going = Observed { terminating: true, ..current };
+        let going = Observed { terminating: true, ..current.clone() };
         assert_eq!(of(Some(&going), false), (Stage::Pending, Some(Cause::Replacing)));
+        let claim = Observed { kind: Kind::Claim, ..current };
+        assert_eq!(of(Some(&claim), false), (Stage::Ready, None));
+        let going = Observed { terminating: true, ..claim };
+        assert_eq!(of(Some(&going), false), (Stage::Pending, Some(Cause::ClaimInUse)), "a Pod has it still");
+    }
+
+    #[test]
+    fn one_of_an_earlier_template_is_to_be_replaced_unless_others_have_to_delete_it() {
+        let workload = workload(Some("h"));
+        for (update, starting, lost) in [
+            (UpdateStrategy::default(), Cause::RollingOut, Cause::RollingOut),
+            (UpdateStrategy::OnDelete, Cause::Starting, Cause::Lost),
+        ] {
+            let spec = RuleSpec { update, ..RuleSpec::new(RuleName::new("r").unwrap()) };
+            let rule = Arc::new(Rule::compile(spec).unwrap());
+            let earlier = Observed {
+                rule_uid: rule.uid().to_owned(),
+                template_hash: "earlier".into(),
+                host: Some("h".into()),
+                ..Observed::default()
+            };
+            let wish = Wish::Companion(&rule, &workload);
+            let of = |was_ready| Facts { wish, was_ready, ..facts(Some(&earlier)) }.progress();
+            assert_eq!(of(false), wrong(Stage::Starting, starting));
+            assert_eq!(of(true), wrong(Stage::Lost, lost));
+        }
     }
 
     proptest! {

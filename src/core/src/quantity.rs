@@ -173,10 +173,6 @@ fn decimal(suffix: &str) -> Option<(i32, Format)> {
         return Some((*power, Format::Decimal));
     }
     let exponent = suffix.strip_prefix(['e', 'E'])?;
-    let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
     Some((exponent.parse().ok()?, Format::Exponent))
 }
 

@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn words_are_read_as_they_are_written() {
         for cause in Cause::ALL {
-            assert_eq!(cause.as_str().parse(), Ok(*cause));
+            assert_eq!(cause.to_string().parse(), Ok(*cause));
             assert!(cause.as_str().chars().all(|c| c.is_ascii_alphabetic()), "{cause}");
         }
         let words: BTreeSet<_> = Cause::ALL.iter().map(|cause| cause.as_str()).collect();
@@ -132,9 +132,17 @@ mod tests {
     }
 
     #[test]
+    fn each_subject_has_a_heading_of_its_own() {
+        let titles: BTreeSet<_> = Subject::ALL.iter().map(|subject| subject.title()).collect();
+        assert_eq!(titles.len(), Subject::ALL.len());
+        assert!(titles.iter().all(|title| title.starts_with(|c: char| c.is_uppercase())), "{titles:?}");
+    }
+
+    #[test]
     fn what_a_tenant_is_told_fits_into_a_message_and_names_a_remedy() {
         for cause in Cause::ALL {
             assert!(cause.message().len() <= 256, "{cause}: {}", cause.message().len());
+            assert_eq!(cause.message(), format!("{}: {}", cause.meaning(), cause.tenant_remedy()));
             for text in [cause.meaning(), cause.tenant_remedy(), cause.platform_remedy()] {
                 assert!(text.len() > 3 && !text.ends_with('.'), "{cause}: {text:?}");
             }

@@ -164,9 +164,11 @@ pub(crate) mod tests {
     }
 
     fn required(mut pod: Value) -> Value {
-        require(&mut pod, "t", "1").unwrap();
+        let before = pod.clone();
+        let written = require(&mut pod, "t", "1").unwrap();
+        assert_eq!(written, pod != before, "it says whether it wrote something: {before}");
         let once = pod.clone();
-        require(&mut pod, "t", "1").unwrap();
+        assert!(!require(&mut pod, "t", "1").unwrap());
         assert_eq!(pod, once, "applied twice");
         pod.pointer(POINTER).unwrap().clone()
     }

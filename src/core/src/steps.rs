@@ -39,11 +39,34 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::assert_nearly_linear;
+    use super::{assert_nearly_linear, step};
     use crate::ids::{RuleName, TenantId};
     use crate::rule::{DpuSelectionPolicy, ExpressionSpec, Operator, Rule, RuleSpec};
     use crate::tenant::Policy;
     use crate::validate::{self, ValidationContext, Writer};
+
+    fn takes(steps: impl Fn(usize) -> usize) {
+        assert_nearly_linear(|size| size, |size| (0..steps(*size)).for_each(|_| step()));
+    }
+
+    #[test]
+    fn what_is_linear_or_a_logarithm_more_passes() {
+        takes(|size| size);
+        takes(|size| size.div_ceil(2));
+        takes(|size| size * size.ilog2() as usize);
+    }
+
+    #[test]
+    #[should_panic = "steps became"]
+    fn what_is_worse_by_a_root_fails() {
+        takes(|size| size * size.isqrt());
+    }
+
+    #[test]
+    #[should_panic = "the algorithm was not reached"]
+    fn what_was_not_counted_fails() {
+        takes(|_| 1);
+    }
 
     #[test]
     fn faults_of_an_update_are_compared_in_linear_steps() {

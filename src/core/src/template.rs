@@ -204,6 +204,29 @@ mod tests {
             "metadata": {"name": "x", "namespace": "y", "labels": {"a": "b"}, "annotations": null},
             "spec": {"containers": [{"name": "c", "image": "i"}], "nodeName": ""}});
         assert_eq!(paths(&pod), Vec::<String>::new());
+        for (change, wrong) in [
+            (json!({"metadata": {"ownerReferences": [], "finalizers": []}, "status": {}}), &[][..]),
+            (json!({"status": {"phase": "Pending"}}), &["template.status"]),
+            (json!({"data": {}, "status": []}), &["template.data", "template.status"]),
+        ] {
+            let mut other = pod.clone();
+            json_patch::merge(&mut other, &change);
+            assert_eq!(paths(&other), wrong, "{change}");
+        }
+        let mut other = pod;
+        other["metadata"]["finalizers"] = Value::Null;
+        other["spec"]["nodeName"] = Value::Null;
+        other["status"] = Value::Null;
+        assert_eq!(paths(&other), Vec::<String>::new(), "null is the same as absent");
+    }
+
+    #[test]
+    fn a_template_without_spec_is_told_what_its_kind_needs() {
+        for (kind, needs) in [(Kind::Pod, "containers"), (Kind::Claim, "devices.requests")] {
+            let template = json!({"apiVersion": kind.api_version(), "kind": kind.as_str()});
+            let errors: Vec<_> = check(&template.into()).iter().map(ToString::to_string).collect();
+            assert_eq!(errors, [format!("template.spec: is missing: the companion needs {needs}")]);
+        }
     }
 
     #[test]
@@ -251,5 +274,7 @@ mod tests {
         );
         let big = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"x": "y".repeat(MAX_BYTES)}]}});
         assert_eq!(paths(&big), ["template"]);
+        let message = check(&big.into())[0].to_string();
+        assert!(message.contains("at most 524288 are allowed"), "{message}");
     }
 }

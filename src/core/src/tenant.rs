@@ -273,6 +273,20 @@ mod tests {
     }
 
     #[test]
+    fn a_tenant_has_the_documented_limits_where_it_names_none() {
+        let documented = Limits {
+            companions: 10_000,
+            rules: 1_000,
+            rule_bytes: 4_194_304,
+            workloads: 100_000,
+            workload_bytes: 134_217_728,
+            rule_calls_per_second: 50,
+            rule_bytes_per_second: 1_048_576,
+        };
+        assert_eq!(Limits::default(), documented);
+    }
+
+    #[test]
     fn memory_of_a_tenant_is_that_of_all_its_parts() {
         let limits = Limits {
             companions: 10,

@@ -147,6 +147,8 @@ mod tests {
     fn of_one_key_the_last_value_counts() {
         let mut texts = Texts::from([("b", "1"), ("a", ""), ("b", "2")]);
         assert_eq!(texts.iter().collect::<Vec<_>>(), [("a", ""), ("b", "2")]);
+        assert_eq!((texts.keys().collect::<Vec<_>>(), texts.is_empty()), (vec!["a", "b"], false));
+        assert_eq!(format!("{texts:?}"), r#"{"a": "", "b": "2"}"#);
         texts.set("b", "3");
         assert_eq!(texts, Texts::from([("b", "3"), ("a", "")]));
         texts.retain(|key| key == "c");

@@ -241,8 +241,8 @@ pub(crate) mod tests {
             json!({"ready": false, "extra": {"labels": {}, "annotations": {}, "other": {"k": "v"}}}),
             "an unbound workload has no nodeName"
         );
-        let stateless = json!({"metadata": {"id": "a", "resourceType": "v1/Pod"}});
-        assert!(serde_json::from_value::<Workload>(stateless).is_ok());
+        let machine = json!({"metadata": {"id": "a", "resourceType": "v1/VM"}});
+        assert_eq!(serde_json::from_value::<Workload>(machine).unwrap().resource_type, "v1/VM");
     }
 
     #[test]

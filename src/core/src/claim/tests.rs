@@ -68,7 +68,9 @@ fn each_field_wrong_in_turn() {
         change(&mut all[1]);
         with_claims(all)
     };
+    let many = |count| with_claims((0..count).map(|i| device(&format!("c{i}"))).collect());
     assert_eq!(paths(claim(|_| {})), Vec::<String>::new());
+    assert_eq!(paths(many(MAX_CLAIMS)), Vec::<String>::new());
     for (spec, path) in [
         (claim(|c| c.name = "a".into()), "[1].name"),
         (claim(|c| c.name = "own".into()), "[1].name"),
@@ -90,7 +92,7 @@ fn each_field_wrong_in_turn() {
         (claim(|c| c.containers = vec!["c".into(); 65]), "[1].containers"),
         (claim(|c| c.request = "z".into()), "[1].request"),
         (claim(|c| c.request = "R".into()), "[1].request"),
-        (with_claims((0..=MAX_CLAIMS).map(|i| device(&format!("c{i}"))).collect()), ""),
+        (many(MAX_CLAIMS + 1), ""),
         (claim(|c| edit(c.spec.as_mut().unwrap(), |spec| spec["x"] = "y".repeat(MAX_BYTES).into())), ""),
     ] {
         assert_eq!(paths(spec), [format!("spec.deviceClaims{path}")]);
@@ -98,6 +100,19 @@ fn each_field_wrong_in_turn() {
     let of_claim = DevicesSpec { claims: vec![device("a")], ..DevicesSpec::default() };
     assert_eq!(paths(spec(claim_template(&crypto()), of_claim)), ["spec.deviceClaims"]);
     assert_eq!(paths(claim(|c| c.containers = vec!["i".into(), "d".into()])), Vec::<String>::new());
+}
+
+#[test]
+fn a_claim_may_name_all_of_64_containers() {
+    let names: Vec<String> = (0..65).map(|i| format!("c{i}")).collect();
+    for (count, wrong) in [(64, &[][..]), (65, &["spec.deviceClaims[0].containers"])] {
+        let mut spec =
+            with_claims(vec![DeviceClaimSpec { containers: names[..count].to_vec(), ..device("a") }]);
+        edit(&mut spec.template, |template| {
+            template["spec"]["containers"] = names.iter().map(|name| json!({"name": name})).collect();
+        });
+        assert_eq!(paths(spec), wrong);
+    }
 }
 
 #[test]
@@ -110,7 +125,10 @@ fn claims_of_exactly_the_most_bytes_are_allowed() {
         edit(last, |spec| spec["x"] = "".into());
         let fill = MAX_BYTES - other - size(last) + more;
         edit(last, |spec| spec["x"] = "y".repeat(fill).into());
-        assert_eq!(paths(with_claims(all)).contains(&"spec.deviceClaims".to_owned()), refused, "{more}");
+        let errors = Rule::compile(with_claims(all)).err().unwrap_or_default();
+        let error = errors.iter().find(|error| error.path == "spec.deviceClaims").map(ToString::to_string);
+        let message = "have 262145 bytes of JSON together, at most 262144 are allowed";
+        assert_eq!(error, refused.then(|| format!("spec.deviceClaims: {message}")), "{more}");
     }
 }
 
@@ -253,6 +271,7 @@ fn a_shared_claim_is_the_one_that_the_other_rule_makes() {
     let key = |rule: &RuleName| CompanionKey { rule: rule.clone(), workload: id.label_value().into() };
     assert_eq!(shared_name(&rule, &of, "w", Some(&tenant)), companion::name(&key(&of), &tenant));
     assert_eq!(shared_name(&rule, &of, "w", None), companion::own_name(&key(&of)));
+    assert_eq!(own_shared_name(&of, "w"), companion::own_name(&key(&of)));
     let (admin, admins) = (rule.into_admin(), of.clone().into_admin());
     assert_eq!(shared_name(&admin, &of, "w", Some(&tenant)), companion::name(&key(&admins), &tenant));
     assert_ne!(companion::name(&key(&admins), &tenant), companion::name(&key(&of), &tenant));
@@ -270,6 +289,20 @@ fn what_admission_keeps_of_a_rule_lacks_terms_and_texts() {
     assert_eq!(kept.devices(), &rule.devices().clone().without_specs());
     assert_ne!(kept.devices(), rule.devices());
     assert_eq!((kept.name(), kept.template_hash()), (rule.name(), rule.template_hash()));
+}
+
+#[test]
+fn what_is_kept_to_match_workloads_lacks_texts_alone() {
+    let rule = Rule::compile(with_claims(vec![device("a")])).unwrap();
+    let kept = rule.clone().for_matching();
+    assert_eq!(kept.terms(), rule.terms());
+    assert_eq!((kept.template(), kept.template_hash()), (Value::Null, rule.template_hash()));
+    let [claim] = kept.devices().claims() else { panic!("{:?}", kept.devices()) };
+    let Source::Template { name, spec } = &claim.source else { panic!("{claim:?}") };
+    assert_eq!((claim.name.as_str(), spec.tree()), ("a", Value::Null));
+    let tenant = TenantId::new("blue").unwrap();
+    assert_eq!(*name, templates(&rule, &tenant, "n", true)[0].name);
+    assert_eq!(kept.devices().default_containers(), ["c", "d"]);
 }
 
 #[test]

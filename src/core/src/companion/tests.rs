@@ -154,6 +154,17 @@ fn every_row_of_the_life_cycle() {
 }
 
 #[test]
+fn each_reason_to_delete_is_a_word_of_its_own() {
+    use DeleteReason::*;
+    let words = [Unmatched, RuleDeleted, OtherRule, TemplateChanged, Moved, Failed, NotAdmitted, Superseded]
+        .map(DeleteReason::as_str);
+    assert_eq!(words.iter().collect::<std::collections::BTreeSet<_>>().len(), words.len(), "{words:?}");
+    for word in words {
+        assert!(word.starts_with(char::is_uppercase) && word.chars().all(char::is_alphabetic), "{word:?}");
+    }
+}
+
+#[test]
 fn facts_change_in_place() {
     let r = rule(|s| {
         for (key, name) in [(".state.extra.labels.v", "own"), (".state.extra.labels.v", "v")] {
@@ -192,6 +203,28 @@ fn too_much_is_refused_with_both_sizes() {
     for observed in [None, Some(observed(&r, &small))] {
         let Action::Refuse(message) = planned(&r, &big, observed.as_ref()) else { panic!("not refused") };
         assert!(message.contains("ns/web") && message.contains("262144"), "{message}");
+    }
+    assert_eq!(annotations_size(&[("ab".to_owned(), "cde".to_owned())].into()), 5);
+}
+
+#[test]
+fn annotations_of_exactly_the_most_bytes_are_allowed() {
+    let r = rule(|s| s.injections.push(InjectionSpec::new(".state.extra.annotations.big", "big")));
+    let with = |bytes: usize| {
+        let mut w = (*workload(Some("host-a"))).clone();
+        w.annotations.set("big", &"x".repeat(bytes));
+        Arc::new(w)
+    };
+    // One that is created, and one that gets another fact.
+    for observed in [None, Some(observed(&r, &with(1)))] {
+        let refusal = |bytes| match planned(&r, &with(bytes), observed.as_ref()) {
+            Action::Refuse(message) => Some(message),
+            _ => None,
+        };
+        let message = refusal(MAX_ANNOTATIONS).unwrap();
+        let size: usize = message.split(' ').find_map(|word| word.parse().ok()).unwrap();
+        let most = 2 * MAX_ANNOTATIONS - size;
+        assert_eq!([most, most + 1].map(|bytes| refusal(bytes).is_some()), [false, true], "{message}");
     }
 }
 
@@ -267,4 +300,14 @@ fn a_claim_is_after_an_earlier_one_on_the_same_tenant_only() {
     assert!(!claim("a", 1).is_after(&claim("a", 1)));
     assert!(!claim("a", 1).is_after(&claim("a", 2)));
     assert!(!claim("b", 2).is_after(&claim("a", 1)));
+}
+
+#[test]
+fn a_claim_is_read_as_it_is_written() {
+    let claim = StreamClaim { tenant_uid: "uid".into(), number: 7 };
+    assert_eq!(claim.to_string(), "uid/7");
+    assert_eq!(StreamClaim::read("uid/7"), Some(claim));
+    for wrong in ["", "uid", "uid/", "uid/-1", "uid/7/8"] {
+        assert_eq!(StreamClaim::read(wrong), None, "{wrong}");
+    }
 }

@@ -115,6 +115,51 @@ fn what_the_api_server_refuses_with_its_paths() {
 }
 
 #[test]
+fn what_is_as_large_as_allowed_is_taken_and_one_more_is_not() {
+    let of = |key: &str, value: Value| json!({"devices": {key: value}});
+    let requests = |count: usize| {
+        let request = |i: usize| json!({"name": format!("r{i}"), "exactly": {"deviceClassName": "a"}});
+        of("requests", (0..count).map(request).collect())
+    };
+    let alternatives = |count: usize| {
+        let alternative = |i: usize| json!({"name": format!("x{i}"), "deviceClassName": "a"});
+        with(&json!({"exactly": null, "firstAvailable": (0..count).map(alternative).collect::<Vec<_>>()}))
+    };
+    let selectors = |count: usize, length: usize| {
+        exactly(json!({"selectors": vec![json!({"cel": {"expression": "x".repeat(length)}}); count]}))
+    };
+    // Of two labels, because one has 63 bytes at most anyway.
+    let domain = |length: usize| format!("d.{}", "d".repeat(length - 2));
+    let configuration = |driver: usize, parameters: usize| {
+        // Beside the text, `{"a":""}` has 8 bytes.
+        let parameters = json!({"a": "x".repeat(parameters - 8)});
+        json!({"opaque": {"driver": domain(driver), "parameters": parameters}})
+    };
+    let constraint =
+        |of: usize, id: usize| json!({"matchAttribute": format!("{}/{}", domain(of), "i".repeat(id))});
+    let constraints =
+        |count: usize, domain, id| of("constraints", vec![constraint(domain, id); count].into());
+    let configurations = |count: usize, driver, parameters| {
+        of("config", vec![configuration(driver, parameters); count].into())
+    };
+    for (largest, larger) in [
+        (requests(MAX_REQUESTS), requests(MAX_REQUESTS + 1)),
+        (alternatives(MAX_ALTERNATIVES), alternatives(MAX_ALTERNATIVES + 1)),
+        (selectors(MAX_SELECTORS, 1), selectors(MAX_SELECTORS + 1, 1)),
+        (selectors(1, MAX_EXPRESSION), selectors(1, MAX_EXPRESSION + 1)),
+        (constraints(MAX_CONSTRAINTS, 3, 1), constraints(MAX_CONSTRAINTS + 1, 3, 1)),
+        (constraints(1, MAX_DRIVER, MAX_ID), constraints(1, MAX_DRIVER + 1, MAX_ID)),
+        (constraints(1, MAX_DRIVER, MAX_ID), constraints(1, MAX_DRIVER, MAX_ID + 1)),
+        (configurations(MAX_CONFIGURATIONS, 3, 8), configurations(MAX_CONFIGURATIONS + 1, 3, 8)),
+        (configurations(1, MAX_DRIVER, MAX_PARAMETERS), configurations(1, MAX_DRIVER + 1, MAX_PARAMETERS)),
+        (configurations(1, MAX_DRIVER, MAX_PARAMETERS), configurations(1, MAX_DRIVER, MAX_PARAMETERS + 1)),
+    ] {
+        assert_eq!(paths(&largest), Vec::<String>::new());
+        assert_eq!(paths(&larger).len(), 1, "{:?}", paths(&larger));
+    }
+}
+
+#[test]
 fn references_name_requests_and_their_alternatives() {
     let of = |names: Value| {
         json!({"devices": {
@@ -127,21 +172,58 @@ fn references_name_requests_and_their_alternatives() {
         assert_eq!(paths(&of(json!([bad]))), ["spec.devices.constraints[0].requests[0]"], "{bad}");
     }
     assert_eq!(paths(&of(json!(["a", "a"]))), ["spec.devices.constraints[0].requests[1]"]);
+    // A name that no request may have names none, also where one has it.
+    let odd = json!({"devices": {"requests": [{"name": "A", "exactly": {"deviceClassName": "c"}}],
+        "constraints": [{"requests": ["A"], "matchAttribute": "d/e"}]}});
+    assert_eq!(paths(&odd), ["spec.devices.requests[0].name", "spec.devices.constraints[0].requests[0]"]);
     let twice =
         json!({"devices": {"requests": vec![json!({"name": "a", "exactly": {"deviceClassName": "c"}}); 2]}});
     assert_eq!(paths(&twice), ["spec.devices.requests[1]"]);
 }
 
 #[test]
+fn a_toleration_of_a_value_has_one_that_labels_may_have() {
+    let of = |value: &str| exactly(json!({"tolerations": [{"key": "a", "value": value}]}));
+    assert_eq!(paths(&of("b")), Vec::<String>::new());
+    assert_eq!(paths(&of("b c")), ["spec.devices.requests[0].exactly.tolerations[0].value"]);
+}
+
+/// The warnings about a claim that the API server takes.
+fn said(spec: &Value) -> Vec<String> {
+    assert_eq!(faults(spec, "spec"), [], "{spec}");
+    warnings(spec)
+}
+
+#[test]
+fn all_devices_of_a_pool_are_one_at_least() {
+    let all = || json!({"name": "x", "deviceClassName": "c", "allocationMode": "All"});
+    let exactly = || json!({"name": "a", "exactly": {"deviceClassName": "c", "allocationMode": "All"}});
+    let alternative = || json!({"name": "b", "firstAvailable": [all()]});
+    let counted = |count: u64| json!({"name": "c", "exactly": {"deviceClassName": "c", "count": count}});
+    let told = |requests: &[Value]| said(&json!({"devices": {"requests": requests}}));
+    assert_eq!(told(&[exactly(), alternative(), counted(30)]), Vec::<String>::new());
+    for (requests, many) in [
+        (vec![exactly(), alternative(), counted(32)], "at least 34"),
+        (vec![alternative(), counted(32)], "at least 33"),
+    ] {
+        let told = told(&requests);
+        assert!(told.len() == 1 && told[0].contains(many), "{told:?}");
+    }
+}
+
+#[test]
 fn what_can_never_be_allocated_is_a_warning() {
-    let said = |spec: &Value| {
-        assert_eq!(faults(spec, "spec"), [], "{spec}");
-        warnings(spec)
-    };
     assert_eq!(said(&exactly(json!({"count": 32}))), Vec::<String>::new());
     let two =
         json!([{"name": "x", "deviceClassName": "a", "count": 32}, {"name": "y", "deviceClassName": "a"}]);
     assert_eq!(said(&with(&json!({"exactly": null, "firstAvailable": two}))), Vec::<String>::new());
+    for fine in [
+        json!({"tolerations": vec![json!({"operator": "Exists"}); 16]}),
+        json!({"tolerations": [{"key": "a", "value": "b"}]}),
+        json!({"capacity": {"requests": {"a": 1, "example.com/a": 1}}}),
+    ] {
+        assert_eq!(said(&exactly(fine.clone())), Vec::<String>::new(), "{fine}");
+    }
     for (spec, word) in [
         (json!({}), "is empty"),
         (exactly(json!({"count": 33})), "ask for 33 devices, a claim gets 32 at most: never allocated"),
@@ -157,9 +239,17 @@ fn what_can_never_be_allocated_is_a_warning() {
             ),
             "firstAvailable[0]: never chosen",
         ),
+        // With nothing to choose from it is said once, of the whole claim.
+        (
+            with(
+                &json!({"exactly": null, "firstAvailable": [{"name": "x", "deviceClassName": "a", "count": 33}]}),
+            ),
+            "devices.requests: ask for 33 devices",
+        ),
         (exactly(json!({"tolerations": vec![json!({"operator": "Exists"}); 17]})), "are 17"),
         (exactly(json!({"tolerations": [{}]})), "use operator Exists"),
         (exactly(json!({"capacity": {"requests": {"a b": 1}}})), "no device has a capacity \"a b\""),
+        (exactly(json!({"capacity": {"requests": {"d/1": 1}}})), "no device has a capacity \"d/1\""),
         (
             json!({"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "c"}}],
                 "constraints": [{"matchAttribute": "a/b", "distinctAttribute": "a/b"}]}}),
@@ -227,6 +317,12 @@ fn a_pods_claims() {
         ),
         (used(json!([{"name": "f"}])), "containers[0].resources.claims[0]"),
         (used(json!([{}])), "containers[0].resources.claims[0]"),
+        // The use of a claim whose name is wrong is no second fault.
+        (
+            json!({"resourceClaims": [{"name": "D", "resourceClaimName": "x"}],
+                "containers": [{"name": "c", "resources": {"claims": [{"name": "D"}]}}]}),
+            "resourceClaims[0].name",
+        ),
         (used(json!([{"name": "d"}, {"name": "d", "request": "r"}])), "containers[0].resources.claims[1]"),
         (used(json!([{"name": "d", "request": "r"}, {"name": "d"}])), "containers[0].resources.claims[1]"),
         (used(json!([{"name": "d", "request": "R"}])), "containers[0].resources.claims[0].request"),

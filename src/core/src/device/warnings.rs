@@ -90,13 +90,10 @@ fn one(request: &Value, path: &str, warnings: &mut Vec<String>) {
     }
 }
 
-/// How many devices a request takes at least. All of a pool are one at least: with none there is nothing to allocate.
+/// How many devices a request takes at least. A request for all of a pool has no count, and takes one at least: with none there is
+/// nothing to allocate.
 fn devices(request: &Value) -> u64 {
-    match request.get("count").and_then(Value::as_u64) {
-        _ if is_all(request) => 1,
-        None | Some(0) => 1,
-        Some(count) => count,
-    }
+    request.get("count").and_then(Value::as_u64).map_or(1, |count| count.max(1))
 }
 
 fn is_all(request: &Value) -> bool {

@@ -78,8 +78,9 @@ fn a_workloads_life() {
     assert_eq!(index.update(workload("w/1", Some("m"), &[("x", "b")])), [], "matched neither before nor now");
     index.update(workload("w/1", Some("m"), &[("x", "a")]));
     assert_eq!(index.delete(&WorkloadId::new("w/1").unwrap()), std::slice::from_ref(&k));
-    assert!(matches!(index.desired(&k), Desired::Unknown), "still not synced");
+    assert!(matches!(index.desired(&k), Desired::Unknown) && !index.synced());
     index.sync(vec![]);
+    assert!(index.synced());
     assert!(matches!(index.desired(&k), Desired::Unwanted));
 }
 
@@ -158,11 +159,16 @@ fn what_many_rules_ask_for_alike_is_not_what_they_are_filed_under() {
 #[test]
 fn lookups() {
     let mut index = TenantIndex::default();
-    index.apply_rule(rule("r", DpuSelectionPolicy::Any, x_is_a()));
+    let r = rule("r", DpuSelectionPolicy::Any, x_is_a());
+    index.apply_rule(r.clone());
     let odd = workload("w/1", None, &[("x", "a")]);
     index.update(odd.clone());
     index.update(workload("2", None, &[("x", "b")]));
     let k = key("r", "w/1");
+    let two = index.workload("2").unwrap();
+    assert!(index.labels().any(|label| Arc::ptr_eq(label, two.id.shared())), "there is one copy of an id");
+    assert_eq!(index.labels().collect::<BTreeSet<_>>(), BTreeSet::from([&k.workload, &"2".into()]));
+    assert!(index.rules().map(Arc::as_ptr).eq([Arc::as_ptr(&r)]));
     assert_eq!(index.workload(&k.workload).map(|w| &**w), Some(&odd));
     assert!(index.workload("w/1").is_none(), "workloads go by their label value");
     assert_eq!(index.workloads_of(&k.rule).map(|w| &w.id).collect::<Vec<_>>(), [&odd.id]);
@@ -170,8 +176,35 @@ fn lookups() {
     assert_eq!(index.rule(&k.rule).map(|r| r.name()), Some(&k.rule));
     // An id that looks like another one's hash is a workload of its own as long as that other one isn't there.
     let same = workload(&k.workload, None, &[]);
-    assert_eq!(index.update(same), std::slice::from_ref(&k));
+    assert_eq!(index.update(same.clone()), std::slice::from_ref(&k));
     assert_eq!(index.workloads(), 2);
+    assert_eq!(index.workload(&k.workload).map(|w| &**w), Some(&same), "it has its own id");
+}
+
+#[test]
+fn a_rule_that_asks_for_an_object_finds_the_workloads_that_come_later() {
+    let mut index = TenantIndex::default();
+    for (i, object) in ["@", ".metadata", ".state.extra", ".state.extra.labels"].into_iter().enumerate() {
+        let terms = vec![vec![ExpressionSpec::new(object, Operator::Exists, &[])]];
+        index.apply_rule(rule(&format!("r{i}"), DpuSelectionPolicy::Any, terms));
+    }
+    assert_eq!(index.update(workload("1", None, &[])), [0, 1, 2, 3].map(|i| key(&format!("r{i}"), "1")));
+}
+
+#[test]
+fn room_for_many_is_given_to_a_few_at_a_time() {
+    const WORKLOADS: usize = room::LOOKS + 1;
+    let mut index = TenantIndex::default();
+    index.limit(0);
+    index.apply_rule(rule("r", DpuSelectionPolicy::Any, x_is_a()));
+    index.sync((0..WORKLOADS).map(|i| workload(&format!("w{i}"), None, &[("x", "a")])).collect());
+    assert_eq!((index.left_out(), index.has_more()), (WORKLOADS, false), "there is no room");
+    assert_eq!(index.left_out_changed().len(), WORKLOADS);
+    assert_eq!((index.fill().len(), index.left_out_changed().len()), (0, 0), "nor has anything changed");
+    let labels: Vec<_> = index.left_out_after(None).collect();
+    assert_eq!(index.left_out_after(Some(labels[0])).collect::<Vec<_>>(), labels[1..]);
+    assert_eq!((index.limit(WORKLOADS).len(), index.has_more()), (room::LOOKS, true));
+    assert_eq!((index.fill().len(), index.has_more()), (1, false));
 }
 
 #[derive(Debug, Clone)]

@@ -242,4 +242,11 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn the_reference_has_a_section_for_each_place() {
+        let reference = include_str!("../../../../docs/reference/keys.md");
+        let titles: Vec<&str> = reference.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+        assert_eq!(titles, Form::ALL.map(Form::title));
+    }
 }

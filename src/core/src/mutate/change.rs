@@ -126,6 +126,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::claim::{DeviceClaimSpec, DevicesSpec};
+    use crate::ids::RuleName;
+    use crate::rule::{DpuSelectionPolicy, Rule, RuleSpec};
     use crate::selector::tests::pod;
 
     #[test]
@@ -155,5 +158,30 @@ mod tests {
         let (before, after) = (pod(json!([term("a")])), pod(json!([term("a"), term("b")])));
         let whole = json!([{"op": "replace", "path": selector::POINTER, "value": [term("a"), term("b")]}]);
         assert_eq!(operations(&before, after), whole);
+    }
+
+    #[test]
+    fn containers_of_a_companion_are_copied_only_where_they_get_devices() {
+        let pod = json!({"spec": {"containers": [{"name": "c"}], "initContainers": [{"name": "i"}]}});
+        let copied = |claims: Vec<DeviceClaimSpec>| -> Vec<&str> {
+            let spec = RuleSpec {
+                policy: DpuSelectionPolicy::Any,
+                template: json!({"apiVersion": "v1", "kind": "Pod", "spec": pod["spec"]}).into(),
+                devices: DevicesSpec { claims, host_attribute: String::new() },
+                ..RuleSpec::new(RuleName::new("r").unwrap())
+            };
+            let rule = Rule::compile(spec).unwrap();
+            let facts = PodContext { rule: Some(&rule), ..PodContext::default() };
+            let parents = Before::of(&pod, &facts).parents.into_iter();
+            let fields = parents.flat_map(|(_, parent)| match parent {
+                Parent::Object(fields) => fields,
+                Parent::Other => Vec::new(),
+            });
+            fields.map(|(field, _)| field).filter(|field| claims::CONTAINERS.contains(field)).collect()
+        };
+        assert_eq!(copied(Vec::new()), Vec::<&str>::new());
+        let shared =
+            DeviceClaimSpec { name: "a".into(), from_rule: "s".into(), ..DeviceClaimSpec::default() };
+        assert_eq!(copied(vec![shared]), claims::CONTAINERS);
     }
 }

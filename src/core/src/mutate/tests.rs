@@ -70,6 +70,9 @@ fn a_companion_is_placed_told_and_let_go() {
     assert_eq!(all, nginx());
     assert_eq!(annotations[keys::INJECTED], r#"["all","node"]"#);
     assert!(annotations.get(keys::WORKLOAD).is_none() && annotations.get("none").is_none());
+    let mut ungated = created(&rule);
+    ungated["spec"].as_object_mut().unwrap().remove("schedulingGates");
+    assert_eq!(run(&ungated, Some(&rule)).unwrap(), (pod.clone(), report));
     assert!(pod["spec"].get("schedulingGates").is_none());
     assert_eq!(
         terms(&pod),

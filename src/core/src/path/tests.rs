@@ -20,6 +20,10 @@ fn every_documented_spelling() {
         ("@.state.nodeName", Path::NodeName),
         ("['state']['nodeName']", Path::NodeName),
         ("$['state'].nodeName", Path::NodeName),
+        (".metadata.id", Path::Id),
+        (".metadata.orchestrator", Path::Orchestrator),
+        (".metadata.resourceType", Path::ResourceType),
+        (".metadata.resourceName", Path::ResourceName),
         ("metadata.resourceNamespace", Path::ResourceNamespace),
         (".state.extra.annotations['k8s.v1.cni.cncf.io/networks-status']", status.clone()),
         (".state.extra.annotations[\"k8s.v1.cni.cncf.io/networks-status\"]", status.clone()),
@@ -51,6 +55,8 @@ fn errors_say_where_and_what() {
         (".spec.nodeName", 2, "there are metadata, state"),
         (".metadata.uid", 11, "resourceNamespace"),
         (".state.node", 8, "nodeName, ready, extra"),
+        ("['spec']", 2, "there are metadata, state"),
+        (".state['node']", 8, "nodeName, ready, extra"),
         (".state.ready.x", 14, "single value"),
         (".state.extra.labels.app.kubernetes.io/name", 25, "labels['app.kubernetes.io/name']"),
         (".state..nodeName", 8, "missing"),
@@ -79,6 +85,21 @@ fn errors_say_where_and_what() {
 }
 
 #[test]
+fn the_longest_key_that_kubernetes_has_can_be_named() {
+    let key = format!("{}/{}", "p".repeat(253), "n".repeat(63));
+    for text in [format!(".state.extra.labels.{key}"), format!(".state.extra.labels['{key}']")] {
+        assert_eq!(Path::parse(&text), Ok(entry("labels", &key)));
+    }
+    // A key with dots is proposed as a whole, and none that is longer.
+    for (parts, proposed) in [(158, true), (159, false)] {
+        let key = format!("a{}", ".b".repeat(parts));
+        let message = Path::parse(&format!(".state.extra.labels.{key}")).unwrap_err().message;
+        assert_eq!(message.contains(&format!("labels['{key}']")), proposed, "{message}");
+        assert_eq!(message.contains("brackets"), proposed, "{message}");
+    }
+}
+
+#[test]
 fn values() {
     let w = nginx();
     let render = |text: &str| Path::parse(text).unwrap().render(&w);
@@ -89,9 +110,12 @@ fn values() {
     assert_eq!(render(".state.extra.other"), None);
     assert_eq!(serde_json::from_str::<serde_json::Value>(&render("@").unwrap()).unwrap(), w.to_json());
     let whole = w.to_json();
-    for part in ["metadata", "state"] {
+    for part in ["metadata", "state", "state.extra", "state.extra.annotations"] {
         let json: serde_json::Value = serde_json::from_str(&render(part).unwrap()).unwrap();
-        assert_eq!(json, whole[part]);
+        assert_eq!(Some(&json), whole.pointer(&format!("/{}", part.replace('.', "/"))), "{part}");
+    }
+    for field in ["id", "orchestrator", "resourceType", "resourceName", "resourceNamespace"] {
+        assert_eq!(render(&format!("metadata.{field}")).as_deref(), whole["metadata"][field].as_str());
     }
     let unbound = Workload { node_name: None, ..w };
     assert!(!Path::NodeName.exists(&unbound));

@@ -113,10 +113,32 @@ fn an_evaluation_shows_what_was_found() {
 }
 
 #[test]
+fn what_a_test_wants_is_said_in_words() {
+    let texts = |count: usize| (0..count).map(|i| format!("v{i}")).collect::<Vec<_>>();
+    let eight = r#""v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7""#;
+    for (test, words) in [
+        (Test::In(texts(1)), r#""v0""#.to_owned()),
+        (Test::In(texts(2)), r#"one of "v0", "v1""#.to_owned()),
+        (Test::In(texts(8)), format!("one of {eight}")),
+        (Test::In(texts(10)), format!("one of {eight} and 2 more")),
+        (Test::NotIn(texts(1)), r#"none of "v0""#.to_owned()),
+        (Test::In(vec!["x".repeat(120)]), format!("{:?}", "x".repeat(120))),
+        (Test::In(vec!["x".repeat(121)]), format!("{:?}", "x".repeat(119) + "…")),
+        (Test::Exists, "it to be there".to_owned()),
+        (Test::DoesNotExist, "it to be absent".to_owned()),
+        (Test::Gt(-1), "an integer greater than -1".to_owned()),
+        (Test::Lt(2), "an integer less than 2".to_owned()),
+    ] {
+        assert_eq!(test.wants(), words, "{test:?}");
+    }
+}
+
+#[test]
 fn a_rule_is_about_one_kind() {
     let rule = Rule::compile(spec(vec![vec![ExpressionSpec::new("@", Operator::Exists, &[])]])).unwrap();
     let vm = Workload { resource_type: "v1/VM".into(), ..nginx() };
     assert!(rule.matches(&nginx()) && !rule.matches(&vm));
+    assert_eq!(rule.resource_kind(), nginx().resource_type);
 }
 
 #[test]
@@ -225,8 +247,21 @@ fn sizes_are_bounded() {
     let x = || ExpressionSpec::new("@", Operator::Exists, &[]);
     assert!(errors(spec(vec![vec![x()]; MAX_TERMS + 1]))[0].contains("65 entries, at most 64"));
     assert!(errors(spec(vec![vec![x(); MAX_EXPRESSIONS + 1]]))[0].contains("matchExpressions: has 65"));
-    let many = ExpressionSpec::new(".metadata.id", Operator::In, &["v"; MAX_VALUES + 1]);
-    assert!(errors(spec(vec![vec![many]]))[0].contains("values: has 1025"));
+    let among =
+        |values| vec![vec![ExpressionSpec { key: ".metadata.id".into(), operator: Operator::In, values }]];
+    assert!(errors(spec(among(vec!["v".into(); MAX_VALUES + 1])))[0].contains("values: has 1025"));
+    let injecting = |count| RuleSpec {
+        injections: (0..count).map(|i| InjectionSpec::new("", &format!("a{i}"))).collect(),
+        ..spec(vec![vec![x()]])
+    };
+    assert!(errors(injecting(MAX_INJECTIONS + 1))[0].starts_with("spec.workloadInfoInject: has 257 entries"));
+    // As many as that are allowed.
+    let most = |terms| Rule::compile(spec(terms)).unwrap();
+    assert_eq!(most(vec![vec![x()]; MAX_TERMS]).terms().len(), MAX_TERMS);
+    assert_eq!(most(vec![vec![x(); MAX_EXPRESSIONS]]).terms()[0].len(), MAX_EXPRESSIONS);
+    let values: Vec<String> = (0..MAX_VALUES).map(|i| i.to_string()).collect();
+    assert_eq!(most(among(values)).terms()[0][0].test.parts().1.len(), MAX_VALUES);
+    assert_eq!(Rule::compile(injecting(MAX_INJECTIONS)).unwrap().injections().count(), MAX_INJECTIONS);
 }
 
 proptest! {
@@ -254,6 +289,14 @@ fn an_ordering_is_no_part_of_the_template() {
 }
 
 #[test]
+fn an_update_strategy_is_no_part_of_the_template() {
+    let of = |update| Rule::compile(RuleSpec { update, ..spec(vec![vec![any()]]) }).unwrap();
+    let [rolling, on_delete] = [UpdateStrategy::default(), UpdateStrategy::OnDelete].map(of);
+    assert_eq!(rolling.template_hash(), on_delete.template_hash(), "a change replaces no companion");
+    assert_eq!([rolling.update(), on_delete.update()], [UpdateStrategy::default(), UpdateStrategy::OnDelete]);
+}
+
+#[test]
 fn a_companion_outlives_its_workload_by_an_hour_at_most() {
     let of = |linger_seconds| RuleSpec { linger_seconds, ..spec(vec![vec![any()]]) };
     let rule = |seconds| Rule::compile(of(seconds)).unwrap();
@@ -269,6 +312,20 @@ fn a_companion_outlives_its_workload_by_an_hour_at_most() {
 
 fn any() -> ExpressionSpec {
     ExpressionSpec::new("@", Operator::Exists, &[])
+}
+
+#[test]
+fn operators_are_read_as_the_api_spells_them() {
+    use Operator::{DoesNotExist, Exists, Gt, In, Lt, NotIn};
+    let words = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"];
+    assert_eq!(words.map(str::parse), [In, NotIn, Exists, DoesNotExist, Gt, Lt].map(Ok));
+    assert_eq!(["in", ""].map(str::parse::<Operator>), [Err(()), Err(())]);
+}
+
+#[test]
+fn a_rule_counts_as_its_json_and_256_bytes_for_each_entry() {
+    assert_eq!([size(0, 0), size(100, 0), size(100, 3)], [0, 100, 868]);
+    assert_eq!([size(1, usize::MAX), size(usize::MAX, 1)], [u64::MAX; 2]);
 }
 
 #[test]

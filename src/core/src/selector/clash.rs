@@ -145,13 +145,11 @@ impl<'s, 'a> Group<'s, 'a> {
             (value.parse().ok(), *value)
         };
         match &mut self.possible {
-            Some(left) if left.len() <= says.values.len() => left.retain(|(_, value)| {
+            // What is kept is no more than what is said here, and each value is taken out once.
+            Some(left) => left.retain(|(_, value)| {
                 step();
                 says.values.contains(value)
             }),
-            Some(left) => {
-                *left = says.values.iter().map(ordered).filter(|value| left.contains(value)).collect();
-            }
             None => {
                 let new = says.values.iter().filter(|value| !self.excluded.contains(*value)).map(ordered);
                 self.possible = Some(new.collect());

@@ -277,10 +277,12 @@ mod tests {
     }
 
     fn anded(terms: &Value, imposed: &[Value]) -> Result<Value, FieldError> {
-        let mut once = pod(terms.clone());
-        and(&mut once, imposed)?;
+        let before = pod(terms.clone());
+        let mut once = before.clone();
+        let changed = and(&mut once, imposed)?;
+        assert_eq!(changed, once != before, "it says whether it changed something: {terms}");
         let mut twice = once.clone();
-        and(&mut twice, imposed)?;
+        assert!(!and(&mut twice, imposed)?);
         assert_eq!(once, twice);
         Ok(once.pointer(POINTER).unwrap().clone())
     }
@@ -306,12 +308,15 @@ mod tests {
         let terms = anded(&own, &imposed).unwrap();
         assert_eq!(terms[0], own[0]);
         assert_eq!(terms.as_array().unwrap().len(), 3, "the other is ANDed with both");
+        // Beside it, a term that matches no node is dropped.
+        assert_eq!(anded(&json!([{}, own[0]]), &imposed[..1]).unwrap(), json!([own[0]]));
     }
 
     #[test]
     fn nothing_stays_nothing_and_absent_terms_are_any() {
         let imposed = [term("b", &["1"])];
         assert_eq!(anded(&json!([{}, null, {"matchExpressions": []}]), &imposed).unwrap(), json!([{}]));
+        assert_eq!(anded(&json!([{}]), &imposed).unwrap(), json!([{}]));
         assert_eq!(anded(&json!([]), &imposed).unwrap(), json!(imposed));
         assert_eq!(anded(&json!(null), &imposed).unwrap(), json!(imposed));
         assert_eq!(anded(&json!([{}]), &[]).unwrap(), json!([{}]), "nothing is imposed");
@@ -330,9 +335,11 @@ mod tests {
             assert!(error.contains(part), "{error}");
         }
         // The guess is near what it is.
-        let pair = anded(&json!([term("p", &["1"])]), &[term("i", &["1"])]).unwrap();
-        let (guess, is) = (size(&pair), pair.to_string().len());
-        assert!(guess >= is && guess < is + is / 3, "{guess} {is}");
+        for value in ["1", &"v".repeat(100)] {
+            let pair = anded(&json!([term("p", &[value])]), &[term("i", &[value])]).unwrap();
+            let (guess, is) = (size(&pair), pair.to_string().len());
+            assert!(guess >= is && guess < is + is / 3, "{guess} {is}");
+        }
         let long = "x".repeat(MAX_BYTES);
         assert!(anded(&json!([]), &[term("b", &[&long])]).is_err());
     }

@@ -56,6 +56,17 @@ fn a_slot_is_free_again_after_the_end_or_after_the_time() {
 }
 
 #[test]
+fn a_pod_that_is_gone_for_good_frees_its_own_slot_and_no_other() {
+    let mut ledger = Ledger::default();
+    let none = guests(&[], &[]);
+    assert_eq!(answer(&mut ledger, &[ask("a"), ask("b")], &none, 2, 100), [Granted; 2]);
+    ledger.release("n/a");
+    assert_eq!(answer(&mut ledger, &[ask("c"), ask("d")], &none, 2, 101), [Granted, NoneLeft]);
+    let pods: Vec<&str> = ledger.grants().iter().map(|grant| grant.pod.as_str()).collect();
+    assert_eq!(pods, ["n/b", "n/c"]);
+}
+
+#[test]
 fn a_grant_counts_until_it_has_been_seen_for_long_enough() {
     let mut seen = Sightings::default();
     seen.saw(["a".to_owned(), "b".to_owned()], 10);
@@ -66,6 +77,18 @@ fn a_grant_counts_until_it_has_been_seen_for_long_enough() {
     assert_eq!(over(&seen, 20 + GRANT_SECONDS), [false, true, true]);
     seen.saw(["a".to_owned()], 100);
     assert_eq!(over(&seen, 101), [false; 3], "one that comes back counts as new");
+}
+
+#[test]
+fn a_grant_is_told_from_those_of_other_pods_and_of_other_times() {
+    let grant = |pod: &str, uid: &str, at| Grant { pod: pod.into(), uid: uid.into(), at };
+    let all = [grant("n/a", "u", 1), grant("n/b", "u", 1), grant("n/a", "v", 1), grant("n/a", "u", 2)];
+    // The first is over, those that were seen later aren't.
+    let mut seen = Sightings::default();
+    seen.saw([all[0].id()], 0);
+    seen.saw(all.iter().map(Grant::id), 10);
+    let over = all.each_ref().map(|grant| seen.is_over(&grant.id(), GRANT_SECONDS));
+    assert_eq!(over, [true, false, false, false]);
 }
 
 #[test]
@@ -91,6 +114,16 @@ fn what_is_taken_by_unknown_guests_and_what_an_object_holds_are_bounds() {
     let verdicts = answer(&mut ledger, &many, &guests(&[], &[]), u32::MAX, 0);
     let granted = verdicts.iter().filter(|verdict| **verdict == Granted).count();
     assert!(granted > 10_000 && verdicts[19_999] == Crowded, "{granted}");
+    assert!(ledger.write().unwrap().len() <= MAX_BYTES);
+    // One that fills it alone is granted, and leaves no room for another.
+    let mut ledger = Ledger::default();
+    let sized = |bytes: usize| Ask { pod: "p".repeat(bytes - 48), uid: String::new(), dry_run: false };
+    let none = guests(&[], &[]);
+    assert_eq!(
+        answer(&mut ledger, &[sized(MAX_BYTES + 1), sized(MAX_BYTES)], &none, 2, 0),
+        [Crowded, Granted]
+    );
+    assert_eq!(answer(&mut ledger, &[ask("a")], &none, 2, 0), [Crowded]);
     assert!(ledger.write().unwrap().len() <= MAX_BYTES);
 }
 

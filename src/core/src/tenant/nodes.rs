@@ -195,10 +195,20 @@ mod tests {
         assert_eq!(next(&a, &to_b, false, true), Step::Mark(cordoned.clone()));
         // The claim came back before the label went.
         assert_eq!(next(&cordoned, &Ownership::Of(id("a")), false, false), Step::Mark(a.clone()));
+        assert_eq!(
+            next(&cordoned, &Ownership::Of(id("a")), true, true),
+            Step::Clear,
+            "not with Pods of others"
+        );
+        // Another tenant is to get it in the meantime.
+        let Step::Mark(nobodys) = next(&cordoned, &Ownership::Of(id("c")), false, false) else { panic!() };
+        assert_eq!((nobodys.owner, nobodys.handover.as_deref()), (None, Some("c")));
         // Released to no tenant, by the same way.
         let Step::Mark(marks) = next(&a, &Ownership::Nobody, true, false) else { panic!() };
         assert_eq!(marks.handover.as_deref(), Some(""));
         let nobodys = Marks { owner: None, ..marks };
+        assert_eq!(next(&nobodys, &Ownership::Nobody, false, false), Step::Settle);
+        assert_eq!(next(&nobodys, &Ownership::Nobody, true, true), Step::Clear);
         assert_eq!(next(&nobodys, &Ownership::Nobody, false, true), Step::Mark(Marks::default()));
         assert_eq!(next(&a, &Ownership::Foreign, true, true), Step::Done);
     }

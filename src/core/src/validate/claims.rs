@@ -214,4 +214,18 @@ mod tests {
         );
         assert_eq!(claim(&named("firewall"), &Value::Null, &policy(), Writer::User), []);
     }
+
+    #[test]
+    fn what_is_admitted_and_never_allocated_is_a_warning_for_claims_and_templates() {
+        let mut many = good();
+        many["devices"]["requests"][0]["exactly"]["count"] = json!(33);
+        let template = |spec: Value| json!({"kind": "ResourceClaimTemplate", "spec": {"spec": spec}});
+        for object in [json!({"spec": many}), template(many)] {
+            let said = claim_warnings(&object);
+            assert!(said.len() == 1 && said[0].contains("ask for 33 devices"), "{said:?}");
+        }
+        for object in [json!({"spec": good()}), template(good())] {
+            assert_eq!(claim_warnings(&object), Vec::<String>::new());
+        }
+    }
 }

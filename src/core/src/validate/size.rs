@@ -82,5 +82,8 @@ mod tests {
         let companion = pod(MAX_BYTES * 2 / 5);
         assert!(judge(&companion, 0).is_some());
         assert_eq!(too_large(&companion, json_bytes(&companion), 0, MAX_COMPANION_BYTES), None);
+        let largest = MAX_BYTES + MAX_ANNOTATIONS;
+        assert_eq!(too_large(&large, largest, 0, MAX_COMPANION_BYTES), None);
+        assert!(too_large(&large, largest + 1, 0, MAX_COMPANION_BYTES).is_some());
     }
 }

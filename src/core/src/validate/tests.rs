@@ -204,6 +204,12 @@ fn a_template_is_judged_as_the_pod_that_comes_of_it() {
     let facts = ValidationContext::new(&policy, "tenant-blue", &schedulers);
     let plain = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}});
     assert_eq!(template(&plain, "spec.template", &facts), []);
+    // The manager makes it, so it may have what only the manager sets.
+    let owner =
+        json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule", "name": "r"});
+    let marked =
+        changed(&plain, &json!({"metadata": {"labels": {k::RULE: "r"}, "ownerReferences": [owner]}}));
+    assert_eq!(template(&marked, "spec.template", &facts), []);
     let bad = json!({"spec": {"hostNetwork": true, "tolerations": [{"operator": "Exists"}], "serviceAccountName": "admin"}});
     let paths: Vec<String> = template(&bad, "spec.template", &facts).into_iter().map(|f| f.path).collect();
     assert_eq!(
@@ -243,6 +249,8 @@ fn many_faults_are_told_in_bounded_space() {
     assert_eq!(faults.len(), 100);
     let message = message(&faults);
     assert!(message.contains("spec.volumes[15].hostPath") && message.ends_with("and 84 more"), "{message}");
+    let all = super::message(&faults[..MAX_FAULTS]);
+    assert!(all.contains("spec.volumes[15].hostPath") && !all.contains(" more"), "{all}");
 }
 
 proptest::proptest! {

@@ -181,6 +181,18 @@ fn what_finds_no_place_is_left_out_and_tried_again_less_and_less_often() {
 }
 
 #[test]
+fn what_was_left_out_is_tried_again_as_soon_as_a_node_changes() {
+    let mut ledger = Ledger::default();
+    let stuck = seen(3, &[STUCK, PLACED, PLACED]);
+    ledger.step(&stuck, at(0));
+    assert_eq!(of(ledger.step(&stuck, PATIENCE)), (2, 2));
+    let placed = seen(3, &[PLACED, PLACED]);
+    assert_eq!(of(ledger.step(&placed, PATIENCE + at(1))), (2, 2), "nothing has changed");
+    let changed = TypeView { room: 1, ..placed };
+    assert_eq!(of(ledger.step(&changed, PATIENCE + at(2))), (2, 3));
+}
+
+#[test]
 fn a_lost_node_takes_its_slots_along_after_a_while() {
     let mut ledger = Ledger::new(2);
     ledger.step(&seen(2, &[PLACED, PLACED]), at(0));
@@ -192,7 +204,8 @@ fn a_lost_node_takes_its_slots_along_after_a_while() {
     assert_eq!(of(ledger.step(&seen(2, &[PLACED, PLACED]), at(PATIENCE.as_secs()))), (2, 2));
     let plan = ledger.step(&lost, at(20));
     assert_eq!((of(plan), plan.again), ((2, 2), Some(PATIENCE)));
-    assert_eq!(of(ledger.step(&lost, at(20 + PATIENCE.as_secs()))), (1, 2));
+    let plan = ledger.step(&lost, at(20 + PATIENCE.as_secs()));
+    assert_eq!((of(plan), plan.again), ((1, 2), None), "nothing more comes with time");
     assert_eq!(of(ledger.step(&seen(2, &[PLACED, PLACED]), at(50))), (2, 2));
 }
 

@@ -54,7 +54,11 @@ fn run(pod: &Value, rule: &Rule) -> Result<Value, FieldError> {
 
 /// The step alone.
 fn applied(pod: &mut Value, rule: &Rule) -> Result<(), FieldError> {
-    apply(pod, &PodContext { rule: Some(rule), ..PodContext::default() }, &mut Report::default()).map(drop)
+    let before = pod.clone();
+    let changed =
+        apply(pod, &PodContext { rule: Some(rule), ..PodContext::default() }, &mut Report::default())?;
+    assert_eq!(changed, *pod != before, "it says whether it changed the Pod: {before}");
+    Ok(())
 }
 
 fn pod() -> Value {
@@ -93,9 +97,11 @@ fn what_is_there_stays_and_a_name_that_is_taken_is_told() {
     with["spec"]["containers"][1]["resources"] = json!({"claims": [{"name": "a", "request": "one"}]});
     let changed = run(&with, &rule).unwrap();
     assert_eq!(changed["spec"]["containers"][1], with["spec"]["containers"][1]);
-    with["spec"]["resourceClaims"][0]["name"] = json!("a");
-    let error = run(&with, &rule).unwrap_err();
-    assert_eq!(error.path, "spec.resourceClaims[0]");
+    for source in ["resourceClaimName", "resourceClaimTemplateName"] {
+        with["spec"]["resourceClaims"][0] = json!({"name": "a", source: "x"});
+        let error = run(&with, &rule).unwrap_err();
+        assert_eq!(error.path, "spec.resourceClaims[0]");
+    }
     let mut nobodys = pod();
     nobodys["metadata"] = json!({});
     assert_eq!(
@@ -112,6 +118,26 @@ fn what_is_there_stays_and_a_name_that_is_taken_is_told() {
         let mut wrong = pod();
         *wrong.pointer_mut(pointer).unwrap_or(&mut Value::Null) = json!(1);
         assert_eq!(applied(&mut wrong, &rule).unwrap_err().path, path);
+    }
+}
+
+#[test]
+fn each_part_that_is_missing_is_added_and_told_as_a_change() {
+    let rule = rule(vec![own("a", &[], ""), own("b", &[], "")]);
+    let mut done = pod();
+    applied(&mut done, &rule).unwrap();
+    for missing in ["/spec/resourceClaims", "/spec/containers/0/resources/claims", "/spec/zz"] {
+        let mut pod = done.clone();
+        if let Some(part) = pod.pointer_mut(missing) {
+            *part = Value::Null;
+        }
+        applied(&mut pod, &rule).unwrap();
+        for all in ["/spec/resourceClaims", "/spec/containers/0/resources/claims"] {
+            let names = |pod: &Value| -> BTreeSet<String> {
+                crate::json::list(pod, all).iter().map(|claim| claim["name"].to_string()).collect()
+            };
+            assert!(names(&pod).is_superset(&BTreeSet::from(["\"a\"".into(), "\"b\"".into()])), "{pod}");
+        }
     }
 }
 

@@ -71,6 +71,26 @@ fn the_first_container_or_the_named_one_gets_the_slot() {
 }
 
 #[test]
+fn a_guest_is_done_only_with_all_of_its_slot() {
+    let type_ = large();
+    let slot = GuestSlot { group: "g", type_: &type_ };
+    let (done, _) = admitted(&guest(json!({}))).unwrap();
+    assert!(is_done(&done, slot));
+    for missing in [
+        json!({"containers": [{"name": "a", "image": "i"}]}),
+        json!({"containers": [{"name": "a", "image": "i"}], "tolerations": [done["spec"]["tolerations"][1]]}),
+        json!({"tolerations": null}),
+        json!({"affinity": null}),
+    ] {
+        let mut pod = done.clone();
+        json_patch::merge(&mut pod["spec"], &missing);
+        assert!(!is_done(&pod, slot), "{missing}");
+        assert!(admitted(&pod).is_ok(), "the rest is a change: {missing}");
+    }
+    assert!(!is_done(&guest(json!({"containers": []})), slot), "one that can't have a slot");
+}
+
+#[test]
 fn the_rest_of_the_resources_stays_and_what_disagrees_is_told() {
     let own = json!({"requests": {"cpu": "500m", "memory": "25769803776", "ephemeral-storage": "1Gi"},
         "limits": {"cpu": 2, "memory": "much", "nvidia.com/gpu": null}, "claims": [{"name": "c"}]});
@@ -178,6 +198,8 @@ fn what_cannot_be_is_refused_with_its_path() {
     // More, for its other containers, or what isn't a quantity: another check's.
     let whole = json!({"resources": {"requests": {"cpu": 3, "memory": "x"}, "limits": null}});
     assert!(admitted(&guest(whole)).is_ok());
+    let as_much = json!({"resources": {"limits": {"cpu": "2", "memory": "24Gi"}}});
+    assert!(admitted(&guest(as_much)).is_ok());
 }
 
 #[test]

@@ -212,6 +212,8 @@ fn what_liqo_gets_wrong() {
     let tolerant = json!({"spec": {"tolerations": [
         {"key": keys::NOT_ALLOWED, "operator": "Exists", "effect": "NoExecute", "zz": 1}]}});
     assert_eq!(run(&tolerant, "LocalAndRemote", &json!(null)).unwrap().0, tolerant);
+    let twice = json!({"spec": {"tolerations": vec![tolerant["spec"]["tolerations"][0].clone(); 2]}});
+    assert_eq!(run(&twice, "LocalAndRemote", &json!(null)).unwrap().0, twice);
     // One that ends after a while is another one.
     let mut brief = tolerant;
     brief["spec"]["tolerations"][0]["tolerationSeconds"] = json!(30);

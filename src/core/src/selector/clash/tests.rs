@@ -47,6 +47,8 @@ fn integers_and_fields_contradict_too() {
         (term("a", "Lt", &["3"]), term("a", "Gt", &["1"]), false),
         (term("a", "Lt", &["x"]), term("a", "Gt", &["1"]), false),
         (term("a", "NotIn", &["1"]), term("a", "DoesNotExist", &[]), false),
+        // The API server refuses it, so nothing else is said about it.
+        (term("a", "In", &[]), term("a", "Exists", &[]), false),
         (field("n"), field("m"), true),
         (field("n"), field("n"), false),
         (field("n"), term("metadata.name", "In", &["m"]), false),
@@ -84,12 +86,14 @@ fn an_opposition_tells_whose_words_are_whose() {
     let (own, imposed) = (pod(json!([a_in(own)]), json!({"a": "2"})), [a_in(imposed)]);
     assert!(opposition(&own, &imposed).is_some_and(|(own, _)| own.starts_with("a In [o0, ")));
     // Expressions without values take as long to compare as others.
-    let twice = |last| {
-        let all = [vec![e("Exists"); 200], vec![e(last)]].concat();
+    let many = |count, last| {
+        let all = [vec![e("Exists"); count], vec![e(last)]].concat();
         json!({"matchExpressions": all})
     };
-    let contradicts_itself = pod(json!([twice("DoesNotExist")]), json!({}));
-    assert_eq!(opposition(&contradicts_itself, &[twice("Exists")]), None);
+    let contradicts_itself = pod(json!([many(200, "DoesNotExist")]), json!({}));
+    assert_eq!(opposition(&contradicts_itself, &[many(200, "Exists")]), None);
+    let contradicts_itself = pod(json!([many(100, "DoesNotExist")]), json!({}));
+    assert!(opposition(&contradicts_itself, &[many(100, "Exists")]).is_some());
     // What contradicts itself is nobody else's fault.
     assert_eq!(opposition(&pod(json!([term("a", "In", &["1"])]), json!({"a": "2"})), &us()), None);
     assert_eq!(opposition(&json!({"spec": {}}), &us()), None);
@@ -99,19 +103,28 @@ fn an_opposition_tells_whose_words_are_whose() {
 fn several_together_can_leave_nothing_too() {
     let all = |expressions: Value| contradiction(&pod(json!([{"matchExpressions": expressions}]), json!({})));
     let e = |operator: &str, values: &[&str]| json!({"key": "a", "operator": operator, "values": values});
-    for together in [
-        json!([e("In", &["1", "2"]), e("In", &["2", "3"]), e("In", &["1", "3"])]),
-        json!([e("In", &["1", "9"]), e("Gt", &["3"]), e("Lt", &["7"])]),
-        json!([e("NotIn", &["1"]), e("NotIn", &["2"]), e("In", &["1", "2"])]),
-        json!([e("Gt", &["0"]), e("NotIn", &["x"]), e("In", &["x", "y"])]),
+    for (together, reason) in [
+        (
+            json!([e("In", &["1", "2"]), e("In", &["2", "3"]), e("In", &["1", "3"])]),
+            "a In [2, 3] and a In [1, 3] with the others on it",
+        ),
+        (
+            json!([e("In", &["1", "9"]), e("Gt", &["3"]), e("Lt", &["7"])]),
+            "a Gt [3] and a Lt [7] with the others on it",
+        ),
+        (
+            json!([e("NotIn", &["1"]), e("NotIn", &["2"]), e("In", &["1", "2"])]),
+            "a NotIn [2] and a In [1, 2] with the others on it",
+        ),
+        (json!([e("Gt", &["0"]), e("NotIn", &["x"]), e("In", &["x", "y"])]), "a Gt [0] and a In [x, y]"),
+        // The tightest bound is what leaves nothing.
+        (json!([e("Gt", &["1"]), e("Gt", &["5"]), e("In", &["3"])]), "a Gt [5] and a In [3]"),
+        (json!([e("Gt", &["5"]), e("Gt", &["1"]), e("In", &["3"])]), "a Gt [5] and a In [3]"),
+        (json!([e("Lt", &["5"]), e("Lt", &["9"]), e("In", &["7"])]), "a Lt [5] and a In [7]"),
+        (json!([e("Lt", &["9"]), e("Lt", &["5"]), e("In", &["7"])]), "a Lt [5] and a In [7]"),
     ] {
-        let said = all(together.clone()).unwrap_or_default();
-        assert!(said.contains(" and a "), "{together}: {said}");
+        assert_eq!(all(together.clone()).as_deref(), Some(reason), "{together}");
     }
-    assert!(
-        all(json!([e("In", &["1", "2"]), e("In", &["2", "3"]), e("In", &["1", "3"])]))
-            .is_some_and(|said| said.ends_with("with the others on it"))
-    );
     assert_eq!(all(json!([e("In", &["1", "5", "9"]), e("Gt", &["3"]), e("Lt", &["7"])])), None);
     assert_eq!(all(json!([e("Gt", &["1"]), e("Gt", &["5"]), e("In", &["6"])])), None);
 }
@@ -125,12 +138,38 @@ fn who_says_too_much_gets_no_warning() {
     };
     assert!(contradiction(&many(MAX_SAID - 2)).is_some());
     assert_eq!(contradiction(&many(MAX_SAID)), None);
+    let fields = vec![json!({"key": "metadata.name", "operator": "DoesNotExist"}); MAX_SAID];
+    let mut both = term("a", "In", &["1"]);
+    both["matchFields"] = json!(fields);
+    assert_eq!(contradiction(&pod(json!([both]), json!({"a": "2"}))), None);
     let selector: serde_json::Map<String, Value> = (0..100).map(|i| (format!("k{i}"), json!("v"))).collect();
     let terms = json!(vec![term("k0", "In", &["w"]); 30]);
     assert_eq!(contradiction(&pod(terms, json!(selector))), None, "each term has the nodeSelector too");
     let own = pod(json!(vec![term("a", "In", &["1"]); 100]), json!({}));
     assert!(opposition(&own, &vec![term("a", "In", &["2"]); 10]).is_some());
     assert!(opposition(&own, &vec![term("a", "In", &["2"]); 300]).is_none());
+}
+
+#[test]
+fn oppositions_are_looked_for_up_to_a_limit_of_each_side_and_of_both() {
+    // Besides its values, the term and its expression count.
+    let large = |of: char, size: usize| {
+        let values: Vec<String> = (2..size).map(|i| format!("{of}{i}")).collect();
+        json!({"matchExpressions": [{"key": "a", "operator": "In", "values": values}]})
+    };
+    let opposes =
+        |own: Vec<Value>, imposed: &[Value]| opposition(&pod(json!(own), json!({})), imposed).is_some();
+    let (own, imposed) = (|size| large('o', size), |size| large('i', size));
+    assert!(opposes(vec![own(MAX_SAID)], &[imposed(3)]));
+    assert!(!opposes(vec![own(MAX_SAID + 1)], &[imposed(3)]));
+    assert!(opposes(vec![own(3)], &[imposed(MAX_SAID)]));
+    assert!(!opposes(vec![own(3)], &[imposed(MAX_SAID + 1)]));
+    // Each of 64 terms is compared with all of the other side.
+    let (mut many, theirs) = (vec![own(4); 64], vec![imposed(4); 64]);
+    assert_eq!(64 * 64 * (4 + 4), 8 * MAX_SAID);
+    assert!(opposes(many.clone(), &theirs));
+    many[0] = own(5);
+    assert!(!opposes(many, &theirs));
 }
 
 #[test]
