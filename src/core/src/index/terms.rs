@@ -350,7 +350,7 @@ mod tests {
 
     /// A rule with one term: each of these fields has to be this.
     fn asking(name: &str, fields: &[&str], value: &str) -> Arc<Rule> {
-        let term = fields.iter().map(|field| ExpressionSpec::new(*field, Operator::In, &[value])).collect();
+        let term = fields.iter().map(|field| ExpressionSpec::new(field, Operator::In, &[value])).collect();
         rule(name, DpuSelectionPolicy::Any, vec![term])
     }
 
@@ -370,8 +370,7 @@ mod tests {
         }
         // That an entry is there tells workloads apart too. What all have, such as a name, doesn't.
         let there = |fields: &[&str]| {
-            let term =
-                fields.iter().map(|field| ExpressionSpec::new(*field, Operator::Exists, &[])).collect();
+            let term = fields.iter().map(|field| ExpressionSpec::new(field, Operator::Exists, &[])).collect();
             index.place(&rule("r", DpuSelectionPolicy::Any, vec![term]).terms()[0])
         };
         assert_eq!(there(&[NAME, LABEL]), Some(1));
