@@ -173,19 +173,20 @@ pub(crate) fn survivors(results: &[PathBuf]) -> anyhow::Result<Vec<Description>>
 }
 
 /// Puts new outcomes of survivors into the results of the shards. Of several mutants with the same description all have to be
-/// caught.
+/// caught. What has no new outcome is gone from the code, and left out.
 pub(crate) fn replace(results: &[PathBuf], new: &[Outcome]) -> anyhow::Result<()> {
     for shard in results {
         let mut outcomes = read(shard)?;
-        for outcome in outcomes.iter_mut().filter(|outcome| outcome.summary == Summary::MissedMutant) {
-            let mut same = new.iter().filter(|new| new.mutant == outcome.mutant).map(|new| new.summary);
-            if let Some(first) = same.next()
-                && first != Summary::MissedMutant
-                && same.all(|summary| summary != Summary::MissedMutant)
-            {
-                outcome.summary = first;
+        outcomes.retain_mut(|outcome| {
+            if outcome.summary != Summary::MissedMutant {
+                return true;
             }
-        }
+            let same = new.iter().filter(|new| new.mutant == outcome.mutant).map(|new| new.summary);
+            // The first that survived again, or any.
+            let now = same.min_by_key(|summary| *summary != Summary::MissedMutant);
+            outcome.summary = now.unwrap_or(outcome.summary);
+            now.is_some()
+        });
         write(shard, &outcomes)?;
     }
     Ok(())
@@ -317,13 +318,11 @@ mod tests {
 
         let new = [outcome("twice", caught), outcome("twice", missed), outcome("once", Summary::Timeout)];
         replace(&results, &new).unwrap();
-        assert_eq!(survivors(&results).unwrap(), ["twice", "twice", "old"].map(mutant));
-        assert_eq!(
-            read(dir.path()).unwrap()[2..4],
-            [outcome("once", Summary::Timeout), outcome("old", missed)]
-        );
+        let once = outcome("once", Summary::Timeout);
+        let twice = outcome("twice", missed);
+        assert_eq!(read(dir.path()).unwrap(), [twice.clone(), twice, once, outcome("caught", caught)]);
         replace(&results, &new.map(|new| Outcome { summary: caught, ..new })).unwrap();
-        assert_eq!(survivors(&results).unwrap(), [mutant("old")]);
+        assert_eq!(survivors(&results).unwrap(), []);
     }
 
     #[test]

@@ -50,7 +50,7 @@ enum Command {
         #[arg(long, value_name = "GLOB", conflicts_with = "again")]
         file: Vec<String>,
         /// Only the mutants that survived when the shards were run last, accepted ones included. Their new outcomes replace
-        /// those of then.
+        /// those of then, and those whose code is gone are left out.
         #[arg(long)]
         again: bool,
     },
