@@ -174,12 +174,11 @@ fn run(package: Package, shard: Shard, files: &[String]) -> anyhow::Result<bool>
         bail!("shard {index} of {count}: use one from 1 to {count}");
     }
     let choice = if files.is_empty() { Choice::All } else { Choice::Files(files) };
+    let directory = directory()?;
     // Others who want the copies wait until this is dropped.
-    let lock = tree::lock(&directory()?)?;
-    let run = Run { package: package.name(), shard, choice, directory: &directory()? };
-    let outcomes = run.run(&root()?)?;
-    drop(lock);
-    judge(outcomes)
+    let _lock = tree::lock(&directory)?;
+    let run = Run { package: package.name(), shard, choice, directory: &directory };
+    judge(run.run(&root()?)?)
 }
 
 fn again(package: Package) -> anyhow::Result<bool> {
