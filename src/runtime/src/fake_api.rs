@@ -63,8 +63,12 @@ impl FakeApi {
         let (parts, body) = request.into_parts();
         let body: Value = serde_json::from_slice(&body.collect_bytes().await?).unwrap_or_default();
         let request = (parts.method.as_str().to_owned(), parts.uri.path().to_owned());
-        self.0.lock().calls.push((request.0.clone(), (parts.uri.to_string(), body)));
-        let effect = self.0.lock().effects.get(&request).cloned();
+        let effect = {
+            let mut state = self.0.lock();
+            state.calls.push((request.0.clone(), (parts.uri.to_string(), body)));
+            state.effects.get(&request).cloned()
+        };
+        // It may send requests itself, so the state isn't locked.
         if let Some(Effect(effect)) = effect {
             effect();
         }
