@@ -152,10 +152,10 @@ crds: ## Write deploy/crds and the webhooks' configurations from the Rust code
 .PHONY: crds-check
 crds-check:
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
-	$(CARGO) run --locked --quiet --bin outrigger -- crd --output-dir "$$dir" && \
+	$(CARGO) run --locked --quiet --bin outrigger -- crd --output-dir "$$dir" || exit 1; \
 	diff -r deploy/crds "$$dir" || { echo "deploy/crds is out of date: run 'make crds'"; exit 1; }
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
-	$(CARGO) run --locked --quiet --bin outrigger -- webhooks --output-dir "$$dir" && \
+	$(CARGO) run --locked --quiet --bin outrigger -- webhooks --output-dir "$$dir" || exit 1; \
 	diff webhooks/mutating.yaml "$$dir/mutating.yaml" && diff webhooks/validating.yaml "$$dir/validating.yaml" && \
 	diff webhooks/gate/mutating.yaml "$$dir/gate/mutating.yaml" || \
 	{ echo "webhooks/ is out of date: run 'make crds'"; exit 1; }
@@ -167,7 +167,7 @@ reference: ## Write docs/reference from the code
 .PHONY: reference-check
 reference-check:
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
-	$(CARGO) run --locked --quiet --bin outrigger -- reference --output-dir "$$dir" && \
+	$(CARGO) run --locked --quiet --bin outrigger -- reference --output-dir "$$dir" || exit 1; \
 	diff -r docs/reference "$$dir" || { echo "docs/reference is out of date: run 'make reference'"; exit 1; }
 
 .PHONY: pictures
