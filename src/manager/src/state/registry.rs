@@ -10,6 +10,7 @@ use kube::ResourceExt;
 use outrigger_api::Tenant;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
+use outrigger_core::keys;
 use outrigger_core::progress::HostDpu;
 use outrigger_core::quantity::Quantity;
 use outrigger_core::steps::step;
@@ -60,6 +61,11 @@ pub(crate) struct TenantEntry {
 impl TenantEntry {
     pub(crate) fn deleting(&self) -> bool {
         self.object.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether its deletion waits for the manager.
+    pub(crate) fn has_finalizer(&self) -> bool {
+        self.object.finalizers().iter().any(|f| f == keys::TENANT_FINALIZER)
     }
 
     /// What a limit has refused, as its stream's status says.

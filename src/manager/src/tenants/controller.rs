@@ -149,7 +149,7 @@ impl Tenants {
     /// Releases a tenant that is being deleted, in the safe order: no stream and no new companions (every replica sees the deletion),
     /// then its rules and Pods, then its DPUs, then its finalizer.
     async fn release(&self, id: &TenantId, entry: &TenantEntry) -> Result<Action, kube::Error> {
-        if !entry.object.finalizers().iter().any(|f| f == keys::TENANT_FINALIZER) {
+        if !entry.has_finalizer() {
             return Ok(Action::Done);
         }
         let uid = entry.object.uid().unwrap_or_default();

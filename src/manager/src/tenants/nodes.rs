@@ -70,6 +70,8 @@ impl Handovers {
                 Ok(Action::Done)
             }
             Step::Clear | Step::Settle => Ok(Action::Requeue(PAUSE)),
+            // Its finalizer, or its end, brings the Node back.
+            Step::Mark(marks) if gains(&dpu.marks, &marks) && !holds(registry, &verdict) => Ok(Action::Done),
             Step::Mark(marks) => {
                 let nodes: Api<Node> = Api::all(client.clone());
                 let patch = Patch::Merge(patch(&dpu, &marks));
@@ -101,6 +103,18 @@ impl Handovers {
         }
         now.duration_since(*since.entry(name.to_owned()).or_insert(now)) >= SETTLE
     }
+}
+
+/// Whether a DPU gets another owner by these marks.
+fn gains(before: &Marks, marks: &Marks) -> bool {
+    marks.owner.is_some() && marks.owner != before.owner
+}
+
+/// Whether the Tenant that is to get a DPU has the finalizer. Without it the Tenant may be deleted before the cache shows that, and
+/// nobody removes the marks again: a label for a tenant that doesn't exist is taken for an administrator's.
+fn holds(registry: &Registry, verdict: &Ownership) -> bool {
+    let Ownership::Of(tenant) = verdict else { return false };
+    registry.get(tenant).is_some_and(|entry| entry.has_finalizer())
 }
 
 /// Whether the cache has these Tenants, and the one that is to get the DPU, as the API server has them: no Pod is deleted for a host
@@ -281,6 +295,30 @@ mod tests {
         assert_eq!(current().await, None);
         api.answers("GET", TENANT, 404, not_found());
         assert_eq!(current().await, Some(false), "the watch has yet to show its end");
+    }
+
+    #[tokio::test]
+    async fn a_tenant_gets_a_dpu_when_its_deletion_waits_for_the_manager() {
+        let (api, node) = (FakeApi::default(), "/api/v1/nodes/dpu");
+        let context = crate::fixtures::context(api.client());
+        let tenant = |finalizers: Value| -> Tenant {
+            serde_json::from_value(json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
+                "metadata": {"name": "blue", "uid": "u", "finalizers": finalizers}, "spec": {"hosts": ["h"]}}))
+            .unwrap()
+        };
+        let dpu = json!({"metadata": {"name": "dpu", "labels": {keys::DPU_HOST: "h"}}});
+        let registered: Node = serde_json::from_value(dpu.clone()).unwrap();
+        context.registry.node("dpu", Some(&registered));
+        api.answers("GET", "/api/v1/pods", 200, json!({"metadata": {}, "items": []}));
+        api.answers("PATCH", node, 200, dpu);
+        let handovers = Handovers::default();
+        context.registry.tenant(Change::Applied(tenant(json!([]))));
+        assert_eq!(handovers.step(&context, "dpu").await.unwrap(), Action::Done);
+        assert!(api.calls("PATCH").is_empty(), "it may be gone already");
+        let touched = context.registry.tenant(Change::Applied(tenant(json!([keys::TENANT_FINALIZER]))));
+        assert_eq!(touched.nodes, ["dpu"]);
+        assert_eq!(handovers.step(&context, "dpu").await.unwrap(), Action::Requeue(Duration::ZERO));
+        assert_eq!(api.calls("PATCH").len(), 1);
     }
 
     #[tokio::test]
