@@ -13,7 +13,7 @@ use outrigger_proto::raw::WorkloadUpdate;
 use parking_lot::MutexGuard;
 use tonic::Status;
 
-use super::workloads::{aborted, bad, exhausted};
+use super::workloads::{bad, exhausted};
 use crate::state::{TenantData, TenantState};
 use crate::usage::{self, Usage};
 
@@ -119,7 +119,7 @@ impl Sync {
     /// A newer stream may begin at any time.
     fn lock<'a>(&self, state: &'a TenantState) -> Result<MutexGuard<'a, TenantData>, Status> {
         let data = state.lock();
-        data.stream.check(self.stream).map_err(aborted)?;
+        data.stream.check(self.stream)?;
         Ok(data)
     }
 }

@@ -174,16 +174,16 @@ impl Workloads {
     async fn claim_and_take_in(&self, session: &mut Session, messages: Messages) -> Result<(), Status> {
         tokio::select! {
             biased;
-            () = session.begun.end.cancelled() => return Err(aborted(Superseded)),
+            () = session.begun.end.cancelled() => return Err(Superseded.into()),
             () = session.gone.cancelled() => return Err(left()),
             () = tokio::time::sleep_until(session.begun.not_before) => {}
         }
         // Not cancelled halfway: a claim that was raised has to be written as lost.
-        let raised = claim::raise(&self.context, &session.id, &session.state).await?;
+        let raised = claim::raise(&self.context, &session.id, &session.state, session.begun.number).await?;
         session.claim = raised.claim;
         {
             let mut data = session.state.lock();
-            data.stream.claimed(session.begun.number, raised).map_err(aborted)?;
+            data.stream.claimed(session.begun.number, raised)?;
             data.outcomes.wake();
         }
         let Session { caller, id, begun: OpenedStream { number, .. }, claim, .. } = &session;
@@ -214,7 +214,7 @@ impl Workloads {
             // Whatever ends the stream comes first: a superseded stream takes in no further message.
             let message = tokio::select! {
                 biased;
-                () = &mut ended => return Err(aborted(Superseded)),
+                () = &mut ended => return Err(Superseded.into()),
                 () = &mut left_off => return Err(left()),
                 () = tokio::time::sleep_until(tell), if session.untold => {
                     session.untold = false;
@@ -285,7 +285,7 @@ impl Workloads {
                 let id = workload_wire::workload_id(delete.workload_metadata.as_ref())
                     .map_err(|e| bad(e.below("workload_delete")))?;
                 let mut data = session.state.lock();
-                data.stream.check(session.begun.number).map_err(aborted)?;
+                data.stream.check(session.begun.number)?;
                 data.usage.delete(&id);
                 Ok(data.index.delete(&id))
             }
@@ -331,7 +331,7 @@ impl Workloads {
         let size = usage::size(update);
         let workload = workload_wire::workload(update).map_err(|e| bad(e.below("workload_update")))?;
         let mut data = session.state.lock();
-        data.stream.check(session.begun.number).map_err(aborted)?;
+        data.stream.check(session.begun.number)?;
         data.usage.update(&workload.id, size, &session.tenant.limits).map_err(|e| exhausted(&e))?;
         Ok(data.index.update(workload))
     }
@@ -411,10 +411,6 @@ fn kind(message: &Message) -> (&'static str, StreamMessage) {
         Message::WorkloadSyncChunk(_) => ("chunk", StreamMessage::Chunk),
         Message::WorkloadSyncEnd(_) => ("end", StreamMessage::Sync),
     }
-}
-
-pub(super) fn aborted(superseded: Superseded) -> Status {
-    Status::aborted(superseded.to_string())
 }
 
 /// For the log: the caller is no longer connected.

@@ -31,11 +31,12 @@ const ATTEMPTS: usize = 20;
 
 /// Raises the claim on a tenant's stream, beyond what this replica has seen in the tenant's state. Returns UNAVAILABLE when the
 /// API server can't be asked. The claim may have been raised all the same, see [`UnusedClaims`]. NOT_FOUND when the tenant is
-/// deleted.
+/// deleted. ABORTED when a newer stream has begun here: its claim has to be the higher one.
 pub(crate) async fn raise(
     context: &Context,
     id: &TenantId,
     state: &TenantState,
+    stream: u64,
 ) -> Result<RaisedClaim, Status> {
     state.lock().stream.raise_begins();
     // Also where the caller is cancelled.
@@ -45,7 +46,11 @@ pub(crate) async fn raise(
     for _ in 0..ATTEMPTS {
         let before = tenant.status.clone().and_then(|status| status.stream).unwrap_or_default();
         let uid = tenant.uid().unwrap_or_default();
-        let highest = state.lock().stream.highest(&uid);
+        let highest = {
+            let data = state.lock();
+            data.stream.check(stream)?;
+            data.stream.highest(&uid)
+        };
         let stream = StreamStatus {
             claim: before.claim.max(highest) + 1,
             holder: context.identity.to_string(),
@@ -180,6 +185,7 @@ fn unavailable(error: &kube::Error) -> Status {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_runtime::cache::Change;
     use outrigger_runtime::fake_api::{FakeApi, failure};
 
     use super::*;
@@ -204,5 +210,26 @@ mod tests {
             assert_eq!(state.lock().stream.unwritten().is_some(), stays, "{code}");
         }
         assert_eq!(api.calls("PATCH").len(), 4);
+    }
+
+    #[tokio::test]
+    async fn a_superseded_stream_does_not_claim_again_after_a_newer_one() {
+        const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";
+        let api = FakeApi::default();
+        let context = fixtures::context(api.client());
+        let state = fixtures::served_tenant(&context);
+        let tenant = serde_json::from_value(fixtures::tenant_claimed(1, "")).unwrap();
+        context.registry.tenant(Change::Applied(tenant));
+        let begin = move |state: &TenantState| {
+            state.lock().stream.begin(9, tokio::time::Instant::now()).map(|begun| begun.number).unwrap()
+        };
+        let (older, id) = (begin(&state), TenantId::new("blue").unwrap());
+        api.answers("GET", TENANT, 200, fixtures::tenant_claimed(2, "me"));
+        api.answers("PATCH", &format!("{TENANT}/status"), 409, failure(409, ""));
+        let newer = state.clone();
+        api.meanwhile("PATCH", &format!("{TENANT}/status"), move || _ = begin(&newer));
+        let refused = raise(&context, &id, &state, older).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Aborted);
+        assert_eq!(api.calls("PATCH").len(), 1, "the newer one may have claimed meanwhile");
     }
 }
