@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A claim of a manager on a tenant's stream. It is written `UID/NUMBER`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StreamClaim {
     /// `metadata.uid` of the Tenant that counts the claims.
     pub tenant_uid: String,

@@ -8,6 +8,7 @@ use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use outrigger_api::workload_wire;
+use outrigger_core::companion::StreamClaim;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
@@ -72,7 +73,8 @@ struct Session {
     begun: OpenedStream,
     /// Cancelled when the agent has gone away.
     gone: CancellationToken,
-    claim: u64,
+    /// That of the stream; number 0 for none yet.
+    claim: StreamClaim,
     /// A sync that the Tenant's status doesn't show yet.
     untold: bool,
     chunked: bool,
@@ -128,7 +130,18 @@ impl Workloads {
             let message = format!("tenant {id} has {most} streams open already; end one");
             return Err(Status::resource_exhausted(message));
         };
-        Ok(Session { caller, id, tenant, state, begun, gone, claim: 0, untold: false, chunked, sync: None })
+        Ok(Session {
+            caller,
+            id,
+            tenant,
+            state,
+            begun,
+            gone,
+            claim: StreamClaim::default(),
+            untold: false,
+            chunked,
+            sync: None,
+        })
     }
 
     async fn serve(&self, mut session: Session, messages: Messages) -> Result<(), Status> {
@@ -144,6 +157,7 @@ impl Workloads {
             self.context.queues.unused_claims.add_after(id.clone(), UNUSED);
         }
         self.tell_rules(state);
+        let claim = claim.number;
         match &result {
             Ok(()) => info!(tenant = %id, stream = number, claim, "stream ended"),
             Err(status) => {
@@ -160,12 +174,12 @@ impl Workloads {
             }
             if draining {
                 // Controllers have ended.
-                state.lock().stream.say(claim, fields);
+                state.lock().stream.say(&claim, fields);
                 if let Err(error) = claim::tell(&self.context, id, state).await {
-                    info!(tenant = %id, claim, %error, "writing the stream's status failed");
+                    info!(tenant = %id, claim = claim.number, %error, "writing the stream's status failed");
                 }
             } else {
-                self.tell(&session, claim, fields);
+                self.tell(&session, &claim, fields);
             }
         }
         result
@@ -180,20 +194,20 @@ impl Workloads {
         }
         // Not cancelled halfway: a claim that was raised has to be written as lost.
         let raised = claim::raise(&self.context, &session.id, &session.state, session.begun.number).await?;
-        session.claim = raised.claim;
+        session.claim = StreamClaim { tenant_uid: raised.uid.clone(), number: raised.claim };
         {
             let mut data = session.state.lock();
             data.stream.claimed(session.begun.number, raised)?;
             data.outcomes.wake();
         }
         let Session { caller, id, begun: OpenedStream { number, .. }, claim, .. } = &session;
-        info!(%caller, tenant = %id, stream = number, claim, "stream started");
+        info!(%caller, tenant = %id, stream = number, claim = claim.number, "stream started");
         self.tell_rules(&session.state);
         let result = self.take_in(session, messages).await;
         if let Err(status) = &result
             && status.code() == Code::ResourceExhausted
         {
-            self.tell(session, session.claim, [("refused", json!(status.message()))]);
+            self.tell(session, &session.claim, [("refused", json!(status.message()))]);
         }
         result
     }
@@ -341,11 +355,16 @@ impl Workloads {
         let count = session.state.lock().usage.count();
         let fields =
             [("lastSync", json!(Time(self.wall()))), ("workloads", json!(count)), ("refused", json!(null))];
-        self.tell(session, session.claim, fields);
+        self.tell(session, &session.claim, fields);
     }
 
     /// Has fields of the Tenant's status written, as long as the claim is the latest.
-    fn tell(&self, session: &Session, claim: u64, fields: impl IntoIterator<Item = (&'static str, Value)>) {
+    fn tell(
+        &self,
+        session: &Session,
+        claim: &StreamClaim,
+        fields: impl IntoIterator<Item = (&'static str, Value)>,
+    ) {
         session.state.lock().stream.say(claim, fields);
         self.context.queues.stream_statuses.add([session.id.clone()]);
     }

@@ -47,7 +47,7 @@ pub(crate) struct Stream {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StreamFields {
     /// The claim under which they are written: they are only valid as long as it is the latest.
-    pub claim: u64,
+    pub claim: StreamClaim,
     /// Each field's new value.
     pub fields: BTreeMap<&'static str, Value>,
 }
@@ -166,14 +166,15 @@ impl Stream {
     /// A stream ends. Says nothing about workloads: they stay as they were last seen. Returns the claim under which no agent is connected
     /// now, if the Tenant says that one is: none if a newer stream has begun or another replica has claimed. The stream itself may
     /// not have claimed yet. Then the claim is that of the stream before it, which it has replaced.
-    pub(crate) fn end(&mut self, stream: u64, now: Timestamp) -> Option<u64> {
+    pub(crate) fn end(&mut self, stream: u64, now: Timestamp) -> Option<StreamClaim> {
         self.open = self.open.saturating_sub(1);
         if self.current != stream || self.told == 0 {
             return None;
         }
         self.connected = false;
         self.lost_at = Some(now);
-        Some(std::mem::take(&mut self.told))
+        let told = std::mem::take(&mut self.told);
+        self.on_tenant(told)
     }
 
     /// A Tenant's status shows this claim. Whether what this replica knows of the tenant is out of date from now on: another
@@ -225,9 +226,13 @@ impl Stream {
     }
 
     /// The Tenant's status is to have these fields, under this claim. They replace those of another claim.
-    pub(crate) fn say(&mut self, claim: u64, fields: impl IntoIterator<Item = (&'static str, Value)>) {
-        if self.unwritten.claim != claim {
-            self.unwritten = StreamFields { claim, ..StreamFields::default() };
+    pub(crate) fn say(
+        &mut self,
+        claim: &StreamClaim,
+        fields: impl IntoIterator<Item = (&'static str, Value)>,
+    ) {
+        if self.unwritten.claim != *claim {
+            self.unwritten = StreamFields { claim: claim.clone(), ..StreamFields::default() };
         }
         self.unwritten.fields.extend(fields);
     }
@@ -246,9 +251,9 @@ impl Stream {
 
     /// A claim in this replica's name that no stream is for: it was raised, and the answer was lost. While it stays, no replica acts
     /// for the tenant.
-    pub(crate) fn unused_claim(&self) -> Option<u64> {
+    pub(crate) fn unused_claim(&self) -> Option<StreamClaim> {
         let latest = self.own > self.claim && self.own > self.foreign;
-        (latest && self.raising == 0).then_some(self.own)
+        self.on_tenant(self.own).filter(|_| latest && self.raising == 0)
     }
 
     /// Gives the current stream up. Whether there was one.
@@ -285,8 +290,12 @@ impl Stream {
 
     /// The latest claim that this replica knows of, and acts under where it acts at all. `None` before it has seen the Tenant.
     pub(crate) fn latest(&self) -> Option<StreamClaim> {
-        let tenant = self.tenant.as_ref()?;
-        Some(StreamClaim { tenant_uid: tenant.uid.clone(), number: self.claim.max(self.foreign) })
+        self.on_tenant(self.claim.max(self.foreign))
+    }
+
+    /// The claim with this number on the Tenant that is known.
+    fn on_tenant(&self, number: u64) -> Option<StreamClaim> {
+        self.tenant.as_ref().map(|tenant| StreamClaim { tenant_uid: tenant.uid.clone(), number })
     }
 
     /// Forgets everything but the count; the stream that is open ends.

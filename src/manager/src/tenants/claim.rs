@@ -77,7 +77,7 @@ pub(crate) async fn raise(
 pub(crate) async fn tell(context: &Context, id: &TenantId, state: &TenantState) -> Result<(), kube::Error> {
     let Some(unwritten) = state.lock().stream.unwritten() else { return Ok(()) };
     if !write(context, id, &unwritten).await? {
-        debug!(tenant = %id, claim = unwritten.claim, "stream status not written: the claim is not the latest");
+        debug!(tenant = %id, claim = unwritten.claim.number, "stream status not written: the claim is not the latest");
     }
     state.lock().stream.written(&unwritten);
     Ok(())
@@ -87,7 +87,9 @@ pub(crate) async fn tell(context: &Context, id: &TenantId, state: &TenantState) 
 async fn write(context: &Context, id: &TenantId, what: &StreamFields) -> Result<bool, kube::Error> {
     let StreamFields { claim, fields } = what;
     let mut patch = vec![
-        json!({"op": "test", "path": "/status/stream/claim", "value": claim}),
+        // Another Tenant of the name counts its claims from the beginning.
+        json!({"op": "test", "path": "/metadata/uid", "value": claim.tenant_uid}),
+        json!({"op": "test", "path": "/status/stream/claim", "value": claim.number}),
         json!({"op": "test", "path": "/status/stream/holder", "value": &*context.identity}),
     ];
     // `add` replaces what is there.
@@ -143,8 +145,9 @@ impl Controller for UnusedClaims {
         if let Some(claim) = unused {
             let now = Time(self.0.environment.clock.wall());
             let fields = [("connected", json!(false)), ("since", json!(now)), ("holder", json!(""))].into();
+            let number = claim.number;
             if write(&self.0, id, &StreamFields { claim, fields }).await? {
-                info!(tenant = %id, claim, "gave up a claim that no stream is for");
+                info!(tenant = %id, claim = number, "gave up a claim that no stream is for");
             }
         }
         Ok(Action::Done)
@@ -185,6 +188,7 @@ fn unavailable(error: &kube::Error) -> Status {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_core::companion::StreamClaim;
     use outrigger_runtime::cache::Change;
     use outrigger_runtime::fake_api::{FakeApi, failure};
 
@@ -201,7 +205,8 @@ mod tests {
         let step = async || controller.step(&TenantId::new("blue").unwrap()).await;
         step().await.unwrap();
         assert!(api.calls("PATCH").is_empty(), "there is nothing to say");
-        let say = || state.lock().stream.say(1, [("connected", json!(false))]);
+        let claim = StreamClaim { tenant_uid: "u".into(), number: 1 };
+        let say = || state.lock().stream.say(&claim, [("connected", json!(false))]);
         for (code, stays) in [(500, true), (503, true), (422, false), (200, false)] {
             say();
             let answer = if code == 200 { json!({"metadata": {}, "spec": {}}) } else { failure(code, "") };
@@ -209,7 +214,9 @@ mod tests {
             assert_eq!(step().await.is_err(), stays, "{code}");
             assert_eq!(state.lock().stream.unwritten().is_some(), stays, "{code}");
         }
-        assert_eq!(api.calls("PATCH").len(), 4);
+        let calls = api.calls("PATCH");
+        assert_eq!(calls.len(), 4);
+        assert_eq!(calls[0].1[0], json!({"op": "test", "path": "/metadata/uid", "value": "u"}));
     }
 
     #[tokio::test]

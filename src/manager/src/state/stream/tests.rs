@@ -7,6 +7,10 @@ fn raised(claim: u64, resource_version: u64) -> RaisedClaim {
     of("u", claim, resource_version)
 }
 
+fn on(uid: &str, number: u64) -> StreamClaim {
+    StreamClaim { tenant_uid: uid.to_owned(), number }
+}
+
 fn of(uid: &str, claim: u64, resource_version: u64) -> RaisedClaim {
     RaisedClaim { uid: uid.to_owned(), resource_version, claim }
 }
@@ -19,16 +23,16 @@ fn shown(claim: u64, holder: &str, resource_version: u64) -> ObservedClaim<'_> {
 fn what_is_said_while_it_is_written_stays() {
     let mut stream = Stream::default();
     assert_eq!(stream.unwritten(), None);
-    stream.say(1, [("workloads", 1.into()), ("refused", Value::Null)]);
+    stream.say(&on("u", 1), [("workloads", 1.into()), ("refused", Value::Null)]);
     let first = stream.unwritten().unwrap();
-    stream.say(1, [("workloads", 2.into())]);
+    stream.say(&on("u", 1), [("workloads", 2.into())]);
     stream.written(&first);
     assert_eq!(stream.unwritten().unwrap().fields, BTreeMap::from([("workloads", 2.into())]));
     // Another stream knows better, and its claim isn't that of the write.
-    stream.say(2, [("workloads", 3.into())]);
+    stream.say(&on("u", 2), [("workloads", 3.into())]);
     stream.written(&first);
     let second = stream.unwritten().unwrap();
-    assert_eq!((second.claim, second.fields.len()), (2, 1));
+    assert_eq!((second.claim.number, second.fields.len()), (2, 1));
     stream.written(&second);
     assert_eq!(stream.unwritten(), None);
 }
@@ -49,7 +53,7 @@ async fn a_newer_stream_ends_the_older_one() {
     assert_eq!(stream.end(one, Timestamp::UNIX_EPOCH), None);
     stream.claimed(two, raised(3, 3)).unwrap();
     assert!(stream.acts(false));
-    assert_eq!(stream.end(two, Timestamp::UNIX_EPOCH), Some(3));
+    assert_eq!(stream.end(two, Timestamp::UNIX_EPOCH), Some(on("u", 3)));
     assert!(stream.acts(false), "the claim is still the latest");
 }
 
@@ -64,7 +68,7 @@ async fn a_stream_that_ends_before_it_claims_tells_that_nobody_is_connected() {
     stream.claimed(two, raised(4, 4)).unwrap();
     let three = begin(&mut stream);
     assert_eq!(stream.end(two, Timestamp::UNIX_EPOCH), None, "a newer one has begun");
-    assert_eq!(stream.end(three, Timestamp::UNIX_EPOCH), Some(4));
+    assert_eq!(stream.end(three, Timestamp::UNIX_EPOCH), Some(on("u", 4)));
     assert_eq!(stream.lost_at, Some(Timestamp::UNIX_EPOCH));
     let again = begin(&mut stream);
     assert_eq!(stream.end(again, Timestamp::MAX), None, "it is reported once");
@@ -177,14 +181,14 @@ fn a_claim_that_was_raised_unheard_is_found() {
     assert!(!stream.observed(shown(1, ME, 10), ME));
     assert_eq!(stream.unused_claim(), None, "its answer may be on the way");
     stream.raise_ends();
-    assert_eq!(stream.unused_claim(), Some(1));
+    assert_eq!(stream.unused_claim(), Some(on("u", 1)));
     // The agent comes back.
     let one = stream.begin(9, Instant::now()).unwrap().number;
     stream.claimed(one, raised(2, 20)).unwrap();
     assert_eq!(stream.unused_claim(), None);
     // A later one is raised unheard, and is committed after the wait for it.
     assert!(!stream.observed(shown(3, ME, 30), ME));
-    assert_eq!(stream.unused_claim(), Some(3));
+    assert_eq!(stream.unused_claim(), Some(on("u", 3)));
     // It is given up: the leader cares for the tenant.
     assert!(stream.observed(shown(3, "", 31), ME));
     assert_eq!((stream.unused_claim(), stream.acts(true), stream.acts(false)), (None, true, false));
