@@ -45,7 +45,15 @@ impl Handovers {
             self.empty_since.lock().remove(name);
             return Ok(Action::Done);
         };
-        let verdict = registry.verdict(&dpu);
+        let mut verdict = registry.verdict(&dpu);
+        if verdict == Ownership::Foreign && is_left(context, name, &dpu).await? {
+            info!(
+                node = name,
+                tenant = dpu.marks.owner.as_deref().unwrap_or_default(),
+                "removing marks that were left of a deleted tenant"
+            );
+            verdict = Ownership::Nobody;
+        }
         // Asked without the Node's Pods first: mostly they don't matter, and listing them costs a request.
         let next = match step(&dpu.marks, &verdict, || Err(())) {
             Ok(next) => next,
@@ -115,6 +123,26 @@ fn gains(before: &Marks, marks: &Marks) -> bool {
 fn holds(registry: &Registry, verdict: &Ownership) -> bool {
     let Ownership::Of(tenant) = verdict else { return false };
     registry.get(tenant).is_some_and(|entry| entry.has_finalizer())
+}
+
+/// Whether a Node's label was left of a Tenant that no longer exists: a request that marked the Node arrived after the Tenant's DPUs had
+/// been released. That is so if a manager has written the label, by `managedFields`, if the API server says that there is no such
+/// Tenant, and if no Pod of the tenant is on the Node.
+async fn is_left(context: &Context, name: &str, dpu: &Dpu) -> Result<bool, kube::Error> {
+    let Context { client, registry, states, .. } = context;
+    let owner = dpu.marks.owner.as_deref().and_then(|owner| TenantId::new(owner).ok());
+    // One whose spec isn't valid exists.
+    let Some(owner) = owner.filter(|owner| registry.get(owner).is_none()) else { return Ok(false) };
+    let (nodes, tenants): (Api<Node>, Api<Tenant>) = (Api::all(client.clone()), Api::all(client.clone()));
+    // The Node is read before the Tenant: a label that is written meanwhile gives it another resourceVersion.
+    let node = found(nodes.get_metadata(name).await)?;
+    let is_ours = |node: PartialObjectMeta<Node>| {
+        node.labels().get(keys::NODE_TENANT).map(String::as_str) == Some(owner.as_str())
+            && writes::has_written(&node.metadata, "f:labels", keys::NODE_TENANT)
+    };
+    Ok(node.is_some_and(is_ours)
+        && found(tenants.get_metadata(owner.as_str()).await)?.is_none()
+        && others(client, states, &Ownership::Nobody, name).await?.is_empty())
 }
 
 /// Whether the cache has these Tenants, and the one that is to get the DPU, as the API server has them: no Pod is deleted for a host
@@ -319,6 +347,46 @@ mod tests {
         assert_eq!(touched.nodes, ["dpu"]);
         assert_eq!(handovers.step(&context, "dpu").await.unwrap(), Action::Requeue(Duration::ZERO));
         assert_eq!(api.calls("PATCH").len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_label_without_a_tenant_is_removed_if_a_manager_has_written_it() {
+        const NODE: &str = "/api/v1/nodes/dpu";
+        const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";
+        let node = |manager: &str| {
+            let fields = json!({"f:metadata": {"f:labels": {format!("f:{}", keys::NODE_TENANT): {}}}});
+            json!({"metadata": {"name": "dpu", "resourceVersion": "1",
+                "labels": {keys::DPU_HOST: "h", keys::NODE_TENANT: "blue"},
+                "managedFields": [{"manager": manager, "fieldsV1": fields}]}})
+        };
+        let pods = |namespaces: &[&str]| {
+            let items = namespaces.iter().map(|n| json!({"metadata": {"name": "p", "namespace": n}}));
+            json!({"metadata": {}, "items": items.collect::<Vec<_>>()})
+        };
+        let tenant = json!({"metadata": {"name": "blue", "uid": "u"}});
+        for (manager, exists, namespaces, removed) in [
+            (keys::MANAGER, false, &[][..], true),
+            ("kubectl-label", false, &[], false),
+            (keys::MANAGER, true, &[], false),
+            (keys::MANAGER, false, &["tenant-blue"], false),
+        ] {
+            let api = FakeApi::default();
+            let context = crate::fixtures::context(api.client());
+            context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
+            let seen: Node = serde_json::from_value(node(manager)).unwrap();
+            context.registry.node("dpu", Some(&seen));
+            api.answers("GET", NODE, 200, node(manager));
+            let (code, found) = if exists { (200, tenant.clone()) } else { (404, not_found()) };
+            api.answers("GET", TENANT, code, found);
+            api.answers("GET", "/api/v1/pods", 200, pods(namespaces));
+            api.answers("PATCH", NODE, 200, node(manager));
+            Handovers::default().step(&context, "dpu").await.unwrap();
+            assert_eq!(
+                api.calls("PATCH").len(),
+                usize::from(removed),
+                "{manager} exists: {exists} {namespaces:?}"
+            );
+        }
     }
 
     #[tokio::test]
