@@ -70,7 +70,17 @@ async fn admit(world: &World, mut attempt: Attempt) -> Result<Value, Refused> {
         }
         attempt.object = admitted?;
     }
-    Ok(attempt.object)
+    // Other webhooks and etcd take their time too. What managers send is late before it is admitted: what the webhook has refused for
+    // good must not start.
+    if attempt.info.client.is_empty() {
+        world.network.delay().await;
+    }
+    match &attempt.info.namespace {
+        Some(name) if world.infra.get("namespaces", None, name).is_none() => {
+            Err((404, format!("namespaces {name} not found")))
+        }
+        _ => Ok(attempt.object),
+    }
 }
 
 /// Calls a webhook that is ready. Returns the object as it admits it.

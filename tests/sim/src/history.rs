@@ -12,16 +12,20 @@ use serde_json::{Value, json};
 
 use crate::judge::Judge;
 use crate::model::Snapshot;
-use crate::network::{Trouble, Wire};
-use crate::process::{Replicas, Running, pick};
+use crate::network::Trouble;
+use crate::process::pick;
 use crate::trace::Trace;
-use crate::world::{MOVING, SHOP, TENANTS, World, cluster};
+use crate::world::{MOVING, SHOP, TENANTS, World};
 
 mod dpus;
+mod faults;
 mod machines;
+mod mix;
 mod offloading;
 mod rules;
 mod tenants;
+
+use mix::{Happening, Mix};
 
 /// Applications of workloads, one of which each rule selects.
 const APPS: u64 = 3;
@@ -72,6 +76,7 @@ pub fn run(seed: u64, events: u64) -> Outcome {
 
 struct History {
     world: Arc<World>,
+    mix: Mix,
     judge: Arc<Judge>,
     snapshot: Option<Snapshot>,
     /// A snapshot of a tenant's cluster.
@@ -82,6 +87,8 @@ struct History {
     was_silent: bool,
     /// Tenants without an agent until the next rest has ended.
     away: BTreeSet<&'static str>,
+    /// Tenants that aren't created again until then.
+    deleted: BTreeSet<&'static str>,
 }
 
 impl History {
@@ -89,6 +96,7 @@ impl History {
         let world = World::new(seed, Trace::default());
         let judge = Judge::watch(&world);
         let mut this = Self {
+            mix: Mix::new(&world.environment.random),
             world: world.clone(),
             judge: judge.clone(),
             snapshot: None,
@@ -96,6 +104,7 @@ impl History {
             images: 0,
             was_silent: false,
             away: BTreeSet::new(),
+            deleted: BTreeSet::new(),
         };
         let controllers = tokio::spawn(controllers(world.clone()));
         for _ in 0..2 + this.below(2) {
@@ -120,7 +129,7 @@ impl History {
                 if !violations.is_empty() {
                     break;
                 }
-                this.bring_agents_back();
+                this.bring_back();
             }
         }
         if violations.is_empty() {
@@ -216,39 +225,41 @@ impl History {
 
     async fn event(&mut self) {
         let tenant = TENANTS[usize::try_from(self.below(TENANTS.len() as u64)).unwrap_or_default()];
-        match self.below(115) {
-            0..28 => self.create_pod(tenant),
-            28..42 => self.delete_pod(tenant.0),
-            42..45 => self.finish_pod(tenant.0),
-            45..49 => self.relabel_pod(tenant.0),
-            49..59 => self.apply_rule(tenant.0),
-            59..61 => self.apply_platform_rule(),
-            61..64 => self.delete_rule(tenant.0),
-            64 => self.delete_platform_rule(),
-            65..69 => self.freeze(),
-            69 => self.move_host(),
-            70..75 => self.part(),
-            75..80 => self.trouble(),
-            80..85 => self.kill(&self.world.managers, World::start_manager),
-            85..87 => self.kill(&self.world.webhooks, World::start_webhook),
-            87..90 => self.kill_agent(tenant.0),
-            90..92 => self.terminate_manager(),
-            92..94 => self.cut_watches(),
-            94..96 => self.compact(tenant.0),
-            96 => self.restart_api_server(tenant.0),
-            97 if self.below(2) == 0 => {
+        match self.mix.next(&self.random().random) {
+            Happening::CreatePod => self.create_pod(tenant),
+            Happening::DeletePod => self.delete_pod(tenant.0),
+            Happening::FinishPod => self.finish_pod(tenant.0),
+            Happening::RelabelPod => self.relabel_pod(tenant.0),
+            Happening::ApplyRule => self.apply_rule(tenant.0),
+            Happening::ApplyPlatformRule => self.apply_platform_rule(),
+            Happening::DeleteRule => self.delete_rule(tenant.0),
+            Happening::DeletePlatformRule => self.delete_platform_rule(),
+            Happening::Freeze => self.freeze(),
+            Happening::MoveHost => self.move_host(),
+            Happening::Part => self.part(),
+            Happening::Trouble => self.trouble(),
+            Happening::KillManager => self.kill(&self.world.managers, World::start_manager),
+            Happening::KillWebhook => self.kill(&self.world.webhooks, World::start_webhook),
+            Happening::KillAgent => self.kill_agent(tenant.0),
+            Happening::TerminateManager => self.terminate_manager(),
+            Happening::CutWatches => self.cut_watches(),
+            Happening::Compact => self.compact(tenant.0),
+            Happening::RestartApiServer => self.restart_api_server(tenant.0),
+            Happening::Snapshot if self.below(2) == 0 => {
                 self.tenant_snapshot = Some((tenant.0, self.world.tenants[tenant.0].snapshot()));
             }
-            97 => self.snapshot = Some(self.world.infra.snapshot()),
-            98 if self.below(2) == 0 => self.restore_tenant(),
-            98 => self.restore(),
-            99 => tokio::time::sleep(self.random().random.below(Duration::from_secs(90))).await,
-            100..102 => self.change_offloading(),
-            102..105 => self.change_plain_pod(),
-            105..109 => self.change_guests(),
-            109..111 => self.remove_dpu(),
-            111..113 => self.replace_machine(),
-            _ => self.delete_tenant(tenant.0),
+            Happening::Snapshot => self.snapshot = Some(self.world.infra.snapshot()),
+            Happening::Restore if self.below(2) == 0 => self.restore_tenant(),
+            Happening::Restore => self.restore(),
+            Happening::Pause => {
+                tokio::time::sleep(self.random().random.below(Duration::from_secs(90))).await;
+            }
+            Happening::ChangeOffloading => self.change_offloading(),
+            Happening::ChangePlainPod => self.change_plain_pod(),
+            Happening::ChangeGuests => self.change_guests(),
+            Happening::RemoveDpu => self.remove_dpu(),
+            Happening::ReplaceMachine => self.replace_machine(),
+            Happening::DeleteTenant => self.delete_tenant(tenant.0),
         }
     }
 
@@ -306,174 +317,6 @@ impl History {
             let labels = json!({"metadata": {"labels": {"app": format!("app-{}", self.below(APPS))}}});
             let _ = self.world.tenants[tenant].merge("user", "pods", at, labels);
         }
-    }
-
-    /// A wire between two living parties is silent or down for up to a minute and a half.
-    fn part(&mut self) {
-        let Some((one, other)) = self.pick(&self.world.network.wires()) else { return };
-        if !self.world.processes().iter().any(|process| process.name == one || process.name == other) {
-            return;
-        }
-        let wire = if self.below(2) == 0 { Wire::Silent } else { Wire::Down };
-        self.was_silent |= wire == Wire::Silent;
-        self.line(format_args!("{one} and {other} are parted: {wire:?}"));
-        self.world.network.set(&one, &other, wire);
-        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(90)));
-        tokio::spawn(async move {
-            tokio::time::sleep(until).await;
-            if world.join(&one, &other) {
-                world.trace.line(&world.environment, format_args!("{one} and {other} are joined"));
-            }
-        });
-    }
-
-    /// A process' watches of one kind stand still for up to a minute, while those of other kinds go on.
-    fn freeze(&self) {
-        const KINDS: [&str; 14] = [
-            "workloadrules",
-            "pods",
-            "workloadrules",
-            "tenants",
-            "workloadrules",
-            "nodes",
-            "namespaces",
-            "leases",
-            "namespaceoffloadings",
-            "resourceclaimtemplates",
-            "machines",
-            "machinenodepools",
-            "statefulsets",
-            "services",
-        ];
-        let Some(process) = self.pick(&self.world.processes()) else { return };
-        let Some(kind) = self.pick(&KINDS) else { return };
-        let name = process.name.clone();
-        self.line(format_args!("the watch of {kind} by {name} stands still"));
-        self.world.network.freeze(&name, kind, true);
-        // Agents connect again meanwhile, perhaps to this process, which then acts on what it knows.
-        let reconnect = (self.below(2) == 0).then(|| self.random().random.below(Duration::from_secs(10)));
-        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(60)));
-        tokio::spawn(async move {
-            if let Some(pause) = reconnect {
-                tokio::time::sleep(pause).await;
-                world.cut_streams().await;
-            }
-            tokio::time::sleep(until).await;
-            world.trace.line(&world.environment, format_args!("the watch of {kind} by {name} goes on"));
-            world.network.freeze(&name, kind, false);
-        });
-    }
-
-    /// Some requests fail, or are late, for up to half a minute.
-    fn trouble(&self) {
-        let trouble = Trouble {
-            refused: self.below(300),
-            unanswered: self.below(200),
-            failed: self.below(50),
-            late: self.below(300),
-            lag: self.random().random.below(Duration::from_secs(1)),
-        };
-        self.line(format_args!(
-            "trouble: of 1000 requests {} are refused, {} unanswered, {} late, {} fail; lag {} ms",
-            trouble.refused,
-            trouble.unanswered,
-            trouble.late,
-            trouble.failed,
-            trouble.lag.as_millis()
-        ));
-        self.world.network.trouble(trouble);
-        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(30)));
-        tokio::spawn(async move {
-            tokio::time::sleep(until).await;
-            world.network.trouble(Trouble::default());
-        });
-    }
-
-    /// One process of these is killed; another one starts later.
-    fn kill(&self, processes: &Replicas, start: fn(&World)) {
-        let victim: Arc<Running> = {
-            let mut processes = processes.lock();
-            if processes.is_empty() {
-                return;
-            }
-            let at = usize::try_from(self.below(processes.len() as u64)).unwrap_or_default();
-            processes.remove(at)
-        };
-        self.world.kill(&victim, self.below(2) == 0);
-        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(20)));
-        tokio::spawn(async move {
-            tokio::time::sleep(until).await;
-            start(&world);
-        });
-    }
-
-    /// A manager shuts down as it does after SIGTERM, and another one starts.
-    fn terminate_manager(&self) {
-        let mut managers = self.world.managers.lock();
-        if managers.len() < 2 {
-            return;
-        }
-        let victim = managers.remove(0);
-        drop(managers);
-        self.line(format_args!("{} shuts down", victim.name));
-        victim.terminate();
-        let world = self.world.clone();
-        tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_secs(3)).await;
-            victim.end();
-            world.start_manager();
-            tokio::time::sleep(Duration::from_secs(20)).await;
-            world.kill(&victim, true);
-        });
-    }
-
-    fn cut_watches(&self) {
-        let Some(user) = self.pick(&self.world.infra.watchers()) else { return };
-        self.line(format_args!("the watches of {user} are cut"));
-        self.world.infra.cut_watches(&user);
-    }
-
-    fn compact(&self, tenant: &str) {
-        self.line(format_args!("etcd of infra and {} is compacted", cluster(tenant)));
-        self.world.infra.compact();
-        self.world.tenants[tenant].compact();
-    }
-
-    fn restart_api_server(&self, tenant: &str) {
-        self.line(format_args!("the API servers of infra and {} restart", cluster(tenant)));
-        self.world.infra.restart();
-        self.world.tenants[tenant].restart();
-    }
-
-    /// The infrastructure cluster's etcd is restored from the last snapshot. All servers start again, as the runbook says: a
-    /// resourceVersion that comes twice can't be noticed.
-    fn restore(&mut self) {
-        let Some(snapshot) = self.snapshot.take() else { return };
-        self.line(format_args!("etcd of infra is restored from a snapshot"));
-        let world = self.world.clone();
-        let victims =
-            [&world.managers, &world.webhooks].map(|processes| std::mem::take(&mut *processes.lock()));
-        victims.iter().flatten().for_each(|victim| world.kill(victim, false));
-        world.infra.restore(&snapshot);
-        self.judge.restored();
-        self.create_missing_tenants();
-        let [managers, webhooks] = victims;
-        managers.iter().for_each(|_| world.start_manager());
-        webhooks.iter().for_each(|_| world.start_webhook());
-    }
-
-    /// A tenant's etcd is restored from the last snapshot, and its agent starts again. Workloads that were created since are gone,
-    /// and nobody says so.
-    fn restore_tenant(&mut self) {
-        let Some((tenant, snapshot)) = self.tenant_snapshot.take() else { return };
-        self.line(format_args!("etcd of {} is restored from a snapshot", cluster(tenant)));
-        let agent = self.world.agents.lock().remove(tenant);
-        if let Some(agent) = agent {
-            self.world.kill(&agent, false);
-        }
-        self.world.tenants[tenant].restore(&snapshot);
-        self.judge.restored();
-        self.world.start_agent(tenant);
     }
 }
 

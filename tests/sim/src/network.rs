@@ -31,11 +31,14 @@ pub struct Trouble {
     pub unanswered: u64,
     /// The connection fails before the request arrives, or a watch is cut.
     pub failed: u64,
-    /// The response is late by up to 25 s, and events overtake it.
+    /// The request or the response is late by up to [`LATE`], and others overtake it.
     pub late: u64,
     /// Longest delay of each message.
     pub lag: Duration,
 }
+
+/// How late requests and responses may be. A client waits 30 s for the response.
+const LATE: Duration = Duration::from_secs(25);
 
 /// The wires by the two parties that they connect, in alphabetical order.
 type Wires = BTreeMap<(String, String), watch::Sender<Wire>>;
@@ -107,6 +110,14 @@ impl Network {
     /// Whether something happens that happens to so many of a thousand.
     fn happens(&self, of_a_thousand: u64) -> bool {
         of_a_thousand > 0 && self.random.seed() % 1000 < of_a_thousand
+    }
+
+    /// Waits where a message is late.
+    pub async fn delay(&self) {
+        let late = self.trouble.lock().late;
+        if self.happens(late) {
+            tokio::time::sleep(self.random.below(LATE)).await;
+        }
     }
 
     fn status(&self) -> u16 {
@@ -188,6 +199,7 @@ impl Link for Way {
         if !self.pass().await {
             return Passage::Fail;
         }
+        self.network.delay().await;
         let Trouble { refused, failed, .. } = *self.network.trouble.lock();
         if self.network.happens(refused) {
             Passage::Status(self.network.status())
@@ -199,10 +211,8 @@ impl Link for Way {
     }
 
     async fn response(&self, _: &RequestInfo, _: u16) -> Passage {
-        let Trouble { unanswered, late, .. } = *self.network.trouble.lock();
-        if self.network.happens(late) {
-            tokio::time::sleep(self.network.random.below(Duration::from_secs(25))).await;
-        }
+        self.network.delay().await;
+        let unanswered = self.network.trouble.lock().unanswered;
         if self.pass().await && !self.network.happens(unanswered) { Passage::Deliver } else { Passage::Fail }
     }
 

@@ -49,6 +49,9 @@ pub const TENANTS: [(&str, &[&str]); 2] = [("blue", &["host-a", "host-b"]), ("re
 /// The host that is moved from one tenant to another.
 pub const MOVING: &str = "host-b";
 
+/// The tenant whose namespace exists already in half of the histories, and is adopted.
+pub const ADOPTED: &str = "red";
+
 /// The namespace of rules in a tenant's cluster.
 pub const RULES_NAMESPACE: &str = "universe";
 
@@ -78,6 +81,8 @@ pub struct World {
     pub webhooks: Replicas,
     /// The agents that run, by tenant.
     pub agents: Mutex<BTreeMap<&'static str, Arc<Running>>>,
+    /// Whether the namespace of [`ADOPTED`] is adopted: it stays when the Tenant is deleted.
+    pub adopts: bool,
     /// What has happened.
     pub trace: Trace,
     started: Mutex<u64>,
@@ -93,14 +98,15 @@ impl World {
         let tenants = TENANTS.map(|(id, _)| (id, Model::new(&kinds, environment.clone())));
         let world = Arc::new(Self {
             network: Network::new(environment.random.clone()),
-            environment,
             infra,
             tenants: tenants.into(),
             managers: Replicas::default(),
             webhooks: Replicas::default(),
             agents: Mutex::default(),
+            adopts: environment.random.seed().is_multiple_of(2),
             trace,
             started: Mutex::new(0),
+            environment,
         });
         world.furnish();
         admission::call_webhooks(&world);
@@ -117,6 +123,11 @@ impl World {
         // Events about objects of the cluster are in `default`.
         for namespace in PLAIN.into_iter().chain(["default"]) {
             make(&self.infra, "namespaces", named(namespace));
+        }
+        if self.adopts {
+            let mut namespace = named(&namespace_of(ADOPTED));
+            namespace["metadata"]["labels"] = json!({keys::TENANT: ADOPTED});
+            make(&self.infra, "namespaces", namespace);
         }
         make(&self.infra, "deviceclasses", named(DEVICE_CLASS));
         for (plural, object) in machines::objects() {
@@ -332,6 +343,11 @@ impl World {
             }
         }
     }
+}
+
+/// The namespace of a tenant's companions.
+pub fn namespace_of(tenant: &str) -> String {
+    format!("tenant-{tenant}")
 }
 
 /// The name of a tenant's API server on the network.

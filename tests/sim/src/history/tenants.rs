@@ -9,14 +9,18 @@ use super::{History, LOOK};
 use crate::world::{ADMIN, TENANTS, World};
 
 impl History {
-    /// A Tenant is deleted. It is created again at once when it is gone, or up to two minutes later: perhaps there is a rest in between.
-    pub(super) fn delete_tenant(&self, tenant: &'static str) {
+    /// A Tenant is deleted. It is created again at once when it is gone, up to two minutes later, or after the next rest.
+    pub(super) fn delete_tenant(&mut self, tenant: &'static str) {
         if self.world.infra.delete(ADMIN, "tenants", None, tenant).is_err() {
             return;
         }
-        let pause = match self.below(2) {
+        let pause = match self.below(3) {
             0 => Duration::ZERO,
-            _ => self.random().random.below(Duration::from_secs(120)),
+            1 => self.random().random.below(Duration::from_secs(120)),
+            _ => {
+                self.deleted.insert(tenant);
+                return;
+            }
         };
         tokio::spawn(create_again(self.world.clone(), tenant, pause));
     }
@@ -36,8 +40,11 @@ impl History {
         });
     }
 
-    /// Starts the agents that have stayed away.
-    pub(super) fn bring_agents_back(&mut self) {
+    /// Starts the agents that have stayed away, and creates the Tenants that have.
+    pub(super) fn bring_back(&mut self) {
+        for tenant in std::mem::take(&mut self.deleted) {
+            tokio::spawn(create_again(self.world.clone(), tenant, Duration::ZERO));
+        }
         for tenant in std::mem::take(&mut self.away) {
             self.world.ensure_agent(tenant);
         }

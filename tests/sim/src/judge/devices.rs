@@ -7,13 +7,19 @@ use outrigger_core::keys;
 use serde_json::Value;
 
 use super::Judge;
+use super::tenants::lives;
 use super::wanted::{companion, mark, written};
 use crate::model::Commit;
-use crate::world::{TENANTS, World, at, claim_of, devices, text};
+use crate::world::{TENANTS, World, at, claim_of, devices, namespace_of, text};
 
 /// How many devices the claim of a rule asks for; `None` for a rule without claims.
 fn asked(rule: &Value) -> Option<u64> {
     at(rule, "/spec/deviceClaims/0/spec/devices/requests/0/exactly/count").and_then(Value::as_u64)
+}
+
+/// How many devices a claim template asks for.
+fn count(template: &Value) -> Option<u64> {
+    at(template, "/spec/spec/devices/requests/0/exactly/count").and_then(Value::as_u64)
 }
 
 impl Judge {
@@ -37,7 +43,16 @@ impl Judge {
                         && pod["metadata"]["deletionTimestamp"].is_null()
                         && template_of(pod) == commit.name
                 };
-                let user = world.infra.list("pods").into_iter().find(|pod| names(pod));
+                // A late request of when the rule didn't ask for it is none, as long as the template is created again.
+                let repaired = |pod: &Value| {
+                    companion(pod).is_some_and(|key| {
+                        let now = written(world, &key).and_then(|rule| asked(&rule));
+                        self.has_changed(key.0, &key.1)
+                            && now.is_some()
+                            && now == commit.old.as_deref().and_then(count)
+                    })
+                };
+                let user = world.infra.list("pods").into_iter().find(|pod| names(pod) && !repaired(pod));
                 if let Some(pod) = user {
                     let (client, name, pod) = (&commit.client, &commit.name, text(&pod, "/metadata/name"));
                     self.violation(
@@ -90,13 +105,14 @@ impl Judge {
         for template in infra.list("resourceclaimtemplates") {
             let uid = &template["metadata"]["annotations"][keys::RULE_UID];
             let rule = rules.iter().find(|rule| rule["metadata"]["uid"] == *uid);
-            let count = at(&template, "/spec/spec/devices/requests/0/exactly/count").and_then(Value::as_u64);
+            let count = count(&template);
             let name = text(&template, "/metadata/name");
             let at = (text(&template, "/metadata/namespace").to_owned(), name.to_owned());
             // The replica that serves the tenant removes them, and none serves one without an agent. Companions of such a tenant keep
-            // earlier templates of the platform's rules, and while there are any, no other is removed.
-            let concerns = |id: &str| at.0 == format!("tenant-{id}") || at.0 == keys::ADMIN_NAMESPACE;
-            let served = TENANTS.into_iter().all(|(id, _)| world.has_agent(id) || !concerns(id));
+            // earlier templates of the platform's rules, and while there are any, no other is removed. Without Tenants none is.
+            let concerns = |id: &str| at.0 == namespace_of(id) || at.0 == keys::ADMIN_NAMESPACE;
+            let served = TENANTS.into_iter().all(|(id, _)| world.has_agent(id) || !concerns(id))
+                && TENANTS.into_iter().any(|(id, _)| lives(world, id));
             if served && rule.is_none_or(|rule| asked(rule) != count) && !named.contains(&at) {
                 missing.push(format!("no rule asks for the claim template {name} of {count:?} devices"));
             }

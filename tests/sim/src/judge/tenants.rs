@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Judge;
 use crate::model::Commit;
-use crate::world::{MOVING, TENANTS, World, text};
+use crate::world::{ADOPTED, MOVING, TENANTS, World, namespace_of, text};
 
 /// Kinds in which nothing may be left of a Tenant that no longer exists.
 const KINDS: [&str; 11] = [
@@ -76,14 +76,16 @@ impl Judge {
         let mut missing = Vec::new();
         let nodes = world.infra.list("nodes");
         for (id, _) in TENANTS {
-            let namespace = world.infra.get("namespaces", None, &format!("tenant-{id}"));
+            let adopted = world.adopts && id == ADOPTED;
+            let namespace = world.infra.get("namespaces", None, &namespace_of(id));
             let tenant = world.infra.get("tenants", None, id);
             match &tenant {
                 Some(tenant) if !tenant["metadata"]["deletionTimestamp"].is_null() => {
                     missing.push(format!("Tenant {id} is still being deleted"));
                 }
                 Some(tenant) => {
-                    let uid = text(tenant, "/metadata/uid");
+                    // An adopted one has no owner.
+                    let uid = if adopted { "" } else { text(tenant, "/metadata/uid") };
                     let owner =
                         namespace.as_ref().map(|found| text(found, "/metadata/ownerReferences/0/uid"));
                     if owner != Some(uid) {
@@ -107,7 +109,7 @@ impl Judge {
                         missing.push(format!("Tenant {id} doesn't show its agent's stream: {stream}"));
                     }
                 }
-                None if namespace.is_some() => {
+                None if namespace.is_some() && !adopted => {
                     missing.push(format!("Tenant {id} is gone, and its namespace isn't"));
                 }
                 None => {}

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::tenants::lives;
 use super::{Key, PLATFORM, PROMPTLY, SKEW};
-use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, at, dpu, text};
+use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, at, dpu, namespace_of, text};
 
 /// The companion that a Pod of the infrastructure cluster is.
 pub(super) fn companion(pod: &Value) -> Option<Key> {
@@ -22,7 +22,7 @@ pub(super) fn companion(pod: &Value) -> Option<Key> {
         let rule = pod["metadata"]["annotations"][keys::ADMIN_RULE].as_str()?;
         return Some((id, format!("{PLATFORM}{rule}"), workload));
     }
-    let (id, _) = TENANTS.into_iter().find(|(id, _)| namespace == format!("tenant-{id}"))?;
+    let (id, _) = TENANTS.into_iter().find(|(id, _)| namespace == namespace_of(id))?;
     Some((id, label(keys::RULE)?.to_owned(), workload))
 }
 
@@ -43,7 +43,7 @@ pub(super) fn written(world: &World, (id, rule, _): &Key) -> Option<Arc<Value>> 
 pub(super) fn served(world: &World, (id, rule, _): &Key) -> Option<Arc<Value>> {
     match rule.strip_prefix(PLATFORM) {
         Some(name) => platform_rule(world, name),
-        None => world.infra.get("workloadrules", Some(&format!("tenant-{id}")), rule),
+        None => world.infra.get("workloadrules", Some(&namespace_of(id)), rule),
     }
 }
 

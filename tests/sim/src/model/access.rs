@@ -161,11 +161,9 @@ impl Model {
         self.state.lock().cut(|other| other == user);
     }
 
-    /// Restarts the API server: all watches end, and watches start only from now on.
+    /// Restarts the API server: all watches and requests end, and watches start only from now on.
     pub fn restart(&self) {
-        let mut state = self.state.lock();
-        state.watched_from = state.revision;
-        state.cut(|_| true);
+        self.state.lock().restart();
     }
 
     /// The users of the open watches, sorted by the time of opening.

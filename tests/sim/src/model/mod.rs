@@ -141,7 +141,7 @@ impl Model {
 
     /// Makes a write, with the admission that takes time.
     async fn write(&self, write: &Write) -> Result<Answer, Refusal> {
-        let hooks = self.hooks();
+        let (hooks, restarts) = (self.hooks(), self.restarts());
         loop {
             let mut attempt = write.prepare(&self.state.lock(), &self.environment)?;
             admitted(&hooks, &mut attempt)?;
@@ -149,12 +149,19 @@ impl Model {
                 let object = attempt.object.take();
                 attempt.object = hook(Attempt { object, ..attempt.clone() }).await.map_err(denied)?;
             }
+            if self.restarts() != restarts {
+                return Err(Refusal::new(503, "the API server has restarted"));
+            }
             match self.finish(write, attempt, &hooks) {
                 Err(Failure::Stale) => {}
                 Err(Failure::Refused(refusal)) => return Err(refusal),
                 Ok(answer) => return Ok(answer),
             }
         }
+    }
+
+    fn restarts(&self) -> u64 {
+        self.state.lock().restarts
     }
 
     fn finish(&self, write: &Write, attempt: Attempt, hooks: &Hooks) -> Result<Answer, Failure> {

@@ -34,7 +34,11 @@ const AHEAD: Duration = Duration::from_secs(3);
 
 pub(super) fn client(model: Model, link: impl Link, user: &str) -> kube::Client {
     let (link, user) = (Arc::new(link), user.to_owned());
-    client_over(service_fn(move |request| serve(model.clone(), link.clone(), user.clone(), request)))
+    client_over(service_fn(move |request| {
+        // A client that gives up doesn't call back what it has sent.
+        let served = tokio::spawn(serve(model.clone(), link.clone(), user.clone(), request));
+        async move { served.await? }
+    }))
 }
 
 /// The error of a connection that fails.
@@ -51,14 +55,18 @@ pub(super) async fn serve<L: Link>(
     let (parts, body) = request.into_parts();
     let body = body.collect_bytes().await?;
     let Some(request) = ParsedRequest::new(&parts, &user, link.client()) else { return no_path() };
-    let info = request.info.clone();
+    let (info, restarts) = (request.info.clone(), model.restarts());
     match link.request(&info).await {
         Passage::Deliver => {}
         Passage::Fail => return Err(failed()),
         Passage::Status(code) => return respond(code, &interrupted(code)),
     }
+    if model.restarts() != restarts {
+        return Err(failed());
+    }
     let response = answer(&model, &link, request, &body).await?;
     match link.response(&info, response.status().as_u16()).await {
+        Passage::Deliver if model.restarts() != restarts => Err(failed()),
         Passage::Deliver => Ok(response),
         Passage::Fail => Err(failed()),
         Passage::Status(code) => respond(code, &interrupted(code)),

@@ -147,6 +147,8 @@ pub(super) struct State {
     pub(super) watches: BTreeMap<u64, String>,
     /// How many watches were opened.
     pub(super) opened: u64,
+    /// How many times the API server has restarted: no request outlives that.
+    pub(super) restarts: u64,
 }
 
 /// The contents of a storage at some time.
@@ -169,6 +171,7 @@ impl State {
             history: Vec::new(),
             watches: BTreeMap::new(),
             opened: 0,
+            restarts: 0,
         }
     }
 
@@ -281,11 +284,17 @@ impl State {
         self.stirred += 1;
         self.littered = true;
         self.compacted = snapshot.compacted;
-        self.watched_from = snapshot.revision;
         for (resource, (objects, log)) in self.resources.iter_mut().zip(&snapshot.resources) {
             resource.objects.clone_from(objects);
             resource.log.clone_from(log);
         }
+        self.restart();
+    }
+
+    /// The API server restarts: all watches end, and watches start only from now on.
+    pub(super) fn restart(&mut self) {
+        self.watched_from = self.revision;
+        self.restarts += 1;
         self.cut(|_| true);
     }
 

@@ -1,0 +1,179 @@
+//! What breaks in a history: wires, watches, requests, processes and servers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::History;
+use crate::network::{Trouble, Wire};
+use crate::process::{Replicas, Running};
+use crate::world::{World, cluster};
+
+impl History {
+    /// A wire between two living parties is silent or down for up to a minute and a half.
+    pub(super) fn part(&mut self) {
+        let Some((one, other)) = self.pick(&self.world.network.wires()) else { return };
+        if !self.world.processes().iter().any(|process| process.name == one || process.name == other) {
+            return;
+        }
+        let wire = if self.below(2) == 0 { Wire::Silent } else { Wire::Down };
+        self.was_silent |= wire == Wire::Silent;
+        self.line(format_args!("{one} and {other} are parted: {wire:?}"));
+        self.world.network.set(&one, &other, wire);
+        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(90)));
+        tokio::spawn(async move {
+            tokio::time::sleep(until).await;
+            if world.join(&one, &other) {
+                world.trace.line(&world.environment, format_args!("{one} and {other} are joined"));
+            }
+        });
+    }
+
+    /// A process' watches of one kind stand still for up to a minute, while those of other kinds go on.
+    pub(super) fn freeze(&self) {
+        const KINDS: [&str; 14] = [
+            "workloadrules",
+            "pods",
+            "workloadrules",
+            "tenants",
+            "workloadrules",
+            "nodes",
+            "namespaces",
+            "leases",
+            "namespaceoffloadings",
+            "resourceclaimtemplates",
+            "machines",
+            "machinenodepools",
+            "statefulsets",
+            "services",
+        ];
+        let Some(process) = self.pick(&self.world.processes()) else { return };
+        let Some(kind) = self.pick(&KINDS) else { return };
+        let name = process.name.clone();
+        self.line(format_args!("the watch of {kind} by {name} stands still"));
+        self.world.network.freeze(&name, kind, true);
+        // Agents connect again meanwhile, perhaps to this process, which then acts on what it knows.
+        let reconnect = (self.below(2) == 0).then(|| self.random().random.below(Duration::from_secs(10)));
+        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(60)));
+        tokio::spawn(async move {
+            if let Some(pause) = reconnect {
+                tokio::time::sleep(pause).await;
+                world.cut_streams().await;
+            }
+            tokio::time::sleep(until).await;
+            world.trace.line(&world.environment, format_args!("the watch of {kind} by {name} goes on"));
+            world.network.freeze(&name, kind, false);
+        });
+    }
+
+    /// Some requests fail, or are late, for up to half a minute.
+    pub(super) fn trouble(&self) {
+        let trouble = Trouble {
+            refused: self.below(300),
+            unanswered: self.below(200),
+            failed: self.below(50),
+            late: self.below(300),
+            lag: self.random().random.below(Duration::from_secs(1)),
+        };
+        self.line(format_args!(
+            "trouble: of 1000 requests {} are refused, {} unanswered, {} late, {} fail; lag {} ms",
+            trouble.refused,
+            trouble.unanswered,
+            trouble.late,
+            trouble.failed,
+            trouble.lag.as_millis()
+        ));
+        self.world.network.trouble(trouble);
+        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(30)));
+        tokio::spawn(async move {
+            tokio::time::sleep(until).await;
+            world.network.trouble(Trouble::default());
+        });
+    }
+
+    /// One process of these is killed; another one starts later.
+    pub(super) fn kill(&self, processes: &Replicas, start: fn(&World)) {
+        let victim: Arc<Running> = {
+            let mut processes = processes.lock();
+            if processes.is_empty() {
+                return;
+            }
+            let at = usize::try_from(self.below(processes.len() as u64)).unwrap_or_default();
+            processes.remove(at)
+        };
+        self.world.kill(&victim, self.below(2) == 0);
+        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(20)));
+        tokio::spawn(async move {
+            tokio::time::sleep(until).await;
+            start(&world);
+        });
+    }
+
+    /// A manager shuts down as it does after SIGTERM, and another one starts.
+    pub(super) fn terminate_manager(&self) {
+        let mut managers = self.world.managers.lock();
+        if managers.len() < 2 {
+            return;
+        }
+        let victim = managers.remove(0);
+        drop(managers);
+        self.line(format_args!("{} shuts down", victim.name));
+        victim.terminate();
+        let world = self.world.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            victim.end();
+            world.start_manager();
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            world.kill(&victim, true);
+        });
+    }
+
+    pub(super) fn cut_watches(&self) {
+        let Some(user) = self.pick(&self.world.infra.watchers()) else { return };
+        self.line(format_args!("the watches of {user} are cut"));
+        self.world.infra.cut_watches(&user);
+    }
+
+    pub(super) fn compact(&self, tenant: &str) {
+        self.line(format_args!("etcd of infra and {} is compacted", cluster(tenant)));
+        self.world.infra.compact();
+        self.world.tenants[tenant].compact();
+    }
+
+    pub(super) fn restart_api_server(&self, tenant: &str) {
+        self.line(format_args!("the API servers of infra and {} restart", cluster(tenant)));
+        self.world.infra.restart();
+        self.world.tenants[tenant].restart();
+    }
+
+    /// The infrastructure cluster's etcd is restored from the last snapshot. All servers start again, as the runbook says: a
+    /// resourceVersion that comes twice can't be noticed.
+    pub(super) fn restore(&mut self) {
+        let Some(snapshot) = self.snapshot.take() else { return };
+        self.line(format_args!("etcd of infra is restored from a snapshot"));
+        let world = self.world.clone();
+        let victims =
+            [&world.managers, &world.webhooks].map(|processes| std::mem::take(&mut *processes.lock()));
+        victims.iter().flatten().for_each(|victim| world.kill(victim, false));
+        world.infra.restore(&snapshot);
+        self.judge.restored();
+        self.create_missing_tenants();
+        let [managers, webhooks] = victims;
+        managers.iter().for_each(|_| world.start_manager());
+        webhooks.iter().for_each(|_| world.start_webhook());
+    }
+
+    /// A tenant's etcd is restored from the last snapshot, and its agent starts again. Workloads that were created since are gone,
+    /// and nobody says so.
+    pub(super) fn restore_tenant(&mut self) {
+        let Some((tenant, snapshot)) = self.tenant_snapshot.take() else { return };
+        self.line(format_args!("etcd of {} is restored from a snapshot", cluster(tenant)));
+        let agent = self.world.agents.lock().remove(tenant);
+        if let Some(agent) = agent {
+            self.world.kill(&agent, false);
+        }
+        self.world.tenants[tenant].restore(&snapshot);
+        self.judge.restored();
+        self.world.start_agent(tenant);
+    }
+}
