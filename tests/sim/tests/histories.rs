@@ -27,7 +27,7 @@ fn long_histories_keep_every_invariant_and_come_to_rest() {
 
 #[test]
 fn a_seed_leads_to_one_history() {
-    for seed in ["1", "2", "3"] {
+    for seed in ["2", "3", "5"] {
         let run = || text(&sim(&["--seed", seed, "--events=100"]));
         let (one, other) = (run(), run());
         let differs = one.lines().zip(other.lines()).find(|(one, other)| one != other);
