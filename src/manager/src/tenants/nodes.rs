@@ -119,7 +119,7 @@ fn gains(before: &Marks, marks: &Marks) -> bool {
 }
 
 /// Whether the Tenant that is to get a DPU has the finalizer. Without it the Tenant may be deleted before the cache shows that, and
-/// nobody removes the marks again: a label for a tenant that doesn't exist is taken for an administrator's.
+/// no release removes the marks again.
 fn holds(registry: &Registry, verdict: &Ownership) -> bool {
     let Ownership::Of(tenant) = verdict else { return false };
     registry.get(tenant).is_some_and(|entry| entry.has_finalizer())
