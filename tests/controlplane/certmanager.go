@@ -20,6 +20,7 @@ import (
 	"github.com/cert-manager/cert-manager/pkg/controller"
 	"github.com/cert-manager/cert-manager/pkg/controller/cainjector"
 	"github.com/cert-manager/cert-manager/pkg/util"
+	corev1 "k8s.io/api/core/v1"
 	apiext "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -27,6 +28,7 @@ import (
 	"k8s.io/klog/v2"
 	apireg "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	// The controllers that issue certificates from self-signed and CA issuers; each registers itself.
@@ -147,8 +149,14 @@ func injectCAs(ctx context.Context, kubeconfig string) error {
 	}
 	// The cainjector applies under the first word of its user agent, and the API server refuses an apply under no name.
 	config = util.RestConfigWithUserAgent(config, "cainjector")
-	// No port of its own: several control planes run on one machine.
-	manager, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme, Metrics: server.Options{BindAddress: "0"}})
+	manager, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: scheme,
+		// No port of its own: several control planes run on one machine.
+		Metrics: server.Options{BindAddress: "0"},
+		// The cainjector is triggered by a cache of the metadata of Secrets and doesn't retry when a Secret isn't usable yet. So
+		// it has to read the Secret itself from the API server, because a second cache could be behind the first.
+		Client: client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
+	})
 	if err != nil {
 		return err
 	}
