@@ -284,14 +284,6 @@ impl Devices {
         self.update(|state| state.class = class);
     }
 
-    /// The uid of the DeviceClass, as it was known last.
-    pub(super) fn class(&self) -> Option<String> {
-        match &self.state.lock().class {
-            Class::Exists(uid) => Some(uid.clone()),
-            Class::Unknown | Class::Forbidden | Class::Missing => None,
-        }
-    }
-
     /// Waits for the next write.
     pub(super) async fn next(&self) -> (Key, Write) {
         queue::next(&self.changed, || self.take()).await
@@ -301,9 +293,10 @@ impl Devices {
     fn take(&self) -> Result<(Key, Write), Option<Instant>> {
         let now = self.clock.now();
         let mut state = self.state.lock();
-        if !state.listed || state.unsupported || !matches!(state.class, Class::Exists(_)) {
+        if !state.listed || state.unsupported {
             return Err(None);
         }
+        let Class::Exists(class) = state.class.clone() else { return Err(None) };
         while let Some(key) = state.queue.pop(now, |_| false) {
             let withdrawn = state.withdrawn(&key, now);
             let step = state.examine(&key, now);
@@ -318,7 +311,7 @@ impl Devices {
                     state.queue.push(key, false);
                     return Err(Some(at));
                 }
-                Step::Write(write) => return Ok((key, write)),
+                Step::Write(write) => return Ok((key, write.owned_by(&class))),
             }
         }
         Err(state.queue.next_due())

@@ -3,12 +3,17 @@
 use std::time::Duration;
 
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use outrigger_core::gate::Hold;
+use outrigger_core::keys;
 use outrigger_runtime::bucket::{Bucket, Rate};
 use tokio::time::Instant;
 
 use super::plan::Op;
 use crate::queue;
+
+/// The group and version of the kinds.
+pub(super) const API: &str = "resource.k8s.io/v1";
 
 /// Changes of one pool or template, as of one Node: of a DPU that comes and goes the first changes are written at once, then one every
 /// ten seconds.
@@ -55,6 +60,34 @@ pub(super) enum Write {
     CreateTemplate(Box<ResourceClaimTemplate>),
     /// Deletes the template with this uid, whose spec can't be changed.
     DeleteTemplate(Hold, String),
+}
+
+impl Write {
+    /// Makes the DeviceClass of this uid the owner of what is created, so that the garbage collector deletes it after the class. If
+    /// the class is deleted between the decision and the request, that is at once; without an owner it would be never.
+    pub(super) fn owned_by(mut self, class: &str) -> Self {
+        let owner = || {
+            Some(vec![OwnerReference {
+                api_version: API.to_owned(),
+                kind: "DeviceClass".to_owned(),
+                name: keys::COMPANIONS_DRIVER.to_owned(),
+                uid: class.to_owned(),
+                ..OwnerReference::default()
+            }])
+        };
+        match &mut self {
+            Self::Slices(ops) => {
+                for op in ops {
+                    if let Op::Create(slice) = op {
+                        slice.metadata.owner_references = owner();
+                    }
+                }
+            }
+            Self::CreateTemplate(template) => template.metadata.owner_references = owner(),
+            Self::Orphans(_) | Self::DeleteTemplate(..) => {}
+        }
+        self
+    }
 }
 
 /// What came of a write.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate, ResourceSlice};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource, ResourceExt};
@@ -27,7 +26,7 @@ use tracing::{debug, info, warn};
 use super::Devices;
 use super::board::Class;
 use super::plan::{self, Op};
-use super::write::{Key, Outcome, Write};
+use super::write::{self, Key, Outcome, Write};
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
 use crate::namespaces::Scope;
@@ -39,8 +38,6 @@ const WRITERS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Interval at which the cluster is asked whether it has the kinds, and the DeviceClass.
 const DISCOVERY: Duration = Duration::from_secs(10);
-/// The kinds' group and version.
-const API: &str = "resource.k8s.io/v1";
 
 struct Writer {
     context: Arc<Context>,
@@ -125,7 +122,7 @@ async fn discover(client: Client, devices: Arc<Devices>) {
     let (slices, dry_run): (Api<ResourceSlice>, _) =
         (Api::all(client.clone()), PostParams { dry_run: true, ..params() });
     loop {
-        match client.list_api_group_resources(API).await {
+        match client.list_api_group_resources(write::API).await {
             Ok(found) => devices.supported(found.resources.iter().any(|kind| kind.kind == "ResourceSlice")),
             Err(kube::Error::Api(status)) if status.code == 404 => devices.supported(false),
             // The last answer stays.
@@ -220,8 +217,7 @@ impl Writer {
                 }
                 info!(node, "deleted the devices of a Node that is gone");
             }
-            (Key::Namespace(namespace), Write::CreateTemplate(mut template)) => {
-                template.metadata.owner_references = self.owner();
+            (Key::Namespace(namespace), Write::CreateTemplate(template)) => {
                 let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), namespace);
                 let written = api.create(&params(), &template).await?;
                 let hold = Hold::of_template(&written.name_any());
@@ -251,7 +247,6 @@ impl Writer {
         match op {
             Op::Create(mut slice) => {
                 slice.metadata.labels = Some([(keys::TENANT.to_owned(), self.tenant.clone())].into());
-                slice.metadata.owner_references = self.owner();
                 self.slices.answer(slices.create(&params(), &slice).await?);
             }
             Op::Update { uid, version, slice } => {
@@ -268,18 +263,6 @@ impl Writer {
             }
         }
         Ok(())
-    }
-
-    /// The DeviceClass: the garbage collector deletes what was published after it. If it has gone meanwhile, that is at once.
-    fn owner(&self) -> Option<Vec<OwnerReference>> {
-        let owner = |uid| OwnerReference {
-            api_version: API.to_owned(),
-            kind: "DeviceClass".to_owned(),
-            name: keys::COMPANIONS_DRIVER.to_owned(),
-            uid,
-            ..OwnerReference::default()
-        };
-        self.devices.class().map(|uid| vec![owner(uid)])
     }
 
     fn failed(&self, key: &Key, error: &kube::Error) -> Outcome {

@@ -223,6 +223,33 @@ async fn each_namespace_whose_pods_are_sent_has_a_template() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_created_has_an_owner_although_the_class_is_deleted_after_the_decision() {
+    let stage = Stage::new();
+    stage.node("a", Some("300"));
+    stage.told(&[("a", true)]);
+    stage.namespace("shop", false);
+    let writes = [stage.devices.take().unwrap().1, stage.devices.take().unwrap().1];
+    stage.devices.classed(Class::Missing);
+    let mut created = Vec::new();
+    for write in writes {
+        match write {
+            Write::Slices(ops) => created.extend(ops.into_iter().map(|op| match op {
+                Op::Create(slice) => slice.metadata,
+                op => panic!("{op:?}"),
+            })),
+            Write::CreateTemplate(template) => created.push(template.metadata),
+            write => panic!("{write:?}"),
+        }
+    }
+    assert_eq!(created.len(), 4, "three slices and a template");
+    for object in created {
+        let owners = object.owner_references.unwrap_or_default();
+        let owners: Vec<_> = owners.iter().map(|owner| (&*owner.name, &*owner.uid)).collect();
+        assert_eq!(owners, [(keys::COMPANIONS_DRIVER, "c")], "{:?}", object.name);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dpu_that_flaps_costs_six_changes_a_minute_and_ends_right() {
     let mut stage = Stage::new();
     stage.node("a", Some("10"));
