@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
+use k8s_openapi::Resource;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use outrigger_core::gate::Hold;
 use outrigger_core::keys;
@@ -11,9 +12,6 @@ use tokio::time::Instant;
 
 use super::plan::Op;
 use crate::queue;
-
-/// The group and version of the kinds.
-pub(super) const API: &str = "resource.k8s.io/v1";
 
 /// Changes of one pool or template, as of one Node: of a DPU that comes and goes the first changes are written at once, then one every
 /// ten seconds.
@@ -68,8 +66,8 @@ impl Write {
     pub(super) fn owned_by(mut self, class: &str) -> Self {
         let owner = || {
             Some(vec![OwnerReference {
-                api_version: API.to_owned(),
-                kind: "DeviceClass".to_owned(),
+                api_version: DeviceClass::API_VERSION.to_owned(),
+                kind: DeviceClass::KIND.to_owned(),
                 name: keys::COMPANIONS_DRIVER.to_owned(),
                 uid: class.to_owned(),
                 ..OwnerReference::default()

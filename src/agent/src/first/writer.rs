@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use k8s_openapi::Resource as _;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate, ResourceSlice};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -26,7 +27,7 @@ use tracing::{debug, info, warn};
 use super::Devices;
 use super::board::Class;
 use super::plan::{self, Op};
-use super::write::{self, Key, Outcome, Write};
+use super::write::{Key, Outcome, Write};
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
 use crate::namespaces::Scope;
@@ -122,7 +123,7 @@ async fn discover(client: Client, devices: Arc<Devices>) {
     let (slices, dry_run): (Api<ResourceSlice>, _) =
         (Api::all(client.clone()), PostParams { dry_run: true, ..params() });
     loop {
-        match client.list_api_group_resources(write::API).await {
+        match client.list_api_group_resources(ResourceSlice::API_VERSION).await {
             Ok(found) => devices.supported(found.resources.iter().any(|kind| kind.kind == "ResourceSlice")),
             Err(kube::Error::Api(status)) if status.code == 404 => devices.supported(false),
             // The last answer stays.
