@@ -188,16 +188,16 @@ pub struct Template {
 }
 
 /// The ResourceClaimTemplates that a rule's companions need. Those of an admin rule serve all tenants: nothing in them
-/// depends on the workload's tenant.
+/// depends on the workload's tenant. `tenant`: the rule's; not asked for an admin rule.
 ///
 /// Keys of ours are on the template alone: the claims that Kubernetes makes of it are not the manager's. `owned`: the rule
 /// lives in that namespace too.
-pub fn templates(rule: &Rule, tenant: &TenantId, namespace: &str, owned: bool) -> Vec<Template> {
+pub fn templates(rule: &Rule, tenant: Option<&TenantId>, namespace: &str, owned: bool) -> Vec<Template> {
     let mut labels = json!({keys::RULE: rule.name().label_value()});
     let mut annotations = json!({keys::RULE_UID: rule.uid()});
     if rule.name().is_admin() {
         annotations[keys::ADMIN_RULE] = rule.name().as_str().into();
-    } else {
+    } else if let Some(tenant) = tenant {
         labels[keys::TENANT] = tenant.as_str().into();
     }
     let template = |(place, claim): (usize, &DeviceClaim)| {

@@ -214,7 +214,11 @@ impl Context {
         match change {
             Change::Applied(rule) => {
                 let state = self.states.state(&rule.namespace().unwrap_or_default());
-                let keys = state.lock().apply_rule(&rule);
+                let (keys, tenant) = {
+                    let mut data = state.lock();
+                    (data.apply_rule(&rule), data.tenant.clone())
+                };
+                tenant.iter().for_each(|tenant| self.queue_if_deleted(tenant));
                 self.companions_changed(&state, keys);
                 self.queues.rules.add(RuleName::new(&rule.name_any()).ok().map(|name| state.rule_id(&name)));
             }
@@ -301,12 +305,16 @@ impl Context {
         for key in &keys {
             self.queues.rules.add_after(self.states.admin_rule_id(&key.rule), crate::rules::SETTLE);
         }
-        if self.registry.get(tenant).is_none() {
-            // A replica whose cache was stale has created it for a tenant that is deleted: the leader deletes it.
-            self.queues.tenants.add([Key::Tenant(tenant.clone())]);
-        }
+        self.queue_if_deleted(tenant);
         for state in self.states.of(tenant) {
             self.companions_changed(&state, keys.clone());
+        }
+    }
+
+    /// A replica whose cache was stale may have created something for a tenant that is deleted: the leader deletes it.
+    fn queue_if_deleted(&self, tenant: &TenantId) {
+        if self.registry.get(tenant).is_none() {
+            self.queues.tenants.add([Key::Tenant(tenant.clone())]);
         }
     }
 

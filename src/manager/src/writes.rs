@@ -60,6 +60,17 @@ impl Version {
     fn metadata(&self) -> Value {
         json!({"uid": self.uid, "resourceVersion": self.resource_version})
     }
+
+    /// Deletes nothing but the object in this state.
+    pub(crate) fn deletion(&self) -> DeleteParams {
+        DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(self.uid.clone()),
+                resource_version: Some(self.resource_version.clone()),
+            }),
+            ..DeleteParams::default()
+        }
+    }
 }
 
 /// Writes a status, or the fields of it that have to change, over the version that it was computed from, and over no other: a
@@ -107,13 +118,20 @@ pub(crate) fn deleted<T>(result: Result<T, kube::Error>) -> Result<(), kube::Err
 /// Whether a manager has written an entry of `f:labels` or `f:annotations` of an object, by the field managers that the API server
 /// keeps.
 pub(crate) fn has_written(metadata: &ObjectMeta, map: &str, key: &str) -> bool {
-    let key = format!("f:{key}");
+    owns(metadata, &["f:metadata", map, &format!("f:{key}")])
+}
+
+/// Whether a manager has written a field of an object's spec, by the field managers that the API server keeps.
+pub(crate) fn has_written_spec(metadata: &ObjectMeta) -> bool {
+    owns(metadata, &["f:spec"])
+}
+
+/// Whether a manager owns the field at a path, which `metadata.managedFields` writes as `FieldsV1`.
+fn owns(metadata: &ObjectMeta, path: &[&str]) -> bool {
     let writes = metadata.managed_fields.iter().flatten();
     let fields = writes.filter(|entry| entry.manager.as_deref() == Some(keys::MANAGER));
-    fields.filter_map(|entry| entry.fields_v1.as_ref()).any(|fields| {
-        let entries = fields.0.get("f:metadata").and_then(|metadata| metadata.get(map));
-        entries.is_some_and(|entries| entries.get(&key).is_some())
-    })
+    let mut fields = fields.filter_map(|entry| entry.fields_v1.as_ref());
+    fields.any(|fields| path.iter().try_fold(&fields.0, |fields, key| fields.get(key)).is_some())
 }
 
 /// Lists the objects that a selector and `wanted` select, and deletes those that are not being deleted yet. The API server is

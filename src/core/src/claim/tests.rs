@@ -222,7 +222,7 @@ fn each_request_asks_for_the_host() {
 #[test]
 fn what_claims_are_made_from() {
     let tenant = TenantId::new("blue").unwrap();
-    let of = |rule: &Rule, owned| templates(rule, &tenant, "n", owned);
+    let of = |rule: &Rule, owned| templates(rule, Some(&tenant), "n", owned);
     let from_rule = DeviceClaimSpec { spec: None, from_rule: "other".into(), ..device("b") };
     let rule = Rule::compile(with_claims(vec![device("a"), from_rule, device("c")])).unwrap();
     let all = of(&rule, true);
@@ -301,7 +301,7 @@ fn what_is_kept_to_match_workloads_lacks_texts_alone() {
     let Source::Template { name, spec } = &claim.source else { panic!("{claim:?}") };
     assert_eq!((claim.name.as_str(), spec.tree()), ("a", Value::Null));
     let tenant = TenantId::new("blue").unwrap();
-    assert_eq!(*name, templates(&rule, &tenant, "n", true)[0].name);
+    assert_eq!(*name, templates(&rule, Some(&tenant), "n", true)[0].name);
     assert_eq!(kept.devices().default_containers(), ["c", "d"]);
 }
 

@@ -67,8 +67,10 @@ fn hashes_of_templates_do_not_change() {
         assert_eq!(rule.template_hash(), expected, "{:?} {}", rule.policy(), rule.template());
     }
     let rule = rule(SameNode, pod(), claims());
-    let names: Vec<String> =
-        templates(&rule, &TenantId::new("blue").unwrap(), "n", true).into_iter().map(|t| t.name).collect();
+    let names: Vec<String> = templates(&rule, Some(&TenantId::new("blue").unwrap()), "n", true)
+        .into_iter()
+        .map(|t| t.name)
+        .collect();
     assert_eq!(names, ["my-rule-f01de9cd8ec2c7da"]);
 }
 

@@ -284,7 +284,7 @@ impl Companion<'_> {
         let rule = self.state.lock().index.rule(&self.id.key.rule).cloned();
         let Some(rule) = rule.filter(|rule| !rule.devices().claims().is_empty()) else { return Ok(()) };
         let CompanionLocation { tenant, namespace, owned, .. } = &self.location;
-        let wanted = claim::templates(&rule, tenant, namespace, *owned);
+        let wanted = claim::templates(&rule, Some(tenant), namespace, *owned);
         self.context.templates.ensure(self.context, namespace, &rule, &wanted).await
     }
 

@@ -10,23 +10,33 @@ use kube::api::{Api, ListParams};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource, ResourceExt};
 use outrigger_api::{AdminWorkloadRule, WorkloadRule};
-use outrigger_core::index::CompanionKey;
+use outrigger_core::ids::TenantId;
 use outrigger_core::rule::Rule;
 use outrigger_core::{claim, keys};
 use outrigger_runtime::watch;
 use serde::de::DeserializeOwned;
 use tracing::info;
 
-use crate::companions::location::CompanionLocation;
 use crate::companions::refusal::WriteFailure;
 use crate::companions::templates;
 use crate::context::Context;
 use crate::state::companions::CompanionCache;
-use crate::state::{CompanionId, Namespace, RuleId};
+use crate::state::{Namespace, RuleId};
 use crate::writes;
 
 /// The pause after a write that failed.
 const AGAIN: Duration = Duration::from_secs(5);
+
+/// Where a rule's templates are.
+#[derive(Debug, Clone)]
+struct TemplateLocation {
+    /// The rule's tenant; `None` for an admin rule.
+    tenant: Option<TenantId>,
+    /// The namespace of the companions, which name them.
+    namespace: Namespace,
+    /// Whether the rule is in the same namespace, and so owns them.
+    owned: bool,
+}
 
 /// How a rule's companions use its templates.
 #[derive(Debug, Clone, Copy, Default)]
@@ -51,16 +61,17 @@ impl TemplateUse {
 /// The templates of a tenant's rule. Of one that isn't valid, or that the API server refuses, everything stays as it is.
 pub(super) async fn keep(context: &Context, id: &RuleId) {
     let state = context.states.state(&id.namespace);
-    let Some(location) = location(context, &id.namespace, id) else { return };
-    let (rule, found) = {
+    let (tenant, rule, found) = {
         let data = state.lock();
+        let Some(tenant) = data.tenant.clone() else { return };
         let served = data.rules.get(&id.name).is_some_and(|e| !e.deleting && e.validation.has_passed());
         let Some(rule) = data.index.rule(&id.name).filter(|_| served) else { return };
         if !data.acts(context.leadership.leads()) || !context.templates.concern(rule) {
             return;
         }
-        (rule.clone(), TemplateUse::of(&data.companions, rule))
+        (tenant, rule.clone(), TemplateUse::of(&data.companions, rule))
     };
+    let location = TemplateLocation { tenant: Some(tenant), namespace: id.namespace.clone(), owned: true };
     // The first companion may be created at any time.
     step(context, id, &location, &rule, TemplateUse { any: true, ..found }).await;
 }
@@ -71,24 +82,20 @@ pub(crate) async fn keep_admins(context: &Context, id: &RuleId, rule: &Arc<Rule>
         return;
     }
     let mut found = TemplateUse::default();
-    let mut namespace = None;
-    for (tenant, store) in context.states.all_admin_companions() {
+    for (_, store) in context.states.all_admin_companions() {
         let one = TemplateUse::of(&store.lock(), rule);
         found = TemplateUse { any: found.any || one.any, earlier: found.earlier || one.earlier };
-        namespace = namespace.or_else(|| context.states.of_tenant(&tenant).map(|s| s.namespace.clone()));
     }
-    let Some(location) = namespace.and_then(|namespace| location(context, &namespace, id)) else { return };
+    let admin = context.states.admin();
+    // Also while no tenant exists, or the rule is about none.
+    let location =
+        TemplateLocation { tenant: None, namespace: admin.resources.clone(), owned: admin.owned() };
     step(context, id, &location, rule, found).await;
 }
 
-fn location(context: &Context, namespace: &Namespace, id: &RuleId) -> Option<CompanionLocation> {
-    let key = CompanionKey { rule: id.name.clone(), workload: "".into() };
-    context.states.location(&CompanionId { namespace: namespace.clone(), key })
-}
-
-async fn step(context: &Context, id: &RuleId, location: &CompanionLocation, rule: &Rule, found: TemplateUse) {
+async fn step(context: &Context, id: &RuleId, location: &TemplateLocation, rule: &Rule, found: TemplateUse) {
     let (client, known) = (&context.client, &context.templates);
-    let wanted = claim::templates(rule, &location.tenant, &location.namespace, location.owned);
+    let wanted = claim::templates(rule, location.tenant.as_ref(), &location.namespace, location.owned);
     if found.any {
         match known.ensure(context, &location.namespace, rule, &wanted).await {
             // A refusal is shown by the companion that can't be created because of it.
@@ -127,7 +134,7 @@ async fn step(context: &Context, id: &RuleId, location: &CompanionLocation, rule
 async fn is_settled(
     client: &Client,
     id: &RuleId,
-    location: &CompanionLocation,
+    location: &TemplateLocation,
     rule: &Rule,
 ) -> Result<bool, kube::Error> {
     let known = if id.name.is_admin() {
@@ -164,7 +171,7 @@ where
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
-    use outrigger_core::ids::{RuleName, TenantId};
+    use outrigger_core::ids::RuleName;
     use outrigger_runtime::cache::Change;
     use outrigger_runtime::fake_api::FakeApi;
     use serde_json::json;
@@ -190,13 +197,8 @@ mod tests {
         serde_json::from_value::<WorkloadRule>(object(1)).unwrap().compile().unwrap()
     }
 
-    fn location() -> CompanionLocation {
-        CompanionLocation {
-            tenant: TenantId::new("blue").unwrap(),
-            namespace: "n".into(),
-            name: String::new(),
-            owned: true,
-        }
+    fn location() -> TemplateLocation {
+        TemplateLocation { tenant: TenantId::new("blue").ok(), namespace: "n".into(), owned: true }
     }
 
     #[tokio::test]
@@ -250,5 +252,25 @@ mod tests {
             matches!(&deleted[..], [path] if path.starts_with(&format!("{TEMPLATES}/before"))),
             "{deleted:?}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_template_that_an_admin_rule_does_not_ask_for_is_deleted_although_there_is_no_tenant() {
+        const ADMIN_RULE: &str =
+            "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/universe/adminworkloadrules/r";
+        const TEMPLATE: &str = "/apis/resource.k8s.io/v1/namespaces/universe/resourceclaimtemplates/t";
+        let api = FakeApi::default();
+        let context = fixtures::context(api.client());
+        let template = json!({"metadata": {"namespace": "universe", "name": "t", "uid": "t",
+            "annotations": {keys::RULE_UID: "u", keys::ADMIN_RULE: "r"}}});
+        context.templates.changed(Change::Applied(serde_json::from_value(template).unwrap()));
+        let object: AdminWorkloadRule = serde_json::from_value(fixtures::admin_rule()).unwrap();
+        let rule = object.compile().unwrap().rule;
+        api.answers("GET", ADMIN_RULE, 200, fixtures::admin_rule());
+        api.answers("GET", "/api/v1/namespaces/universe/pods", 200, json!({"metadata": {}, "items": []}));
+        api.answers("DELETE", TEMPLATE, 200, json!({"kind": "Status", "status": "Success"}));
+        let id = context.states.admin_rule_id(rule.name());
+        keep_admins(&context, &id, &Arc::new(rule)).await;
+        assert_eq!(api.calls("DELETE").len(), 1);
     }
 }

@@ -199,7 +199,7 @@ fn dry_run(context: &Context, state: &TenantState, id: &RuleId) -> Option<DryRun
     }
     let rule = data.index.rule(&id.name)?;
     let companion = companion::trial(rule, &location.home());
-    let templates = claim::templates(rule, &location.tenant, &location.namespace, location.owned);
+    let templates = claim::templates(rule, Some(&location.tenant), &location.namespace, location.owned);
     let (uid, hash) = (entry.uid.clone(), rule.template_hash().to_owned());
     Some(DryRun { namespace: location.namespace, uid, hash, templates, companion })
 }

@@ -75,6 +75,12 @@ impl TenantState {
 }
 
 impl TenantData {
+    /// The rules in the namespace that stay.
+    pub(crate) fn own_rules(&self) -> Vec<RuleName> {
+        let own = self.rules.iter().filter(|(name, entry)| !name.is_admin() && !entry.deleting);
+        own.map(|(name, _)| name.clone()).collect()
+    }
+
     /// All companions that exist, those of admin rules too.
     pub(crate) fn companion_keys(&self) -> Vec<CompanionKey> {
         let mut keys: Vec<_> = self.companions.keys().collect();

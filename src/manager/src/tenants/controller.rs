@@ -82,10 +82,11 @@ impl Controller for Tenants {
         self.handovers.forget();
         queues.tenants.add(registry.ids().into_iter().map(Key::Tenant));
         queues.tenants.add(registry.dpus().into_iter().map(|(name, _)| Key::Node(name)));
-        // Also tenants that are deleted and have left companions of admin rules.
+        // Also tenants that are deleted and have left rules, or companions of admin rules.
         queues.tenants.add(states.all_admin_companions().into_iter().map(|(id, _)| Key::Tenant(id)));
         // The leader writes the status of rules whose tenant no replica serves, and sums up that of admin rules.
         for state in states.all() {
+            queues.tenants.add(state.lock().tenant.clone().map(Key::Tenant));
             queues.rules.add(state.rule_ids());
         }
         queues.rules.add(admin_rules.names().iter().map(|name| states.admin_rule_id(name)));
@@ -132,17 +133,32 @@ impl Tenants {
         Ok(Action::Requeue(if soon { PREPARING } else { RESYNC }))
     }
 
-    /// A tenant that was deleted without being released, because its finalizer was removed by hand. Its companions of admin rules
-    /// would stay for ever.
+    /// What is left of a deleted tenant: of one that wasn't released, because its finalizer was removed by hand, or what replicas whose
+    /// caches were stale have created since. Nobody else deletes its companions of admin rules, and its rules in a namespace that wasn't
+    /// created for it.
     async fn release_deleted(&self, id: &TenantId) -> Result<Action, kube::Error> {
-        if self.context.states.admin_companions_of(id).lock().keys().next().is_none() {
+        let Context { client, states, .. } = &*self.context;
+        let has_companions = states.admin_companions_of(id).lock().keys().next().is_some();
+        let mut rules = Vec::new();
+        for state in states.of(id) {
+            let names = state.lock().own_rules();
+            // Before the Tenant is read: the rules of one that is created meanwhile are not among them.
+            let written = namespace::written_rules(client, &state.namespace, names).await?;
+            if !written.is_empty() {
+                rules.push((state, written));
+            }
+        }
+        if !has_companions && rules.is_empty() {
             return Ok(Action::Done);
         }
         // The cache may be stale.
         if found(self.api().get(id.as_str()).await)?.is_some() {
             return Ok(Action::Requeue(PAUSE));
         }
-        let left = admin::release(&self.context.client, &self.context.states.admin().resources, id).await?;
+        for (state, rules) in rules {
+            namespace::delete_rules(client, &state.namespace, &rules).await?;
+        }
+        let left = admin::release(client, &states.admin().resources, id).await?;
         Ok(if left == 0 { Action::Done } else { Action::Requeue(PAUSE) })
     }
 

@@ -6,17 +6,18 @@ use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota};
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube::api::{Api, ListParams, Patch, PostParams};
+use kube::api::{Api, ListParams, ObjectMeta, Patch, PostParams};
 use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
 use outrigger_api::WorkloadRule;
+use outrigger_core::ids::RuleName;
 use outrigger_core::tenant::Tenant;
 use outrigger_core::{claim, keys};
 use serde_json::{Value, json};
 use tracing::info;
 
 use crate::state::registry::{CLAIMS, count};
-use crate::writes::{self, only};
+use crate::writes::{self, Version, found, only};
 
 /// Name of what Outrigger puts into each tenant's namespace.
 const NAME: &str = "outrigger";
@@ -188,6 +189,40 @@ pub(crate) async fn release(
     writes::delete_all(&rules, ListParams::default(), |_| true).await?;
     let (left, _) = writes::delete_all(&pods, ListParams::default(), |_| true).await?;
     Ok((left > 0).then(|| format!("{left} Pods in namespace {name}")))
+}
+
+/// Those of these rules in a namespace that a manager has written, over gRPC. Others were there before the Tenant, or were written by a user who
+/// prepares its adoption. The API server is asked, past all caches.
+pub(crate) async fn written_rules(
+    client: &Client,
+    namespace: &str,
+    names: Vec<RuleName>,
+) -> Result<Vec<Version>, kube::Error> {
+    let rules: Api<WorkloadRule> = Api::namespaced(client.clone(), namespace);
+    let mut written = Vec::new();
+    for name in names {
+        // A list would leave out what says who has written them.
+        let rule = found(rules.get_metadata(name.as_str()).await)?;
+        let stays = |metadata: &ObjectMeta| metadata.deletion_timestamp.is_none();
+        let ours = rule.filter(|rule| stays(&rule.metadata) && writes::has_written_spec(&rule.metadata));
+        written.extend(ours.as_ref().map(Version::of));
+    }
+    Ok(written)
+}
+
+/// Deletes rules in a namespace that are still as they were read. The garbage collector deletes their companions and claim templates.
+pub(crate) async fn delete_rules(
+    client: &Client,
+    namespace: &str,
+    read: &[Version],
+) -> Result<(), kube::Error> {
+    let rules: Api<WorkloadRule> = Api::namespaced(client.clone(), namespace);
+    for rule in read {
+        // A rule that was written since is in another state, which its watch queues.
+        writes::deleted(rules.delete(&rule.name, &rule.deletion()).await)?;
+        info!(rule = rule.name, namespace, "deleted rule: its tenant does not exist");
+    }
+    Ok(())
 }
 
 #[cfg(test)]

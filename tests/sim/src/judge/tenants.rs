@@ -112,7 +112,13 @@ impl Judge {
                 None if namespace.is_some() && !adopted => {
                     missing.push(format!("Tenant {id} is gone, and its namespace isn't"));
                 }
-                None => {}
+                None => {
+                    let rules = world.infra.list("workloadrules").into_iter();
+                    let left = rules.filter(|rule| text(rule, "/metadata/namespace") == namespace_of(id));
+                    missing.extend(left.map(|rule| {
+                        format!("Tenant {id} is gone, and its rule {} isn't", text(&rule, "/metadata/name"))
+                    }));
+                }
             }
             for node in &nodes {
                 let labelled = node["metadata"]["labels"][keys::NODE_TENANT] == id;

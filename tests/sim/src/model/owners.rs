@@ -1,4 +1,5 @@
-//! Field managers, of the labels and annotations of namespaces and Nodes only: who changes an entry owns it, also by an apply.
+//! Field managers, of the labels and annotations of namespaces, Nodes and rules, and of their spec as a whole: who changes an entry
+//! owns it, also by an apply.
 
 use serde_json::{Map, Value, json};
 
@@ -25,13 +26,26 @@ pub(super) fn record(old: &Value, new: &mut Value, manager: &str) {
             taken.insert(format!("f:{map}"), Value::Object(mine));
         }
     }
+    let mut fields = Map::new();
     if !taken.is_empty() {
+        fields.insert("f:metadata".to_owned(), Value::Object(taken));
+    }
+    if old["spec"] != new["spec"] {
+        for owned in entries.iter_mut().filter_map(|entry| entry["fieldsV1"].as_object_mut()) {
+            owned.remove("f:spec");
+        }
+        fields.insert("f:spec".to_owned(), json!({}));
+    }
+    if !fields.is_empty() {
         entries.push(
             json!({"manager": manager, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
-            "fieldsV1": {"f:metadata": taken}}),
+            "fieldsV1": fields}),
         );
     }
-    entries.retain(|entry| entry["fieldsV1"]["f:metadata"] != json!({}));
+    for owned in entries.iter_mut().filter_map(|entry| entry["fieldsV1"].as_object_mut()) {
+        owned.retain(|field, owned| field == "f:spec" || *owned != json!({}));
+    }
+    entries.retain(|entry| entry["fieldsV1"] != json!({}));
     if !entries.is_empty() {
         object::set(new, "managedFields", Value::Array(entries));
     }

@@ -198,6 +198,13 @@ impl Write {
         }
     }
 
+    /// Sets the `managedFields` of the kinds of which somebody asks for them.
+    fn record_owner(&self, old: &Value, new: &mut Value) {
+        if ["namespaces", "nodes", "workloadrules"].contains(&self.kind.plural) {
+            owners::record(old, new, self.field_manager.as_deref().unwrap_or(&self.info.user));
+        }
+    }
+
     /// Validates and stores what admission has made of an attempt.
     pub(super) fn finish(
         &self,
@@ -220,15 +227,14 @@ impl Write {
                 Ok(answer)
             }
             (_, None) => {
-                let new = self.create(state, environment, object)?;
+                let mut new = self.create(state, environment, object)?;
+                self.record_owner(&Value::Null, &mut new);
                 let name = text(&new, "name").to_owned();
                 self.store(state, time, &name, (201, new, false), None)
             }
             (_, Some(old)) => {
                 let (mut new, gone) = Update { info: &self.info, kind: &self.kind, old }.apply(object)?;
-                if ["namespaces", "nodes"].contains(&self.kind.plural) {
-                    owners::record(old, &mut new, self.field_manager.as_deref().unwrap_or(&self.info.user));
-                }
+                self.record_owner(old, &mut new);
                 self.store(state, time, self.name(), (200, new, gone), Some(old))
             }
         }

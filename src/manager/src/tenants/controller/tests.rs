@@ -57,6 +57,53 @@ async fn companions_of_a_tenant_that_only_the_cache_lacks_stay() {
 }
 
 #[tokio::test]
+async fn a_rule_that_a_manager_has_written_for_a_tenant_that_does_not_exist_is_deleted() {
+    const RULES: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules";
+    let rule = |manager: &str| {
+        let mut rule = fixtures::rule();
+        let status = json!({"manager": keys::MANAGER, "subresource": "status", "fieldsV1": {"f:status": {}}});
+        let spec = json!({"manager": manager, "fieldsV1": {"f:spec": {"f:dpuSelectionPolicy": {}}}});
+        rule["metadata"]["managedFields"] = json!([status, spec]);
+        rule
+    };
+    for (manager, exists, is_deleted) in
+        [(keys::MANAGER, false, true), (keys::MANAGER, true, false), ("kubectl-create", false, false)]
+    {
+        let api = FakeApi::default();
+        let controller = controller(&api);
+        let context = &controller.context;
+        context.states.set_tenant("tenant-blue", Some(blue()));
+        context.rule(Change::Applied(serde_json::from_value(rule(manager)).unwrap()));
+        assert_eq!(context.queues.tenants.next().await, Key::Tenant(blue()));
+        api.answers("GET", &format!("{RULES}/r"), 200, rule(manager));
+        let (code, found) = if exists { (200, tenant("u", false)) } else { (404, not_found()) };
+        api.answers("GET", TENANT, code, found);
+        let none = json!({"metadata": {}, "items": []});
+        [PODS, CLAIMS].iter().for_each(|path| api.answers("GET", path, 200, none.clone()));
+        api.answers("DELETE", &format!("{RULES}/r"), 200, rule(manager));
+        let again = if exists { Action::Requeue(PAUSE) } else { Action::Done };
+        assert_eq!(controller.tenant(&blue()).await.unwrap(), again);
+        let deletions = api.calls("DELETE");
+        assert_eq!(deletions.len(), usize::from(is_deleted), "{manager} exists: {exists}");
+        let read = api.calls("GET").into_iter().map(|(path, _)| path);
+        assert!(read.take(2).is_sorted_by_key(|path| path.starts_with(TENANT)), "the rules are read first");
+        for (_, options) in deletions {
+            assert_eq!(options["preconditions"], json!({"uid": "u", "resourceVersion": "1"}));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_new_leader_looks_for_rules_that_deleted_tenants_have_left() {
+    let controller = controller(&FakeApi::default());
+    let context = &controller.context;
+    context.states.set_tenant("tenant-blue", Some(blue()));
+    assert_eq!(context.queues.tenants.counts().ready, 0);
+    controller.gained();
+    assert_eq!(context.queues.tenants.next().await, Key::Tenant(blue()));
+}
+
+#[tokio::test]
 async fn what_belongs_to_a_tenant_that_was_made_anew_is_not_released_with_the_former_one() {
     let api = FakeApi::default();
     let controller = controller(&api);
