@@ -19,9 +19,11 @@ use crate::world::{TENANTS, World, text};
 mod devices;
 mod machines;
 mod offloading;
+mod states;
 mod tenants;
 mod wanted;
 
+use states::States;
 use wanted::{Wanted, companion, is_workload, linger, lingers, mark, selects, served, wanted, written};
 
 /// Processes write an object less often than this within a time: what is written again and again is a fight, or a loop.
@@ -43,8 +45,8 @@ type Key = (&'static str, String, String);
 #[derive(Default)]
 struct Found {
     violations: Vec<String>,
-    /// The newest state of each rule that the infrastructure cluster has had, and of each companion, by the number of its image.
-    newest: BTreeMap<String, u64>,
+    /// What rules and companions have been.
+    states: States,
     /// All workloads, by uid, and rules, by name, that have ever been there.
     known: BTreeSet<(&'static str, String)>,
     /// Those of which something has changed since the system came to rest the last time.
@@ -176,10 +178,8 @@ impl Judge {
                 found.changed.insert(rule);
             }
         }
-        if commit.kind.plural.ends_with("workloadrules") && commit.new.is_some() {
-            let image = text(object, "/spec/template/spec/containers/0/image");
-            let Commit { kind, namespace, name, .. } = commit;
-            self.newer(&world, format!("{} {namespace:?}/{name}", kind.plural), image);
+        if commit.kind.plural.ends_with("workloadrules") {
+            self.rule_written(&world, commit);
         }
         if commit.kind.plural == "tenants" {
             self.tenant_written(commit);
@@ -196,7 +196,7 @@ impl Judge {
         let Some(key) = companion(object) else { return };
         if commit.old.is_none() {
             self.created(&world, &key, object);
-            self.newer(&world, format!("the companion of {key:?}"), text(object, "/spec/containers/0/image"));
+            self.companion_created(&world, commit, &key, object);
         }
         let leaving = |object: &Option<Arc<Value>>| {
             object.as_ref().is_none_or(|object| !object["metadata"]["deletionTimestamp"].is_null())
@@ -253,18 +253,6 @@ impl Judge {
         }
     }
 
-    /// What is written has this image. Users give rules images with growing numbers, so a smaller one is an earlier state.
-    fn newer(&self, world: &World, what: String, image: &str) {
-        let number = image.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or_default();
-        let mut found = self.found.lock();
-        let before = found.newest.insert(what.clone(), number).unwrap_or_default();
-        let restored = found.restored;
-        drop(found);
-        if number < before && !restored {
-            self.violation(world, format!("{what} goes back from image {before} to {number}"));
-        }
-    }
-
     /// A cluster is restored from a snapshot: earlier states come back.
     pub fn restored(&self) {
         let mut found = self.found.lock();
@@ -284,7 +272,7 @@ impl Judge {
         found.offloadings.clear();
         found.most_slots = 0;
         if std::mem::take(&mut found.restored) {
-            found.newest.clear();
+            found.states = States::default();
         }
     }
 

@@ -7,7 +7,6 @@ use outrigger_core::keys;
 use serde_json::Value;
 
 use super::Judge;
-use super::tenants::lives;
 use super::wanted::{companion, mark, written};
 use crate::model::Commit;
 use crate::world::{TENANTS, World, at, claim_of, devices, namespace_of, text};
@@ -52,7 +51,9 @@ impl Judge {
                             && now == commit.old.as_deref().and_then(count)
                     })
                 };
-                let user = world.infra.list("pods").into_iter().find(|pod| names(pod) && !repaired(pod));
+                // One that is outdated is replaced.
+                let excused = |pod: &Value| repaired(pod) || self.is_outdated(pod);
+                let user = world.infra.list("pods").into_iter().find(|pod| names(pod) && !excused(pod));
                 if let Some(pod) = user {
                     let (client, name, pod) = (&commit.client, &commit.name, text(&pod, "/metadata/name"));
                     self.violation(
@@ -109,10 +110,9 @@ impl Judge {
             let name = text(&template, "/metadata/name");
             let at = (text(&template, "/metadata/namespace").to_owned(), name.to_owned());
             // The replica that serves the tenant removes them, and none serves one without an agent. Companions of such a tenant keep
-            // earlier templates of the platform's rules, and while there are any, no other is removed. Without Tenants none is.
+            // earlier templates of the platform's rules, and while there are any, no other is removed.
             let concerns = |id: &str| at.0 == namespace_of(id) || at.0 == keys::ADMIN_NAMESPACE;
-            let served = TENANTS.into_iter().all(|(id, _)| world.has_agent(id) || !concerns(id))
-                && TENANTS.into_iter().any(|(id, _)| lives(world, id));
+            let served = TENANTS.into_iter().all(|(id, _)| world.has_agent(id) || !concerns(id));
             if served && rule.is_none_or(|rule| asked(rule) != count) && !named.contains(&at) {
                 missing.push(format!("no rule asks for the claim template {name} of {count:?} devices"));
             }

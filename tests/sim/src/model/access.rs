@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::link::{RequestInfo, Verb};
@@ -104,6 +105,7 @@ impl Model {
         let info = RequestInfo {
             user: user.to_owned(),
             client: String::new(),
+            sent: self.environment.clock.wall(),
             verb,
             group: kind.group.to_owned(),
             version: kind.version.to_owned(),
@@ -164,6 +166,13 @@ impl Model {
     /// Restarts the API server: all watches and requests end, and watches start only from now on.
     pub fn restart(&self) {
         self.state.lock().restart();
+    }
+
+    /// When a watch of a kind by a client had shown it everything up to a revision; `None` if none has.
+    pub fn shown(&self, client: &str, plural: &str, revision: u64) -> Option<Timestamp> {
+        let state = self.state.lock();
+        let shown = state.shown.get(&(client.to_owned(), plural.to_owned()))?;
+        shown.iter().find(|(reached, _)| *reached >= revision).map(|(_, time)| *time)
     }
 
     /// The users of the open watches, sorted by the time of opening.

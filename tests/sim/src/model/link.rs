@@ -2,6 +2,8 @@
 
 use std::future::Future;
 
+use jiff::Timestamp;
+
 /// The verb of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verb {
@@ -43,6 +45,8 @@ pub struct RequestInfo {
     pub user: String,
     /// The party that sends it, as [`Link::client`] names it; empty for a request of the harness.
     pub client: String,
+    /// When it was sent, by the clock of the API server.
+    pub sent: Timestamp,
     /// What it does.
     pub verb: Verb,
     /// API group of the resource; empty for the core group.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use http::Method;
 use http::request::Parts;
+use jiff::Timestamp;
 
 use super::kinds::ModelKind;
 use super::link::{RequestInfo, Verb};
@@ -20,8 +21,8 @@ pub(super) struct ParsedRequest {
 }
 
 impl ParsedRequest {
-    /// Reads a request of a user, sent by this party. `None` if the path isn't that of a resource.
-    pub(super) fn new(parts: &Parts, user: &str, client: &str) -> Option<Self> {
+    /// Reads a request of a user, sent by this party at this time. `None` if the path isn't that of a resource.
+    pub(super) fn new(parts: &Parts, user: &str, client: &str, sent: Timestamp) -> Option<Self> {
         let path: Vec<&str> = parts.uri.path().trim_matches('/').split('/').collect();
         let (group, version, rest) = match path.as_slice() {
             ["api", version, rest @ ..] => ("", *version, rest),
@@ -61,6 +62,7 @@ impl ParsedRequest {
             info: RequestInfo {
                 user: user.to_owned(),
                 client: client.to_owned(),
+                sent,
                 verb,
                 group: group.to_owned(),
                 version: version.to_owned(),

@@ -52,9 +52,10 @@ pub(super) async fn serve<L: Link>(
     user: String,
     request: Request<Body>,
 ) -> Result<Response<ResponseBody>, BoxError> {
+    let sent = model.environment.clock.wall();
     let (parts, body) = request.into_parts();
     let body = body.collect_bytes().await?;
-    let Some(request) = ParsedRequest::new(&parts, &user, link.client()) else { return no_path() };
+    let Some(request) = ParsedRequest::new(&parts, &user, link.client(), sent) else { return no_path() };
     let (info, restarts) = (request.info.clone(), model.restarts());
     match link.request(&info).await {
         Passage::Deliver => {}

@@ -23,6 +23,8 @@ pub struct Commit {
     pub user: String,
     /// The party that sent the request, as in [`RequestInfo::client`].
     pub client: String,
+    /// When that party sent it.
+    pub sent: Timestamp,
     /// The verb of the request. An update or a patch that removes the last finalizer of a deleted object removes the object.
     pub verb: Verb,
     /// The kind of the object.
@@ -147,6 +149,8 @@ pub(super) struct State {
     pub(super) watches: BTreeMap<u64, String>,
     /// How many watches were opened.
     pub(super) opened: u64,
+    /// The revisions that watches have reached, with the times, by client and kind.
+    pub(super) shown: BTreeMap<(String, String), Vec<(u64, Timestamp)>>,
     /// How many times the API server has restarted: no request outlives that.
     pub(super) restarts: u64,
 }
@@ -171,6 +175,7 @@ impl State {
             history: Vec::new(),
             watches: BTreeMap::new(),
             opened: 0,
+            shown: BTreeMap::new(),
             restarts: 0,
         }
     }
@@ -258,6 +263,7 @@ impl State {
             time,
             user: info.user.clone(),
             client: info.client.clone(),
+            sent: info.sent,
             verb: info.verb,
             kind: *kind,
             subresource: info.subresource.clone(),

@@ -95,7 +95,7 @@ impl<L: Link> Watcher<L> {
         state.watches.insert(number, request.info.user.clone());
         drop(state);
         let bookmarks = matches!(request.parameter("allowWatchBookmarks"), "true" | "1");
-        Ok(Self {
+        let watcher = Self {
             model: model.clone(),
             link,
             request,
@@ -108,8 +108,17 @@ impl<L: Link> Watcher<L> {
             ends: clock.now() + Duration::from_secs(lasts),
             bookmark: bookmarks.then(|| clock.now() + BOOKMARKS),
             ended: false,
-        }
-        .expired(expired.then_some(refusal)))
+        };
+        // A client that watches from a revision has listed the objects of that revision.
+        watcher.note(from);
+        Ok(watcher.expired(expired.then_some(refusal)))
+    }
+
+    /// Notes that the client knows everything up to a revision.
+    fn note(&self, revision: u64) {
+        let watched = (self.link.client().to_owned(), self.kind.plural.to_owned());
+        let time = self.model.environment.clock.wall();
+        self.model.state.lock().shown.entry(watched).or_default().push((revision, time));
     }
 
     /// A watch that only shows this error.
@@ -128,6 +137,7 @@ impl<L: Link> Watcher<L> {
             let event = watcher.next().await?;
             match watcher.link.event(&watcher.request.info).await {
                 Passage::Deliver => {
+                    watcher.note(watcher.reached);
                     let last = watcher.ended && watcher.initial.len() == 0;
                     Some((Ok(Frame::data(event)), (!last).then_some(watcher)))
                 }

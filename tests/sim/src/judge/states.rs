@@ -1,0 +1,110 @@
+//! No rule in the infrastructure cluster and no companion goes back to an earlier state.
+//!
+//! Two things can't be prevented, and are repaired before the system comes to rest. The API server can't refuse a creation that was sent
+//! before the object was deleted. A manager and a webhook whose watches of rules are both behind know nothing better than an earlier state.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use outrigger_core::keys;
+use serde_json::Value;
+
+use super::{Judge, Key, PLATFORM};
+use crate::model::Commit;
+use crate::world::{World, namespace_of, text};
+
+/// What rules and companions have been. A state is the number of the image: users give rules images with growing numbers.
+#[derive(Default)]
+pub(super) struct States {
+    /// The latest state of each rule and each companion.
+    latest: BTreeMap<String, u64>,
+    /// The revisions at which rules got their states for the first time.
+    since: BTreeMap<String, BTreeMap<u64, u64>>,
+    /// When rules were deleted the last time.
+    deleted: BTreeMap<String, Timestamp>,
+    /// The uids of companions that were made from an earlier state of their rule by processes that knew no later one.
+    outdated: BTreeSet<String>,
+}
+
+/// The state that an image stands for.
+fn state(image: &str) -> u64 {
+    image.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or_default()
+}
+
+/// The kind of a companion's rule, and the rule as [`States`] names it.
+fn rule_of((id, rule, _): &Key) -> (&'static str, String) {
+    match rule.strip_prefix(PLATFORM) {
+        Some(name) => named("adminworkloadrules", keys::ADMIN_NAMESPACE, name),
+        None => named("workloadrules", &namespace_of(id), rule),
+    }
+}
+
+fn named(plural: &'static str, namespace: &str, name: &str) -> (&'static str, String) {
+    (plural, format!("{plural} {namespace}/{name}"))
+}
+
+impl Judge {
+    /// A rule in the infrastructure cluster is written or deleted.
+    pub(super) fn rule_written(&self, world: &World, commit: &Commit) {
+        let (_, rule) =
+            named(commit.kind.plural, commit.namespace.as_deref().unwrap_or_default(), &commit.name);
+        let mut found = self.found.lock();
+        let states = &mut found.states;
+        let Some(new) = &commit.new else {
+            states.deleted.insert(rule, commit.time);
+            return;
+        };
+        let state = state(text(new, "/spec/template/spec/containers/0/image"));
+        states.since.entry(rule.clone()).or_default().entry(state).or_insert(commit.revision);
+        let is_late = commit.old.is_none() && states.deleted.get(&rule).is_some_and(|at| commit.sent <= *at);
+        drop(found);
+        self.newer(world, rule, state, is_late);
+    }
+
+    /// A companion is created.
+    pub(super) fn companion_created(&self, world: &World, commit: &Commit, key: &Key, companion: &Value) {
+        let state = state(text(companion, "/spec/containers/0/image"));
+        let (plural, rule) = rule_of(key);
+        let (later, is_current) = {
+            let found = self.found.lock();
+            let since = found.states.since.get(&rule);
+            let later =
+                since.and_then(|since| since.range(state + 1..).next().map(|(_, revision)| *revision));
+            (later, found.states.latest.get(&rule) == Some(&state))
+        };
+        let is_behind = |client: &str, revision| {
+            world.infra.shown(client, plural, revision).is_none_or(|at| at >= commit.sent)
+        };
+        let is_outdated = later.is_some_and(|revision| {
+            is_behind(&commit.client, revision)
+                && world.webhooks.lock().iter().any(|webhook| is_behind(&webhook.name, revision))
+        });
+        if is_outdated {
+            self.found.lock().states.outdated.insert(text(companion, "/metadata/uid").to_owned());
+        }
+        // A rule that has gone back takes its companions along.
+        self.newer(world, format!("the companion of {key:?}"), state, is_outdated || is_current);
+    }
+
+    /// Whether a companion was made from an earlier state of its rule by processes that knew no later one.
+    pub(super) fn is_outdated(&self, companion: &Value) -> bool {
+        self.found.lock().states.outdated.contains(text(companion, "/metadata/uid"))
+    }
+
+    /// A rule or a companion has this state now. `may_go_back`: an earlier one is repaired.
+    fn newer(&self, world: &World, what: String, state: u64, may_go_back: bool) {
+        let (before, restored) = {
+            let mut found = self.found.lock();
+            (found.states.latest.insert(what.clone(), state).unwrap_or_default(), found.restored)
+        };
+        if state >= before || restored {
+            return;
+        }
+        let goes_back = format!("{what} goes back from image {before} to {state}");
+        if may_go_back {
+            world.trace.line(&world.environment, format_args!("NOTE: {goes_back}"));
+        } else {
+            self.violation(world, goes_back);
+        }
+    }
+}
