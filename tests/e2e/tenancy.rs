@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::{Namespace, Node, ResourceQuota};
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams};
-use outrigger_api::Tenant as Object;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use outrigger_api::conditions::Status;
+use outrigger_api::{Tenant as Object, WorkloadRule};
 use outrigger_core::keys;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
@@ -94,6 +94,19 @@ async fn a_namespace_is_adopted_only_when_it_is_labeled_for_that() {
     // It was there before, so it stays, without Pods.
     o.plane.infra.kubectl(&["delete", "tenant", "tn-adopt", "--timeout=60s"]).unwrap();
     o.plane.infra.kubectl(&["get", "namespace", "tn-there"]).unwrap();
+    // A manager that doesn't know of the deletion writes a rule that its agent sends. Rules of others stay.
+    let rules: Api<WorkloadRule> = Api::namespaced(o.plane.infra.client().await, "tn-there");
+    for (name, manager) in [("others", "kubectl-create"), ("late", keys::MANAGER)] {
+        let params = PostParams { field_manager: Some(manager.to_owned()), ..PostParams::default() };
+        let rule = serde_json::from_value(rule("tn-there", name, rule_for("app", "web"))).unwrap();
+        rules.create(&params, &rule).await.unwrap();
+    }
+    eventually("the manager's rule is deleted", || async {
+        let found = rules.get_metadata_opt("late").await.in_words()?;
+        holds(found.is_none(), "it is there".to_owned())
+    })
+    .await;
+    assert_eq!(rules.get("others").await.unwrap().metadata.deletion_timestamp, None);
 }
 
 #[tokio::test]
@@ -171,7 +184,7 @@ async fn a_dpu_is_given_back_whatever_its_pods_hold() {
         pod["metadata"]["name"] = json!(name);
         serde_json::from_value(pod).unwrap()
     };
-    let params = kube::api::PostParams::default();
+    let params = PostParams::default();
     // One whose finalizer nobody takes off, and one that wants ten years.
     let held = json!({"finalizers": ["batch.kubernetes.io/job-tracking"]});
     let slow = json!({"annotations": {"pod-delete.stage.kwok.x-k8s.io/delay": "5s"}});
