@@ -14,7 +14,7 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, admin_rule, is_ready, rule_with};
-use outrigger_tests::{InWords, always, eventually, holds};
+use outrigger_tests::{InWords, always, eventually, holds, until};
 use serde_json::{Value, json};
 
 /// Follows a tenant's companions, and keeps the greatest number that was down at once.
@@ -239,8 +239,12 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
         holds(fours == 3, fours.to_string())
     })
     .await;
-    let status = rules.get("rolladmin").await.unwrap().status.unwrap_or_default();
-    assert!(status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "False"), "{status:?}");
+    until("the rule is not ready", &rules, "rolladmin", |rule| {
+        let status = rule.status.unwrap_or_default();
+        let is_so = status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "False");
+        holds(is_so, format!("{status:?}"))
+    })
+    .await;
     t.outrigger.plane.infra.kubectl(&["delete", "awr", "rolladmin", "-n", keys::ADMIN_NAMESPACE]).unwrap();
     are("all are gone", &[]).await;
 }

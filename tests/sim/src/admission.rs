@@ -8,6 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt;
 use http_body_util::BodyExt;
+use jiff::Timestamp;
 use outrigger_admission::webhooks::{TIMEOUT, WRITER_TIMEOUT};
 use outrigger_core::keys;
 use outrigger_runtime::serve::Peer;
@@ -16,7 +17,7 @@ use tower::ServiceExt;
 
 use crate::model::{Attempt, Verb};
 use crate::process::ready;
-use crate::world::{INFRA, World};
+use crate::world::{INFRA, World, text};
 
 /// A refusal: HTTP status and message.
 type Refused = (u16, String);
@@ -34,6 +35,20 @@ pub(crate) fn call_webhooks(world: &Arc<World>) {
         }
         .boxed()
     });
+}
+
+/// Namespace and name of a Pod.
+fn pod(object: &Value) -> (String, String) {
+    (text(object, "/metadata/namespace").to_owned(), text(object, "/metadata/name").to_owned())
+}
+
+impl World {
+    /// The webhooks that have admitted a Pod whose creation was sent at this time, and when they were asked.
+    pub(crate) fn admitted_by(&self, object: &Value, sent: Timestamp) -> Vec<(String, Timestamp)> {
+        let mut admitted = self.admissions.lock().remove(&pod(object)).unwrap_or_default();
+        admitted.retain(|(_, time)| *time >= sent);
+        admitted
+    }
 }
 
 /// The paths that the configurations have called for an attempt: the creation of a Pod in a tenant's namespace, in one that is
@@ -97,13 +112,16 @@ async fn call(world: &World, path: &str, attempt: &Attempt) -> Result<Value, Ref
     if !way.pass().await {
         return Err(failed("connection refused"));
     }
+    let time = world.environment.clock.wall();
     let response = router.oneshot(request).await.map_err(|error| failed(&error.to_string()))?;
     let body = response.into_body().collect().await.map_err(|error| failed(&error.to_string()))?.to_bytes();
     if !way.pass().await {
         return Err(failed("connection reset"));
     }
     let answer: Value = serde_json::from_slice(&body).map_err(|error| failed(&error.to_string()))?;
-    admitted(&answer["response"], attempt.object.clone())
+    let object = admitted(&answer["response"], attempt.object.clone())?;
+    world.admissions.lock().entry(pod(&object)).or_default().push((webhook.name.clone(), time));
+    Ok(object)
 }
 
 fn review(attempt: &Attempt) -> Value {

@@ -83,10 +83,15 @@ pub struct World {
     pub agents: Mutex<BTreeMap<&'static str, Arc<Running>>>,
     /// Whether the namespace of [`ADOPTED`] is adopted: it stays when the Tenant is deleted.
     pub adopts: bool,
+    /// The webhooks that have admitted Pods.
+    pub(crate) admissions: Mutex<Admissions>,
     /// What has happened.
     pub trace: Trace,
     started: Mutex<u64>,
 }
+
+/// The webhooks that have admitted a Pod since one of its namespace and name was created the last time, and when they were asked.
+type Admissions = BTreeMap<(String, String), Vec<(String, Timestamp)>>;
 
 impl World {
     /// A world without processes, with the tenants' objects. Everything in it follows from the seed.
@@ -104,6 +109,7 @@ impl World {
             webhooks: Replicas::default(),
             agents: Mutex::default(),
             adopts: environment.random.seed().is_multiple_of(2),
+            admissions: Mutex::default(),
             trace,
             started: Mutex::new(0),
             environment,

@@ -19,6 +19,7 @@ use super::status::{self, ControllerStatus};
 use crate::admin;
 use crate::context::Context;
 use crate::queue::{self, Queue};
+use crate::state::TenantState;
 use crate::state::registry::TenantEntry;
 use crate::worker::{Action, Controller};
 use crate::writes::{self, Version, found};
@@ -139,27 +140,36 @@ impl Tenants {
     async fn release_deleted(&self, id: &TenantId) -> Result<Action, kube::Error> {
         let Context { client, states, .. } = &*self.context;
         let has_companions = states.admin_companions_of(id).lock().keys().next().is_some();
-        let mut rules = Vec::new();
-        for state in states.of(id) {
+        let rules = |state: Arc<TenantState>| {
             let names = state.lock().own_rules();
-            // Before the Tenant is read: the rules of one that is created meanwhile are not among them.
-            let written = namespace::written_rules(client, &state.namespace, names).await?;
-            if !written.is_empty() {
-                rules.push((state, written));
-            }
-        }
+            names.into_iter().map(move |name| (state.namespace.clone(), name))
+        };
+        let rules: Vec<_> = states.of(id).into_iter().flat_map(rules).collect();
         if !has_companions && rules.is_empty() {
             return Ok(Action::Done);
         }
         // The cache may be stale.
-        if found(self.api().get(id.as_str()).await)?.is_some() {
+        if self.exists(id).await? {
             return Ok(Action::Requeue(PAUSE));
         }
-        for (state, rules) in rules {
-            namespace::delete_rules(client, &state.namespace, &rules).await?;
+        let mut left = 0;
+        if has_companions {
+            left = admin::release(client, &states.admin().resources, id).await?;
         }
-        let left = admin::release(client, &states.admin().resources, id).await?;
+        for (namespace, name) in rules {
+            let Some(rule) = namespace::written_rule(client, &namespace, &name).await? else { continue };
+            // Again, after the rule was read: it may be of a Tenant that has been created meanwhile.
+            if self.exists(id).await? {
+                return Ok(Action::Requeue(PAUSE));
+            }
+            namespace::delete_rule(client, &namespace, &rule).await?;
+        }
         Ok(if left == 0 { Action::Done } else { Action::Requeue(PAUSE) })
+    }
+
+    /// Whether there is a Tenant with this name, as the API server says.
+    async fn exists(&self, id: &TenantId) -> Result<bool, kube::Error> {
+        Ok(found(self.api().get_metadata(id.as_str()).await)?.is_some())
     }
 
     /// Releases a tenant that is being deleted, in the safe order: no stream and no new companions (every replica sees the deletion),

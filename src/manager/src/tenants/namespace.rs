@@ -6,7 +6,7 @@ use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota};
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube::api::{Api, ListParams, ObjectMeta, Patch, PostParams};
+use kube::api::{Api, ListParams, Patch, PostParams};
 use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
 use outrigger_api::WorkloadRule;
@@ -191,38 +191,30 @@ pub(crate) async fn release(
     Ok((left > 0).then(|| format!("{left} Pods in namespace {name}")))
 }
 
-/// Those of these rules in a namespace that a manager has written, over gRPC. Others were there before the Tenant, or were written by a user who
-/// prepares its adoption. The API server is asked, past all caches.
-pub(crate) async fn written_rules(
+/// A rule in a namespace, if a manager has written it, over gRPC, and it isn't being deleted. One that a user has written may be of a
+/// tenant whose namespace is prepared for adoption. The API server is asked, past all caches.
+pub(crate) async fn written_rule(
     client: &Client,
     namespace: &str,
-    names: Vec<RuleName>,
-) -> Result<Vec<Version>, kube::Error> {
+    name: &RuleName,
+) -> Result<Option<Version>, kube::Error> {
     let rules: Api<WorkloadRule> = Api::namespaced(client.clone(), namespace);
-    let mut written = Vec::new();
-    for name in names {
-        // A list would leave out what says who has written them.
-        let rule = found(rules.get_metadata(name.as_str()).await)?;
-        let stays = |metadata: &ObjectMeta| metadata.deletion_timestamp.is_none();
-        let ours = rule.filter(|rule| stays(&rule.metadata) && writes::has_written_spec(&rule.metadata));
-        written.extend(ours.as_ref().map(Version::of));
-    }
-    Ok(written)
+    let rule = found(rules.get_metadata(name.as_str()).await)?;
+    let ours = rule.filter(|rule| {
+        rule.metadata.deletion_timestamp.is_none() && writes::has_written_spec(&rule.metadata)
+    });
+    Ok(ours.as_ref().map(Version::of))
 }
 
-/// Deletes rules in a namespace that are still as they were read. The garbage collector deletes their companions and claim templates.
-pub(crate) async fn delete_rules(
-    client: &Client,
-    namespace: &str,
-    read: &[Version],
-) -> Result<(), kube::Error> {
+/// Deletes a rule of a Tenant that doesn't exist, if it is still as it was read: its watch shows what has been written since. The garbage
+/// collector deletes its companions and claim templates.
+pub(crate) async fn delete_rule(client: &Client, namespace: &str, rule: &Version) -> Result<(), kube::Error> {
     let rules: Api<WorkloadRule> = Api::namespaced(client.clone(), namespace);
-    for rule in read {
-        // A rule that was written since is in another state, which its watch queues.
-        writes::deleted(rules.delete(&rule.name, &rule.deletion()).await)?;
+    let result = rules.delete(&rule.name, &rule.deletion()).await;
+    if result.is_ok() {
         info!(rule = rule.name, namespace, "deleted rule: its tenant does not exist");
     }
-    Ok(())
+    writes::deleted(result)
 }
 
 #[cfg(test)]

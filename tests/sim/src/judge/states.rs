@@ -1,7 +1,8 @@
 //! No rule in the infrastructure cluster and no companion goes back to an earlier state.
 //!
 //! Two things can't be prevented, and are repaired before the system comes to rest. The API server can't refuse a creation that was sent
-//! before the object was deleted. A manager and a webhook whose watches of rules are both behind know nothing better than an earlier state.
+//! before the object was deleted. A manager and a webhook whose watches of rules are both behind know nothing better than an earlier state. What
+//! a list has shown counts from when the watch after it is open.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,7 @@ use crate::world::{World, namespace_of, text};
 pub(super) struct States {
     /// The latest state of each rule and each companion.
     latest: BTreeMap<String, u64>,
-    /// The revisions at which rules got their states for the first time.
+    /// The revisions at which rules got their states, of which each is later than the one before.
     since: BTreeMap<String, BTreeMap<u64, u64>>,
     /// When rules were deleted the last time.
     deleted: BTreeMap<String, Timestamp>,
@@ -55,7 +56,10 @@ impl Judge {
             return;
         };
         let state = state(text(new, "/spec/template/spec/containers/0/image"));
-        states.since.entry(rule.clone()).or_default().entry(state).or_insert(commit.revision);
+        let since = states.since.entry(rule.clone()).or_default();
+        // One that has gone back gets its later states again.
+        since.split_off(&(state + 1));
+        since.entry(state).or_insert(commit.revision);
         let is_late = commit.old.is_none() && states.deleted.get(&rule).is_some_and(|at| commit.sent <= *at);
         drop(found);
         self.newer(world, rule, state, is_late);
@@ -72,12 +76,13 @@ impl Judge {
                 since.and_then(|since| since.range(state + 1..).next().map(|(_, revision)| *revision));
             (later, found.states.latest.get(&rule) == Some(&state))
         };
-        let is_behind = |client: &str, revision| {
-            world.infra.shown(client, plural, revision).is_none_or(|at| at >= commit.sent)
+        let was_behind = |process: &str, time: Timestamp, revision| {
+            world.infra.shown(process, plural, revision).is_none_or(|at| at >= time)
         };
         let is_outdated = later.is_some_and(|revision| {
-            is_behind(&commit.client, revision)
-                && world.webhooks.lock().iter().any(|webhook| is_behind(&webhook.name, revision))
+            let mut admitted = world.admitted_by(companion, commit.sent).into_iter();
+            was_behind(&commit.client, commit.sent, revision)
+                && admitted.any(|(webhook, time)| was_behind(&webhook, time, revision))
         });
         if is_outdated {
             self.found.lock().states.outdated.insert(text(companion, "/metadata/uid").to_owned());
