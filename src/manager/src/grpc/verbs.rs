@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use kube::api::{Api, DeleteParams, ListParams, Preconditions};
+use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Resource, ResourceExt};
 use outrigger_api::rule_wire;
 use outrigger_core::field::FieldError;
@@ -15,7 +15,7 @@ use tonic::Status;
 use super::Answer;
 use super::limits::{LIST_BYTES, LIST_PAGE};
 use super::status::{invalid, refused};
-use crate::writes;
+use crate::writes::{self, Version};
 
 /// Attempts at an update while others write the same rule.
 const ATTEMPTS: usize = 10;
@@ -96,8 +96,7 @@ pub(super) async fn delete<R: Wire, A: Default>(api: &Api<R>, id: &str, etag: &s
             let found = writes::found(api.get(id).await).map_err(|e| refused(&e))?;
             let Some(found) = found else { return Ok(A::default().into()) };
             expect(id, etag, &rule_wire::etag(found.meta()))?;
-            params.preconditions =
-                Some(Preconditions { uid: found.uid(), resource_version: found.resource_version() });
+            params = Version::of(&found).deletion();
         }
         match writes::found(api.delete(id, &params).await) {
             Ok(_) => return Ok(A::default().into()),

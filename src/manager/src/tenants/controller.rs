@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::Api;
-use kube::{Resource, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use outrigger_api::Tenant;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
@@ -149,7 +149,7 @@ impl Tenants {
             return Ok(Action::Done);
         }
         // The cache may be stale.
-        if self.exists(id).await? {
+        if exists(client, id).await? {
             return Ok(Action::Requeue(PAUSE));
         }
         let mut left = 0;
@@ -159,17 +159,12 @@ impl Tenants {
         for (namespace, name) in rules {
             let Some(rule) = namespace::written_rule(client, &namespace, &name).await? else { continue };
             // Again, after the rule was read: it may be of a Tenant that has been created meanwhile.
-            if self.exists(id).await? {
+            if exists(client, id).await? {
                 return Ok(Action::Requeue(PAUSE));
             }
             namespace::delete_rule(client, &namespace, &rule).await?;
         }
         Ok(if left == 0 { Action::Done } else { Action::Requeue(PAUSE) })
-    }
-
-    /// Whether there is a Tenant with this name, as the API server says.
-    async fn exists(&self, id: &TenantId) -> Result<bool, kube::Error> {
-        Ok(found(self.api().get_metadata(id.as_str()).await)?.is_some())
     }
 
     /// Releases a tenant that is being deleted, in the safe order: no stream and no new companions (every replica sees the deletion),
@@ -250,6 +245,12 @@ impl Tenants {
         }
         Ok(())
     }
+}
+
+/// Whether there is a Tenant with this name, as the API server says.
+pub(super) async fn exists(client: &Client, id: &TenantId) -> Result<bool, kube::Error> {
+    let tenants: Api<Tenant> = Api::all(client.clone());
+    Ok(found(tenants.get_metadata(id.as_str()).await)?.is_some())
 }
 
 #[cfg(test)]

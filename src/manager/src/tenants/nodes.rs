@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::info;
 
+use super::controller::exists;
 use crate::context::Context;
 use crate::dpu::Dpu;
 use crate::state::TenantStates;
@@ -133,7 +134,7 @@ async fn is_left(context: &Context, name: &str, dpu: &Dpu) -> Result<bool, kube:
     let owner = dpu.marks.owner.as_deref().and_then(|owner| TenantId::new(owner).ok());
     // One whose spec isn't valid exists.
     let Some(owner) = owner.filter(|owner| registry.get(owner).is_none()) else { return Ok(false) };
-    let (nodes, tenants): (Api<Node>, Api<Tenant>) = (Api::all(client.clone()), Api::all(client.clone()));
+    let nodes: Api<Node> = Api::all(client.clone());
     // The Node is read before the Tenant: a label that is written meanwhile gives it another resourceVersion.
     let node = found(nodes.get_metadata(name).await)?;
     let is_ours = |node: PartialObjectMeta<Node>| {
@@ -141,7 +142,7 @@ async fn is_left(context: &Context, name: &str, dpu: &Dpu) -> Result<bool, kube:
             && writes::has_written(&node.metadata, "f:labels", keys::NODE_TENANT)
     };
     Ok(node.is_some_and(is_ours)
-        && found(tenants.get_metadata(owner.as_str()).await)?.is_none()
+        && !exists(client, &owner).await?
         && others(client, states, &Ownership::Nobody, name).await?.is_empty())
 }
 
