@@ -277,7 +277,7 @@ async fn a_cluster_whose_webhook_is_missing_runs_no_companion_unplaced() {
     .await;
     t.rule("r", rule_for("app", "web")).await;
     t.web("w").await;
-    t.condition_says("r", "Ready", Status::False, "Refused", "nodeSelectorTerms").await;
+    t.condition_says("r", "Ready", Status::False, "Refused", &["nodeSelectorTerms"]).await;
     assert!(t.companions().await.unwrap().is_empty());
     // Nor does anybody check. Then the gate holds.
     selector("validating", true);

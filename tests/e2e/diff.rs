@@ -434,7 +434,7 @@ async fn companions_that_a_quota_refuses_are_named_in_the_words_of_the_api_serve
 
         t.rule("r", rule_for("app", "web")).await;
         let reason = reasons.first().unwrap();
-        t.condition_says("r", "Ready", Status::False, "Refused", reason).await;
+        t.condition_says("r", "Ready", Status::False, "Refused", &[reason]).await;
         assert_eq!(t.ready(created).await.len(), created);
         t.rules().delete("r", &DeleteParams::default()).await.unwrap();
         t.ready(0).await;

@@ -165,7 +165,7 @@ async fn a_lost_stream_keeps_everything_and_the_next_sync_repairs() {
     t.ready(2).await;
     let plane = &t.outrigger.plane;
     plane.command("stop agent-lost").unwrap();
-    t.condition_says("r", "Synced", Status::Unknown, "StreamLost", "since").await;
+    t.condition_says("r", "Synced", Status::Unknown, "StreamLost", &["since"]).await;
     t.end("w1").await;
     t.web("w3").await;
     always("both companions stay", Duration::from_secs(1), || async {
@@ -196,7 +196,7 @@ async fn a_refusal_by_quota_is_told_and_tried_again() {
     t.web("w1").await;
     t.companion().await;
     t.web("w2").await;
-    t.condition_says("r", "Ready", Status::False, "Refused", "exceeded quota").await;
+    t.condition_says("r", "Ready", Status::False, "Refused", &["exceeded quota"]).await;
     let note = t.event("CompanionRefused").await;
     assert!(note.contains("exceeded quota"), "{note}");
     assert_eq!(t.companions().await.unwrap().len(), 1);
@@ -214,8 +214,8 @@ async fn a_template_that_the_api_server_refuses_is_told_with_its_path() {
     t.rule("r", rule_with("/template/spec/containers/0/imagePullPolicy", json!("Perhaps"))).await;
     t.web("w").await;
     let path = "spec.template.spec.containers[0].imagePullPolicy";
-    t.condition_says("r", "Ready", Status::False, "Refused", path).await;
-    t.condition_says("r", "Accepted", Status::False, "Refused", path).await;
+    t.condition_says("r", "Ready", Status::False, "Refused", &[path]).await;
+    t.condition_says("r", "Accepted", Status::False, "Refused", &[path]).await;
     // Mended, it is made.
     t.rule("r", rule_for("app", "web")).await;
     t.companion().await;

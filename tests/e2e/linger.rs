@@ -42,7 +42,8 @@ async fn a_companion_outlives_its_workload_and_goes_when_its_time_is_over() {
     let after = marked(&t, true).await;
     assert_eq!(after.uid(), before.uid());
     let ended: Timestamp = annotation(&after, keys::WORKLOAD_ENDED).unwrap().parse().unwrap();
-    t.condition_says("r", "Ready", Status::True, "NoMatch", "1 more companion outlives its workload").await;
+    t.condition_says("r", "Ready", Status::True, "NoMatch", &["1 more companion outlives its workload"])
+        .await;
     t.ready(0).await;
     let lived = SystemTime::now().duration_since(ended.into()).unwrap();
     assert!(lived.as_secs() >= 20, "it was deleted after {lived:?}");

@@ -310,8 +310,7 @@ async fn limits_are_held_and_told() {
     t.rule("r", rule_for("app", "web")).await;
     let (sender, call) = t.tells(t.on_a(&["w0", "w1", "w2"])).await;
     // Companions and rules: the quota says no, the rule and the Tenant say so.
-    let message = t.condition("r", "Ready", Status::False, "Refused").await;
-    assert!(message.contains("exceeded quota"), "{message}");
+    t.condition_says("r", "Ready", Status::False, "Refused", &["exceeded quota"]).await;
     t.reaches_limits(&["spec.limits.companions: 2 of 2", "spec.limits.rules: 1 of 1"]).await;
     let rule = rule(&t.namespace, "another", rule_for("app", "other"));
     let error = o.plane.infra.apply(&[rule]).unwrap_err().to_string();

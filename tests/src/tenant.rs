@@ -364,13 +364,13 @@ impl Tenant {
 
     /// Waits until a condition of a rule is so, and returns its message.
     pub async fn condition(&self, rule: &str, kind: &str, status: Status, reason: &str) -> String {
-        condition(&self.rules(), rule, kind, status, reason).await.1
+        condition(&self.rules(), rule, kind, status, reason, &[]).await.1
     }
 
-    /// As [`Self::condition`], with these words in the message.
-    pub async fn condition_says(&self, rule: &str, kind: &str, status: Status, reason: &str, words: &str) {
-        let message = self.condition(rule, kind, status, reason).await;
-        assert!(message.contains(words), "{message}");
+    /// As [`Self::condition`], with these words in the message. Waits for them too: a status may have the reason from before,
+    /// with another message.
+    pub async fn condition_says(&self, rule: &str, kind: &str, status: Status, reason: &str, words: &[&str]) {
+        condition(&self.rules(), rule, kind, status, reason, words).await;
     }
 
     /// As [`Self::condition`], of a rule in the tenant's own cluster. Returns the rule too.
@@ -381,7 +381,7 @@ impl Tenant {
         status: Status,
         reason: &str,
     ) -> (WorkloadRule, String) {
-        condition(&self.own_rules(), rule, kind, status, reason).await
+        condition(&self.own_rules(), rule, kind, status, reason, &[]).await
     }
 }
 
@@ -418,20 +418,29 @@ pub async fn usage(machines: &Api<Machine>, machine: &str, type_: &str, wanted: 
 
 /// Waits until a condition of a Tenant is so, and returns its message.
 pub async fn tenant_is(tenants: &Api<Object>, id: &str, kind: &str, status: Status, reason: &str) -> String {
-    condition(tenants, id, kind, status, reason).await.1
+    condition(tenants, id, kind, status, reason, &[]).await.1
 }
 
-/// Waits until a condition of an object is so, and returns the object and the condition's message.
-async fn condition<K>(api: &Api<K>, name: &str, kind: &str, status: Status, reason: &str) -> (K, String)
+/// Waits until a condition of an object is so, with all these words in its message, and returns the object and the message.
+async fn condition<K>(
+    api: &Api<K>,
+    name: &str,
+    kind: &str,
+    status: Status,
+    reason: &str,
+    words: &[&str],
+) -> (K, String)
 where
     K: Clone + DeserializeOwned + Debug + Serialize,
 {
-    until(&format!("{name}: {kind}={} {reason}", status.as_str()), api, name, |object| {
+    until(&format!("{name}: {kind}={} {reason} {words:?}", status.as_str()), api, name, |object| {
         let all = serde_json::to_value(&object).in_words()?["status"]["conditions"].take();
         let found = all.as_array().into_iter().flatten().find(|c| c["type"] == kind);
         let found = found.ok_or_else(|| format!("no such condition: {all}"))?;
-        if found["status"] == status.as_str() && found["reason"] == reason {
-            return Ok((object, found["message"].as_str().unwrap_or_default().to_owned()));
+        let message = found["message"].as_str().unwrap_or_default();
+        let said = words.iter().all(|words| message.contains(words));
+        if found["status"] == status.as_str() && found["reason"] == reason && said {
+            return Ok((object, message.to_owned()));
         }
         Err(found.to_string())
     })
