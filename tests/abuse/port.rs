@@ -3,9 +3,9 @@
 use kube::api::Api;
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::attacks::{hold, pod_of_expressions};
-use outrigger_tests::create;
 use outrigger_tests::outrigger::{Outrigger, get, ports};
 use outrigger_tests::tenant::{self, Tenant};
+use outrigger_tests::{InWords, create, refusal};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -74,12 +74,12 @@ fn pod(spec: &Value) -> k8s_openapi::api::core::v1::Pod {
 }
 
 /// What the API server says to the creation of a Pod, as JSON of its own.
-async fn refusal(t: &Tenant, pod: &Value) -> Option<String> {
+async fn try_pod(t: &Tenant, pod: &Value) -> Result<(), String> {
     let request = http::Request::post(format!("/api/v1/namespaces/{}/pods?dryRun=All", t.namespace))
         .header("content-type", "application/json")
         .body(pod.to_string().into_bytes())
         .unwrap();
-    t.infra.request::<Value>(request).await.err().map(|error| error.to_string())
+    t.infra.request::<Value>(request).await.map(drop).in_words()
 }
 
 #[tokio::test]
@@ -92,11 +92,11 @@ async fn what_takes_long_or_much_is_refused_and_holds_nobody_up() {
     let env = json!({"metadata": {"generateName": "p-"}, "spec": {"containers":
         [{"name": "c", "image": "i", "env": vec![json!({}); 650_000]}]}});
     for pod in [&selector, &env] {
-        let said = refusal(&t, pod).await.expect("it is refused");
+        let said = refusal(|| try_pod(&t, pod)).await;
         assert!(said.contains("values") && said.contains("at most 100000 are allowed"), "{said}");
         assert!(said.contains("make the object smaller"), "{said}");
-        for said in futures::future::join_all((0..4).map(|_| refusal(&t, pod))).await {
-            let said = said.expect("it is refused");
+        for said in futures::future::join_all((0..4).map(|_| try_pod(&t, pod))).await {
+            let said = said.expect_err("it is refused");
             // The API server takes seconds of a core to write each, which counts towards the time that it allows the webhook.
             let told =
                 said.contains("at most 100000 are allowed") || said.contains("context deadline exceeded");
@@ -108,8 +108,8 @@ async fn what_takes_long_or_much_is_refused_and_holds_nobody_up() {
     // As much as a review may have, and no more: it is validated, for its size. The policy is asked before the validating webhook.
     let fewer = json!({"metadata": {"generateName": "p-"}, "spec": {"containers":
         [{"name": "c", "image": "i", "env": (0..8_000).map(|i| json!({"name": format!("E{i}"), "value": "v"})).collect::<Vec<_>>()}]}});
-    for said in futures::future::join_all((0..8).map(|_| refusal(&t, &fewer))).await {
-        let said = said.expect("it is refused");
+    for said in futures::future::join_all((0..8).map(|_| try_pod(&t, &fewer))).await {
+        let said = said.expect_err("it is refused");
         assert!(said.contains("at most 524288") || said.contains("more than 576 KiB"), "{said}");
     }
     neighbour.undisturbed().await;
@@ -157,7 +157,7 @@ async fn forge(o: &Outrigger, port: u16, path: &str) -> Result<Value, String> {
 #[tokio::test]
 async fn forged_reviews_are_refused_where_the_api_server_shows_a_certificate() {
     let plane = outrigger_tests::control_plane::ControlPlane::start().unwrap();
-    let o: &'static Outrigger = Box::leak(Box::new(Outrigger::new(plane).unwrap()));
+    let o = Outrigger::new(plane).unwrap().of_one_test();
     o.install().unwrap();
     let ca = o.plane.dir.join("infra/webhooks/ca.crt");
     let ca = format!("--tls-client-ca-file={}", ca.display());
@@ -166,7 +166,7 @@ async fn forged_reviews_are_refused_where_the_api_server_shows_a_certificate() {
     o.ready().await;
     let machine = |name: &str| tenant::machine(name, &[], &[("small", 1)]);
     o.plane.infra.apply(&[machine("one")]).unwrap();
-    let said = forge(o, o.webhook_port, "/validate/machines").await.unwrap();
+    let said = forge(*o, o.webhook_port, "/validate/machines").await.unwrap();
     assert_eq!(
         (&said["response"]["uid"], &said["response"]["status"]["code"]),
         (&json!("forged"), &json!(403)),
@@ -174,13 +174,13 @@ async fn forged_reviews_are_refused_where_the_api_server_shows_a_certificate() {
     );
     let message = said["response"]["status"]["message"].as_str().unwrap();
     assert!(message.contains("has to show a certificate"), "{message}");
-    let said = forge(o, o.webhook_port, "/mutate/pods").await.unwrap();
+    let said = forge(*o, o.webhook_port, "/mutate/pods").await.unwrap();
     assert_eq!(said["response"]["status"]["code"], 400, "it is validated: {said}");
     // Everybody: who has none doesn't get to ask.
     let [port, admin] = ports().unwrap();
     o.start_webhook_replica("webhook-all", port, admin, &[ca]).unwrap();
     o.ready_at("webhook-all", admin).await;
-    assert!(forge(o, port, "/mutate/pods").await.is_err());
+    assert!(forge(*o, port, "/mutate/pods").await.is_err());
     o.plane.command("stop webhook").unwrap();
     o.start_webhook_replica(
         "webhook-all-2",

@@ -1,5 +1,7 @@
 //! The console without a mouse.
 
+use std::time::Duration;
+
 use outrigger_tests::browser::{Browser, ENTER, SHIFT, TAB};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::rule;
@@ -12,6 +14,20 @@ use crate::stage::{Console, tenant};
 const FOCUSABLE: &str =
     "const focusable = Array.from(document.querySelectorAll('a[href], input, button, textarea, [tabindex]'))
     .filter((one) => one.tabIndex >= 0 && !one.disabled);";
+
+/// How many can have the focus, when no more are added: the page is read again every second, and may show more each time until it has
+/// all.
+async fn focusable(browser: &Browser) -> i64 {
+    let script = format!("{FOCUSABLE} return focusable.length");
+    let count = async || browser.run(&script).await.as_i64().unwrap();
+    eventually("the page has all", || async {
+        let before = count().await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let now = count().await;
+        holds(now == before, format!("{before} and then {now}")).map(|()| now)
+    })
+    .await
+}
 
 /// What has the focus: its number in the order of the page, whether readers see that it has, and whether they see it.
 async fn focused(browser: &Browser) -> (i64, bool, bool) {
@@ -58,7 +74,7 @@ async fn tab_reaches_everything_in_the_order_of_the_page_and_shows_where_it_is()
     ] {
         console.shows(path, &[words]).await;
         // What is read again must not take the focus away.
-        let count = browser.run(&format!("{FOCUSABLE} return focusable.length")).await.as_i64().unwrap();
+        let count = focusable(browser).await;
         assert!(count > 8, "{path}: {count}");
         for expected in 0..count.min(25) {
             browser.press([TAB]).await;

@@ -443,10 +443,9 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
     o.start_webhook().unwrap();
     o.start_manager().unwrap();
     o.ready().await;
-    // Lives as long as the test's process, and ends with it.
-    let o: &'static Outrigger = Box::leak(Box::new(o));
+    let o = o.of_one_test();
 
-    let t = Tenant::without_agent(o, "apart", &[("a", 1)]).await;
+    let t = Tenant::without_agent(*o, "apart", &[("a", 1)]).await;
     let (_sender, _call) = t.tells([workload("w", &t.node("a"), "apart")]).await;
     // A rule in the default namespace is not served here.
     o.plane.infra.apply(&[rule(RULES, "apart", &json!({})), rule(UNIVERSE, "unserved", &json!({}))]).unwrap();
@@ -464,7 +463,7 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
     let [port, admin_port] = ports().unwrap();
     o.start_replica("manager-2", port, admin_port).unwrap();
     o.ready_at("manager-2", admin_port).await;
-    let beside = Tenant::without_agent(o, "beside", &[("a", 1)]).await;
+    let beside = Tenant::without_agent(*o, "beside", &[("a", 1)]).await;
     let (_sender, call) = beside.tells_at(port, [workload("w", &beside.node("a"), "apart")]).await;
     ready(&t.infra, "apart", &[&t, &beside]).await;
     let told = status(&t.infra, RULES, "apart", ALL_READY, [2, 2, 2]).await;

@@ -1,20 +1,12 @@
 //! The audit log of an API server, and what `outrigger explain audit` tells of it.
 
 use outrigger_core::keys;
+use outrigger_tests::create;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, rule_for};
-use outrigger_tests::{InWords, create};
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
 
 use crate::second_webhook::{DOES, SENT, pod, second};
-
-/// The only control plane here that has an audit log: it costs writes to the disk.
-async fn stage() -> &'static Outrigger {
-    static STAGE: OnceCell<Result<Outrigger, String>> = OnceCell::const_new();
-    let started = STAGE.get_or_init(async || Outrigger::audited().await.in_words()).await;
-    started.as_ref().expect("Outrigger starts")
-}
 
 /// The requests about the Pods of a tenant that the log tells of, by the Pod's name.
 fn explained(t: &Tenant, name: &str) -> Value {
@@ -41,7 +33,9 @@ fn webhooks(request: &Value) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_log_tells_which_step_rule_or_policy_changed_or_refused_a_pod() {
-    let t = Tenant::new(stage().await, "audit", &[("a", 1)]).await;
+    // The only control plane here that has an audit log: it costs writes to the disk.
+    let outrigger = Outrigger::audited().await.unwrap().of_one_test();
+    let t = Tenant::new(*outrigger, "audit", &[("a", 1)]).await;
     let _calls = second(t.outrigger, &t.namespace).await;
 
     // A companion whose affinity another webhook changes: Outrigger's is called twice.

@@ -357,9 +357,9 @@ fn happened(before: &BTreeMap<String, Seen>, now: &BTreeMap<String, Seen>) -> Ch
 }
 
 async fn changes(id: &str, seed: u64, count: usize) {
-    // All admin rules of the cluster are compared, so no other test may have some there. It ends with the test's process.
-    let outrigger: &'static Outrigger = Box::leak(Box::new(Outrigger::start().await.unwrap()));
-    let t = Tenant::new(outrigger, id, &[("a", 1), ("b", 2)]).await;
+    // All admin rules of the cluster are compared, so no other test may have some there.
+    let outrigger = Outrigger::start().await.unwrap().of_one_test();
+    let t = Tenant::new(*outrigger, id, &[("a", 1), ("b", 2)]).await;
     for (name, host, app) in [
         ("web-1", "a", "web"),
         ("web-2", "b", "web"),

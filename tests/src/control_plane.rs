@@ -140,6 +140,14 @@ impl ControlPlane {
         self.command(&format!("{what} {}", names.join(" ")))
     }
 
+    /// Ends all its processes. What would use it from now on fails.
+    pub fn end(&self) {
+        if let Ok(mut link) = self.link.lock() {
+            drop(link.stdin.take());
+            let _ = link.child.wait();
+        }
+    }
+
     /// Log of a process.
     pub fn log(&self, name: &str) -> PathBuf {
         self.dir.join("logs").join(format!("{}.log", name.replace('/', "-")))
@@ -162,10 +170,7 @@ impl Link {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        if let Ok(mut link) = self.link.lock() {
-            drop(link.stdin.take());
-            let _ = link.child.wait();
-        }
+        self.end();
     }
 }
 

@@ -91,6 +91,22 @@ where
     }
 }
 
+/// The message of a refusal. Asks again if the API server has waited too long for the webhook: it isn't optimized here, and the
+/// machine may be busy.
+pub async fn refusal<F>(mut ask: impl FnMut() -> F) -> String
+where
+    F: Future<Output = Result<(), String>>,
+{
+    eventually("the webhook answers in time", || {
+        let asked = ask();
+        async {
+            let error = asked.await.expect_err("it is refused");
+            if error.contains("context deadline exceeded") { Err(error) } else { Ok(error) }
+        }
+    })
+    .await
+}
+
 /// `Ok` when it is so, else what was seen instead.
 pub fn holds(is: bool, seen: impl Into<String>) -> Result<(), String> {
     if is { Ok(()) } else { Err(seen.into()) }

@@ -1,6 +1,7 @@
 //! Outrigger, installed on a control plane and running as real processes.
 
 use std::net::TcpListener;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -64,6 +65,24 @@ pub struct Outrigger {
     pub tree: PathBuf,
 }
 
+/// An installation that only one test uses. It ends with the test, also with one that panics: control planes that nobody uses any
+/// longer would take an eighth of a core each from the other tests.
+pub struct OfOneTest(&'static Outrigger);
+
+impl Deref for OfOneTest {
+    type Target = &'static Outrigger;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl Drop for OfOneTest {
+    fn drop(&mut self) {
+        self.0.plane.end();
+    }
+}
+
 impl Outrigger {
     /// The one that all tests of a binary share.
     pub async fn shared() -> &'static Self {
@@ -71,6 +90,11 @@ impl Outrigger {
         static SHARED: OnceCell<Result<Outrigger, String>> = OnceCell::const_new();
         let started = SHARED.get_or_init(async || Self::start().await.in_words()).await;
         started.as_ref().expect("Outrigger starts")
+    }
+
+    /// Keeps it in memory, for those who refer to it as long as their process runs, and its processes until the end of the test.
+    pub fn of_one_test(self) -> OfOneTest {
+        OfOneTest(Box::leak(Box::new(self)))
     }
 
     /// As [`Self::start`]; the API server of the infrastructure cluster logs writes of Pods: see [`Self::audit_log`].
