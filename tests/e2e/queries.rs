@@ -25,8 +25,8 @@ async fn a_user_of_a_tenant_sees_its_workloads_and_nothing_of_another() {
     let red = Tenant::without_agent(o, "query-red", &[("a", 0)]).await;
     let manager = Manager::start(o, "manager-queries").await;
     blue.rule("web", rule_for("app", "web")).await;
-    let _blue = blue.tells_at(manager.grpc, blue.on_a(&["one", "two"])).await;
-    let _red = red.tells_at(manager.grpc, red.on_a(&["secret"])).await;
+    let _blue = blue.is_served_at(manager.grpc, blue.on_a(&["one", "two"])).await;
+    let _red = red.is_served_at(manager.grpc, red.on_a(&["secret"])).await;
     let user = User::of(infra, "query-blue", &blue.namespace);
     let all = User::of_all(infra, "query-all");
     let nobody = User::new(infra, "query-nobody");
@@ -95,7 +95,7 @@ async fn a_right_that_is_taken_away_and_a_token_that_ends_are_noticed() {
     let infra = &o.plane.infra;
     let t = Tenant::without_agent(o, "query-ends", &[("a", 0)]).await;
     let manager = Manager::start(o, "manager-queries-ends").await;
-    let _stream = t.tells_at(manager.grpc, t.on_a(&["one"])).await;
+    let _stream = t.is_served_at(manager.grpc, t.on_a(&["one"])).await;
     let (deprived, deleted) =
         (User::of(infra, "query-deprived", &t.namespace), User::of(infra, "query-deleted", &t.namespace));
     for user in [&deprived, &deleted] {
@@ -117,7 +117,7 @@ async fn a_replica_that_does_not_serve_the_tenant_names_the_one_that_does() {
     let user = User::of(infra, "query-two", &t.namespace);
     let lost = one.answers("query-two", "", &user, 503).await;
     assert!(lost["message"].as_str().unwrap().contains("is not connected"), "{lost}");
-    let _stream = t.tells_at(one.grpc, t.on_a(&["one"])).await;
+    let _stream = t.is_served_at(one.grpc, t.on_a(&["one"])).await;
     let page = one.answers("query-two", "", &user, 200).await;
     let elsewhere = two.answers("query-two", "", &user, 421).await;
     let replica = page["replica"].as_str().unwrap();
@@ -136,8 +136,8 @@ async fn the_pages_have_every_workload_while_others_come_and_go() {
     let user = User::of(&o.plane.infra, "query-pages", &t.namespace);
     let steady: Vec<String> = (0..STEADY).map(|n| format!("steady-{n:04}")).collect();
     let node = t.node("a");
-    let all = steady.iter().map(|id| update(id, &node));
-    let (sender, _call) = t.tells_at(manager.grpc, all).await;
+    let all = steady.iter().map(|id| update(id, &node)).collect();
+    let (sender, _call) = t.is_served_at(manager.grpc, all).await;
     let node = t.node("a");
     let churn = tokio::spawn(async move {
         for n in 0.. {
@@ -173,7 +173,7 @@ async fn a_flood_of_queries_is_refused_and_another_user_is_answered() {
     let infra = &o.plane.infra;
     let t = Tenant::without_agent(o, "query-flood", &[("a", 0)]).await;
     let manager = Manager::start(o, "manager-queries-flood").await;
-    let _stream = t.tells_at(manager.grpc, t.on_a(&["one"])).await;
+    let _stream = t.is_served_at(manager.grpc, t.on_a(&["one"])).await;
     let (flooder, other) =
         (User::of(infra, "query-flooder", &t.namespace), User::of(infra, "query-other", &t.namespace));
     for user in [&flooder, &other] {

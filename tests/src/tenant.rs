@@ -191,6 +191,28 @@ impl Tenant {
         opened
     }
 
+    /// As [`Self::tells_at`], of a tenant without a stream, on a manager that has only started: until it knows the tenant's namespace,
+    /// it tells the caller to connect again, as agents do.
+    pub async fn is_served_at(&self, port: u16, workloads: Vec<WorkloadUpdate>) -> Opened {
+        let opened = tokio::sync::Mutex::new(self.tells_at(port, workloads.clone()).await);
+        eventually("a manager serves the tenant's stream", || async {
+            let tenant = self.object().get(&self.id).await.in_words()?;
+            if tenant.status.and_then(|status| status.stream).is_some_and(|stream| !stream.holder.is_empty())
+            {
+                return Ok(());
+            }
+            let mut opened = opened.lock().await;
+            if !opened.1.is_finished() {
+                return Err("no manager has claimed it".to_owned());
+            }
+            let again = self.tells_at(port, workloads.clone()).await;
+            let ended = std::mem::replace(&mut *opened, again).1.await.in_words()?;
+            Err(format!("{ended:?}"))
+        })
+        .await;
+        opened.into_inner()
+    }
+
     /// Says on a stream that these are all workloads, each on the host `a`.
     pub async fn sync(&self, opened: &Opened, names: &[&str]) {
         opened.0.send(sync(self.on_a(names))).await.unwrap();
