@@ -23,17 +23,14 @@ one() {
     local package program name began result=passed
     IFS='|' read -r package program <<<"$1"
     name=$(basename "$program")
-    exec 9>"$dir/lock"
+    exec 9>"$dir/turn"
     flock 9
-    until may_start; do
-        flock -u 9
-        sleep 5
-        flock 9
-    done
+    until may_start; do sleep 5; done
     touch "$dir/running/$name"
-    flock -u 9
+    exec 9>&-
     began=$SECONDS
-    (cd "$package" && CARGO_MANIFEST_DIR=$package "$program") >"$dir/$name.log" 2>&1 </dev/null 9>&- || result=FAILED
+    (cd "$package" && CARGO_MANIFEST_DIR=$package "$program") >"$dir/$name.log" 2>&1 </dev/null || result=FAILED
+    exec 9>"$dir/lock"
     flock 9
     rm "$dir/running/$name"
     [ "$result" = passed ] || echo "$name" >>"$dir/failed"
