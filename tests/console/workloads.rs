@@ -25,8 +25,8 @@ async fn workloads_without_companions_are_shown_and_a_manager_that_is_killed_is_
     let many: Vec<String> = (0..MANY).map(|n| format!("web-{n:03}")).collect();
     let mut all = t.on_a(&many.iter().map(String::as_str).collect::<Vec<_>>());
     all.push(idle);
-    let _stream = t.tells_at(manager.grpc, all).await;
-    let _other = other.tells_at(manager.grpc, other.on_a(&["secret"])).await;
+    let _stream = t.is_served_at(manager.grpc, all).await;
+    let _other = other.is_served_at(manager.grpc, other.on_a(&["secret"])).await;
     // A user who may ask about the tenant's workloads, and may do nothing else.
     let user = User::of(infra, "console-known", &t.namespace);
     manager.answers("known", "?cause=NoDPU", &user, 200).await;
@@ -73,7 +73,7 @@ async fn workloads_are_read_as_every_view_is() {
     let mut idle = update("idle", &t.node("a"));
     idle.workload_state.as_mut().unwrap().extra.clear();
     let on = |name: &str, host: &str| update(name, &t.node(host));
-    let _stream = t.tells_at(manager.grpc, [on("shop-1", "a"), on("shop-2", "b"), idle]).await;
+    let _stream = t.is_served_at(manager.grpc, vec![on("shop-1", "a"), on("shop-2", "b"), idle]).await;
     administrator(o, "console-green");
     let file = o.plane.dir.join("console-green.kubeconfig");
     o.plane.infra.service_account("default", "console-green", &file).unwrap();

@@ -464,7 +464,7 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
     o.start_replica("manager-2", port, admin_port).unwrap();
     o.ready_at("manager-2", admin_port).await;
     let beside = Tenant::without_agent(*o, "beside", &[("a", 1)]).await;
-    let (_sender, call) = beside.tells_at(port, [workload("w", &beside.node("a"), "apart")]).await;
+    let (_sender, call) = beside.is_served_at(port, vec![workload("w", &beside.node("a"), "apart")]).await;
     ready(&t.infra, "apart", &[&t, &beside]).await;
     let told = status(&t.infra, RULES, "apart", ALL_READY, [2, 2, 2]).await;
     assert_eq!(told.tenants.keys().collect::<Vec<_>>(), ["apart", "beside"]);

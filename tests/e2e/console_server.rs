@@ -76,9 +76,11 @@ async fn users_see_the_workloads_that_managers_know_and_whether_a_manager_serves
     blue.rule("web", rule_for("app", "web")).await;
     let mut idle = update("idle-blue", &blue.node("a"));
     idle.workload_state.as_mut().unwrap().extra.clear();
-    let own = blue.on_a(&["web-blue"]).into_iter().chain([idle]);
-    let _streams =
-        [blue.tells_at(manager.grpc, own).await, red.tells_at(manager.grpc, red.on_a(&["web-red"])).await];
+    let own = [blue.on_a(&["web-blue"]), vec![idle]].concat();
+    let _streams = [
+        blue.is_served_at(manager.grpc, own).await,
+        red.is_served_at(manager.grpc, red.on_a(&["web-red"])).await,
+    ];
     let users =
         [("asked-blue", &blue), ("asked-red", &red)].map(|(name, t)| User::of(infra, name, &t.namespace));
     let console = ServedConsole::with(o, "console-asked", &manager.flags()).await;

@@ -66,7 +66,7 @@ pub struct Outrigger {
 }
 
 /// An installation that only one test uses. It ends with the test, also with one that panics: control planes that nobody uses any
-/// longer would take an eighth of a core each from the other tests.
+/// longer would take about a tenth of a core each from the other tests.
 pub struct OfOneTest(&'static Outrigger);
 
 impl Deref for OfOneTest {
