@@ -146,7 +146,7 @@ async fn tour(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
     before_ready(show, tenant, &demo).await?;
     escape(show, o).await?;
 
-    show.step("The tenant scales to 1: two companions go", async {
+    show.step("The tenant scales to 1: the manager deletes two companions", async {
         tenant.kubectl(&["scale", "deployment", "web", "-n", "shop", "--replicas=1"])?;
         demo.companions_ready(1).await
     })
@@ -178,7 +178,7 @@ async fn tour(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
         r#"jsonpath={range .status.conditions[*]}{.type}={.status} {.reason}: {.message}{'\n'}{end}"#;
     show.kubectl(tenant, "tenant", &["get", "workloadrule", "firewall", "-n", "universe", "-o", conditions])?;
 
-    show.step("The tenant deletes its rule: the last companion goes", async {
+    show.step("The tenant deletes its rule: the manager deletes the last companion", async {
         tenant.kubectl(&["delete", "workloadrule", "firewall", "-n", "universe"])?;
         demo.companions_ready(0).await
     })

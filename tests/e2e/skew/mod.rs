@@ -171,7 +171,7 @@ async fn a_manager_that_tells_nothing_of_its_rules_gets_each_once() {
     t.own_rule("byhand", rule_for("app", "web")).await.unwrap();
     t.own_condition("byhand", "Accepted", Status::False, "NameTaken").await;
     always("nothing is written again", Duration::from_secs(4), || async { older.are(&["create r"]) }).await;
-    // Likewise when it turns up between the list and the call: nothing of it is written, also when the agent's rule goes.
+    // Likewise when it turns up between the list and the call: nothing of it is written, also when the agent's rule is deleted.
     older.has_unseen("raced", b"{}");
     t.own_rule("raced", rule_for("app", "web")).await.unwrap();
     t.own_condition("raced", "Accepted", Status::False, "NameTaken").await;

@@ -143,7 +143,7 @@ enum Happens {
     Writes { which: usize },
     /// One of the creates that were admitted succeeds, unless the name is taken, or fails.
     Ends { which: usize, fails: bool },
-    /// One of the Pods goes, or succeeds.
+    /// One of the Pods is deleted, or succeeds.
     Goes { which: usize },
     /// A replica's watch catches up.
     Seen { replica: usize },
