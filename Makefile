@@ -14,28 +14,20 @@ help: ## List the targets
 	@echo "  make long ONLY=WORD   runs those with the word in their names"
 	@echo "  make demo KEEP=1   keeps the demo's clusters and prints how to use them"
 
+# Runs a step of CI: `$(STEP) NAME COMMAND` keeps what it took, and ends it when CI's time is over.
+STEP := @tests/step.sh
+
 .PHONY: tools
 tools:
 	@bash tests/tools.sh
 
 .PHONY: control-plane
 control-plane: tools ## Build the control plane for demo and tests (once; minutes)
-	@tests/controlplane/build.sh >/dev/null
+	$(STEP) control-plane tests/controlplane/build.sh >/dev/null
 
 .PHONY: test-tools
 test-tools: control-plane ## Build what tests need beside it: grpcurl, Helm, promtool, mdBook, Chromium... (once; minutes)
-	@tests/grpcurl/build.sh >/dev/null
-	@tests/mdbook/build.sh >/dev/null
-	@tests/helm/build.sh >/dev/null
-	@tests/prometheus/build.sh >/dev/null
-	@tests/buf/build.sh >/dev/null
-	@tests/crdify/build.sh >/dev/null
-	@tests/patches/build.sh >/dev/null
-	@tests/kubelet/build.sh >/dev/null
-	@tests/gitops/judge/build.sh >/dev/null
-	@tests/cyclonedx/build.sh >/dev/null
-	@tests/chromium/build.sh >/dev/null
-	@tests/axe/build.sh >/dev/null
+	$(STEP) test-tools tests/build-tools.sh
 
 .PHONY: demo
 demo: control-plane ## Run the main job on two real clusters
@@ -43,24 +35,38 @@ demo: control-plane ## Run the main job on two real clusters
 	@target/debug/demo $(if $(KEEP),--keep)
 
 .PHONY: test
-test: test-tools ## Run all tests, the end-to-end ones on a real control plane
-	$(CARGO) build --locked --bin outrigger
-	@CARGO=$(CARGO) tests/run.sh
-	cd tests/controlplane && go generate && CGO_ENABLED=0 go test -trimpath .
+test: test-tools compile ## Run all tests, the end-to-end ones on a real control plane; ONLY=e2e those with the word in their names
+	$(STEP) tests target/debug/runner test $(ONLY)
+	$(STEP) doc-tests $(CARGO) test --locked --workspace --doc
+	$(STEP) go-tests tests/controlplane/test.sh
 
-.PHONY: long
+.PHONY: compile
+compile:
+	$(STEP) compile $(CARGO) test --locked --workspace --no-run
+	$(STEP) compile $(CARGO) build --locked --bin outrigger --bin runner
+
+.PHONY: ci-times
+ci-times: ## Print what each step and each test program of the last .ci/run took
+	@tests/step.sh
+
+RUNNER := CARGO=$(CARGO) $(CARGO) run --locked --quiet -p outrigger-tests --bin runner --
+
+.PHONY: long long-record
 long: test-tools ## Run the tests that take longer than CI allows (SHARD=2/4 a part of them); resumes
 	@tests/mutants/build.sh >/dev/null
 	$(CARGO) build --locked --bin outrigger
-	@CARGO=$(CARGO) $(CARGO) run --locked --quiet -p outrigger-tests --bin long -- $(if $(SHARD),--shard $(SHARD)) $(ONLY)
+	@$(RUNNER) long $(if $(SHARD),--shard $(SHARD)) $(ONLY)
+
+long-record: ## Write into docs/reliability.md that all long tests have passed on this commit
+	@$(RUNNER) record-long
 
 .PHONY: matrix matrix-record
 matrix: test-tools ## Run tests on each supported release of Kubernetes (hours the first time); ONLY=1.34 on one; resumes
 	$(CARGO) build --locked --bin outrigger
-	@CARGO=$(CARGO) $(CARGO) run --locked --quiet -p outrigger-tests --bin long -- --matrix $(ONLY)
+	@$(RUNNER) matrix $(ONLY)
 
 matrix-record: ## Write the matrix's results of this commit into docs/compatibility.md
-	@$(CARGO) run --locked --quiet -p outrigger-tests --bin long -- --record-matrix
+	@$(RUNNER) record-matrix
 
 .PHONY: sim
 sim: ## Run 2,000 histories of the simulation; SEED=7 shows one, FIRST, COUNT and EVENTS choose others
@@ -78,15 +84,18 @@ mutants: ## Run unit tests on changed code: CRATE=core SHARD=1/40 or FILE=src/co
 
 .PHONY: words
 words: ## Search texts for phrases that tests/words.txt rejects
-	@tests/words.sh
+	$(STEP) words tests/words.sh
+
+# Where clippy is the compiler, as in CI, what it compiles is what the tests run.
+LINTS := $(if $(RUSTC_WORKSPACE_WRAPPER),test --locked --workspace --no-run,clippy --locked --workspace --all-targets -- -D warnings)
 
 .PHONY: lint
-lint: words control-plane ## Check words, format, lints, dependencies and generated files
-	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	cd tests && test -z "$$(gofmt -l .)"
-	"$$(tests/shear/build.sh)"
-	@$(MAKE) --no-print-directory deny crds-check reference-check
+lint: words tools ## Check words, format, lints, dependencies and generated files
+	$(STEP) format tests/format.sh
+	$(STEP) lints $(CARGO) $(LINTS)
+	$(STEP) dependencies tests/dependencies.sh
+	$(STEP) compile $(CARGO) build --locked --bin outrigger
+	$(STEP) generated tests/generated.sh
 
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 ARCH ?= amd64
@@ -110,70 +119,37 @@ docker-image: ## Build the image with docker (DOCKER=podman, IMAGE=registry.exam
 release: control-plane ## Build everything that a release consists of: target/release-artifacts; SIGNING_KEY=FILE signs it
 	@CARGO=$(CARGO) deploy/release.sh $(RELEASE_PROFILE) target/release-artifacts $(ARCH)
 
-.PHONY: deny
-deny: ## Judge licenses, sources and versions of dependencies
-	"$$(tests/deny/build.sh)" --locked --log-level error check licenses sources bans
-
-BENCHES := outrigger load-webhook load-admission load-manager load-matching load-tenants load-rules load-downlink load-abuse load-console load-fleet bench-report
 export OUTRIGGER_BENCH_ROW = $(ROW)
 
-.PHONY: bench
-bench: control-plane ## Measure everything, or the rows of ROW="webhook companion"; the report is target/bench/report.json
-	$(CARGO) build --locked --profile measured $(addprefix --bin ,$(BENCHES))
-	case "$(ROW)" in ""|webhook*) target/measured/load-webhook;; esac
-	case "$(ROW)" in ""|admission*) target/measured/load-admission;; esac
-	case "$(ROW)" in ""|manager*) target/measured/load-manager;; esac
-	case "$(ROW)" in ""|matching*) target/measured/load-matching;; esac
-	case "$(ROW)" in ""|tenants*) target/measured/load-tenants;; esac
-	case "$(ROW)" in ""|rules*) target/measured/load-rules;; esac
-	case "$(ROW)" in ""|downlink*) target/measured/load-downlink;; esac
-	case "$(ROW)" in ""|abuse*) target/measured/load-abuse;; esac
-	case "$(ROW)" in ""|console*) tests/chromium/build.sh >/dev/null && target/measured/load-console;; esac
-	case "$(ROW)" in fleet*) target/measured/load-fleet;; esac
-	target/measured/bench-report table
+.PHONY: bench bench-peers bench-check bench-record bench-program
+bench-program: control-plane
+	$(CARGO) build --locked --profile measured --bin outrigger --bin bench
 
-.PHONY: bench-peers
-bench-peers: control-plane ## Measure the webhook beside Liqo's and Kyverno's, in turns (builds them first; many minutes)
-	$(CARGO) build --locked --profile measured --bin outrigger --bin load-peers --bin bench-report
-	target/measured/load-peers
+bench: bench-program ## Measure everything, or the rows of ROW="webhook companion"; the report is target/bench/report.json
+	target/measured/bench
 
-.PHONY: bench-check bench-record
-bench-check: ## Fail where all rounds of a row in the last report are worse than all that were recorded
-	$(CARGO) run --locked --quiet --profile measured --bin bench-report -- check
+bench-peers: bench-program ## Measure the webhook beside Liqo's and Kyverno's, in turns (builds them first; many minutes)
+	target/measured/bench peers
 
-bench-record: ## Record the benches of the last report, for bench-check and docs/performance.md
-	$(CARGO) run --locked --quiet --profile measured --bin bench-report -- record
+bench-check: bench-program ## Fail where all rounds of a row in the last report are worse than all that were recorded
+	target/measured/bench report check
+
+bench-record: bench-program ## Record the benches of the last report, for bench-check and docs/performance.md
+	target/measured/bench report record
 
 .PHONY: crds
 crds: ## Write deploy/crds and the webhooks' configurations from the Rust code
 	$(CARGO) run --locked --quiet --bin outrigger -- crd --output-dir deploy/crds
 	$(CARGO) run --locked --quiet --bin outrigger -- webhooks --output-dir webhooks
 
-.PHONY: crds-check
-crds-check:
-	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
-	$(CARGO) run --locked --quiet --bin outrigger -- crd --output-dir "$$dir" || exit 1; \
-	diff -r deploy/crds "$$dir" || { echo "deploy/crds is out of date: run 'make crds'"; exit 1; }
-	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
-	$(CARGO) run --locked --quiet --bin outrigger -- webhooks --output-dir "$$dir" || exit 1; \
-	diff webhooks/mutating.yaml "$$dir/mutating.yaml" && diff webhooks/validating.yaml "$$dir/validating.yaml" && \
-	diff webhooks/gate/mutating.yaml "$$dir/gate/mutating.yaml" || \
-	{ echo "webhooks/ is out of date: run 'make crds'"; exit 1; }
-
 .PHONY: reference
 reference: ## Write docs/reference from the code
 	$(CARGO) run --locked --quiet --bin outrigger -- reference --output-dir docs/reference
 
-.PHONY: reference-check
-reference-check:
-	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
-	$(CARGO) run --locked --quiet --bin outrigger -- reference --output-dir "$$dir" || exit 1; \
-	diff -r docs/reference "$$dir" || { echo "docs/reference is out of date: run 'make reference'"; exit 1; }
-
 .PHONY: pictures
 pictures: test-tools ## Write the pictures of the console in docs/images, as a browser shows it
 	$(CARGO) build --locked --bin outrigger
-	OUTRIGGER_PICTURES=1 $(CARGO) test --locked -p outrigger-tests --test console every_view
+	OUTRIGGER_PICTURES=1 $(CARGO) test --locked -p outrigger-tests --test suites console::views::every_view
 
 .PHONY: docs
 docs: ## Build the documentation as a book: target/book/index.html

@@ -4,6 +4,8 @@
 # Two builds at once wait for each other.
 set -euo pipefail
 export LC_ALL=C
+# Lints are for the work tree's own code.
+unset RUSTC_WORKSPACE_WRAPPER CLIPPY_ARGS
 
 name=$1 version=$2
 shift 2

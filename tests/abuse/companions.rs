@@ -31,7 +31,7 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::is_modest;
+use crate::abuse::is_modest;
 
 type Sent = Result<WatchResponse, Status>;
 

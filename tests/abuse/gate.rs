@@ -10,7 +10,7 @@ use outrigger_tests::tenant::{Tenant, rule_with};
 use outrigger_tests::{InWords, dry_run, eventually, gate, holds};
 use serde_json::{Value, json};
 
-use crate::{alone, is_modest};
+use crate::abuse::{alone, is_modest};
 
 fn pod(args: usize) -> Value {
     json!({"metadata": {"generateName": "p-", "labels": {"app": "web"}},

@@ -21,7 +21,7 @@ use serde_json::json;
 use tonic::Code;
 use tonic::transport::Channel;
 
-use crate::{alone, is_modest, neighbour};
+use crate::abuse::{alone, is_modest, neighbour};
 
 pub(crate) async fn channel(o: &Outrigger, tenant: &str) -> Channel {
     stream::channel(&o.client_tls(tenant, &[&tenant_identity(tenant)]), o.grpc_port).await.unwrap()

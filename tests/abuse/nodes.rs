@@ -16,8 +16,8 @@ use outrigger_tests::tenant::{Tenant, host};
 use outrigger_tests::{InWords, always, eventually, holds, until};
 use serde_json::{Value, json};
 
-use crate::companions::Teller;
-use crate::is_modest;
+use crate::abuse::companions::Teller;
+use crate::abuse::is_modest;
 
 fn told(node_name: &str, reason: &str) -> Message {
     let (node_name, reason) = (node_name.to_owned(), reason.to_owned());

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::{alone, is_modest, neighbour};
+use crate::abuse::{alone, is_modest, neighbour};
 
 /// The argument that its webhook alone has.
 fn webhook(o: &Outrigger) -> String {

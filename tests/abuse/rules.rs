@@ -12,8 +12,8 @@ use outrigger_tests::{InWords, eventually, holds};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::grpc::channel;
-use crate::{alone, is_modest, neighbour};
+use crate::abuse::grpc::channel;
+use crate::abuse::{alone, is_modest, neighbour};
 
 /// An installation that no other file's tests use.
 async fn stage() -> &'static Outrigger {

@@ -7,8 +7,8 @@ use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{eventually, holds, watch};
 use tonic::Code;
 
-use crate::grpc::channel;
-use crate::{alone, is_modest, neighbour};
+use crate::abuse::grpc::channel;
+use crate::abuse::{alone, is_modest, neighbour};
 
 #[tokio::test]
 async fn nobody_hears_of_another_tenants_companions() {

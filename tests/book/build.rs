@@ -7,8 +7,8 @@ use outrigger_tests::control_plane::tool;
 use outrigger_tests::root;
 use outrigger_tests::shipped::output;
 
-use crate::links::{read, target};
-use crate::{files, pages};
+use crate::book::links::{read, target};
+use crate::book::{files, pages};
 
 fn book() -> PathBuf {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("book");

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use outrigger_tests::root;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-use crate::{others, pages};
+use crate::book::{others, pages};
 
 /// What a page links to, and what can be linked to in it.
 #[derive(Debug, Default)]

@@ -6,20 +6,25 @@ use std::path::Path;
 use outrigger_tests::root;
 use pulldown_cmark::{Event, Options, Parser};
 
-use crate::{files, others, pages};
+use crate::book::{files, others, pages};
 
-/// Names of all functions in our Rust files.
-fn functions() -> BTreeSet<String> {
+/// Names of all tests in our Rust files: functions below an attribute that ends in `test]` or `test(...)]`, or within `proptest!`.
+fn tests() -> BTreeSet<String> {
     let sources = ["tests", "src"].iter().flat_map(|dir| files(&root().join(dir), "rs"));
-    sources
-        .flat_map(|path| {
-            let text = std::fs::read_to_string(path).unwrap();
-            let names = text
-                .lines()
-                .filter_map(|line| line.split_once("fn ")?.1.split(['(', '<']).next().map(str::to_owned));
-            names.collect::<Vec<_>>()
-        })
-        .collect()
+    let is_test = |line: &str| line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+    let mut found = BTreeSet::new();
+    for path in sources {
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut marked = false;
+        for line in text.lines().map(str::trim_start) {
+            marked |= is_test(line);
+            let Some((before, after)) = line.split_once("fn ") else { continue };
+            if matches!(before, "" | "async " | "pub(crate) ") && std::mem::take(&mut marked) {
+                found.extend(after.split(['(', '<']).next().map(str::to_owned));
+            }
+        }
+    }
+    found
 }
 
 /// Whether this is how a test's name is written: `four_words_or_more`, maybe cut off.
@@ -56,17 +61,37 @@ fn files_that_are_named_exist() {
 
 #[test]
 fn tests_that_are_named_exist() {
-    let functions = functions();
+    let tests = tests();
     let mut seen = 0;
     for page in ["security.md", "threats.md", "reliability.md"] {
         for code in codes(&root().join("docs").join(page)).into_iter().filter(|code| is_name(code)) {
             let there = match code.strip_suffix('…') {
-                Some(start) => functions.iter().any(|name| name.starts_with(start)),
-                None => functions.contains(&code),
+                Some(start) => tests.iter().any(|name| name.starts_with(start)),
+                None => tests.contains(&code),
             };
-            assert!(there, "{page}: there is no {code}");
+            assert!(there, "{page}: there is no test {code}");
             seen += 1;
         }
     }
     assert!(seen > 40, "{seen}");
+}
+
+/// A guarantee without a test is a wish, and a fault without one comes back.
+#[test]
+fn each_guarantee_and_each_fault_names_its_test() {
+    let page = std::fs::read_to_string(root().join("docs/reliability.md")).unwrap();
+    let rows = ["## Guarantees", "## Faults found"].into_iter().flat_map(|heading| {
+        let (_, section) = page.split_once(heading).expect(heading);
+        let end = section.find("\n#").unwrap_or(section.len());
+        // The first two lines of a table are its head.
+        section[..end].lines().filter(|line| line.starts_with('|')).skip(2)
+    });
+    let mut seen = 0;
+    for row in rows {
+        let shown_by = row.trim_end_matches(['|', ' ']).rsplit('|').next().unwrap();
+        let named = shown_by.split('`').skip(1).step_by(2).any(is_name);
+        assert!(named || shown_by.contains("`tests/crash`") || shown_by.contains("the simulation"), "{row}");
+        seen += 1;
+    }
+    assert!(seen > 70, "{seen}");
 }

@@ -8,7 +8,7 @@ use outrigger_tests::tenant::{node_of, rule_for};
 use outrigger_tests::{InWords, dry_run, holds, within};
 use serde_json::{Value, json};
 
-use crate::certificates::{Installed, MANAGERS};
+use crate::boot::issuers::{Installed, MANAGERS};
 
 /// Everything is back within this time of the kill, or the test fails.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -8,8 +8,8 @@ use outrigger_tests::page::Page;
 use outrigger_tests::{eventually, holds};
 use serde_json::json;
 
-use crate::load;
-use crate::{alone, configurations, injected, remove_configurations, secret, start_webhook};
+use crate::certificates::load;
+use crate::certificates::{alone, configurations, injected, remove_configurations, secret, start_webhook};
 
 const CERTIFICATES: [&str; 4] =
     ["outrigger-serving-ca", "outrigger-webhook", "outrigger-manager", "outrigger-agent-ca"];

@@ -10,8 +10,8 @@ use outrigger_tests::tenant::{namespace, rule, rule_for, tenant};
 use outrigger_tests::{InWords, always, eventually, holds};
 use serde_json::{Value, json};
 
-use crate::cert_manager::{commands, run};
-use crate::{NAMESPACE, WEBHOOK, alone, configurations, start_webhook};
+use crate::certificates::cert_manager::{commands, run};
+use crate::certificates::{NAMESPACE, WEBHOOK, alone, configurations, start_webhook};
 
 fn deployment(namespace: &str, name: &str) -> Value {
     let mut spec = spec();
@@ -38,7 +38,7 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
         "finalizers": ["example.com/kept"]}, "spec": spec()});
     kept["spec"]["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
         {"nodeSelectorTerms": [{"matchExpressions": [
-            {"key": keys::NODE_TENANT, "operator": "In", "values": [crate::TENANT]}]}]}}});
+            {"key": keys::NODE_TENANT, "operator": "In", "values": [crate::certificates::TENANT]}]}]}}});
     infra.apply(&[kept]).unwrap();
     // Just as they are shipped. Nobody listens at port 443, and no CA is there.
     for kind in ["mutating", "validating"] {
@@ -96,9 +96,9 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
     let error = refused(&tenant("cold", json!({})));
     assert!(error.contains("failed calling webhook \"tenants.outrigger.dev\""), "{error}");
     // Finalizers of a Tenant can go: nothing that is deleted waits.
-    infra.kubectl(&["annotate", dry, "tenant", crate::TENANT, "example.com/x=y"]).unwrap();
+    infra.kubectl(&["annotate", dry, "tenant", crate::certificates::TENANT, "example.com/x=y"]).unwrap();
     let error = infra
-        .patch(&format!("tenant/{}", crate::TENANT), &[dry], &json!({"spec": {"hosts": ["x"]}}))
+        .patch(&format!("tenant/{}", crate::certificates::TENANT), &[dry], &json!({"spec": {"hosts": ["x"]}}))
         .unwrap_err();
     assert!(error.to_string().contains("failed calling webhook \"tenants.outrigger.dev\""), "{error}");
     // Nor does a Pod, whose finalizer goes; whatever else is wanted of it waits.
@@ -191,5 +191,5 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
     .await;
     assert_eq!(get(admin, "/readyz").await.unwrap().0, 200);
     o.plane.command("term cold-webhook").unwrap();
-    crate::remove_configurations(o);
+    crate::certificates::remove_configurations(o);
 }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::client::Resumption;
 
-use crate::{NAMESPACE, WEBHOOK, bundles};
+use crate::certificates::{NAMESPACE, WEBHOOK, bundles};
 
 /// Requests a second, straight at the webhook and through the API server.
 const PER_SECOND: (u64, u64) = (500, 20);

@@ -8,9 +8,11 @@ use outrigger_tests::outrigger::{SYSTEM, get, ports};
 use outrigger_tests::{InWords, eventually, holds, root};
 use serde_json::{Value, json};
 
-use crate::cert_manager::{commands, run};
-use crate::load;
-use crate::{alone, configurations, count, remove_configurations, secret, secrets, start_webhook};
+use crate::certificates::cert_manager::{commands, run};
+use crate::certificates::load;
+use crate::certificates::{
+    alone, configurations, count, remove_configurations, secret, secrets, start_webhook,
+};
 
 /// Somebody else's entry in our configuration, which asks about nothing.
 fn foreign() -> Value {
@@ -57,7 +59,7 @@ async fn replicas_share_a_ca_renew_it_and_no_admission_fails() {
     }
     // The foreign entry has none: it is the empty one among two.
     let trusted = eventually("the CA is published", || async {
-        match crate::bundles(infra).unwrap().as_slice() {
+        match crate::certificates::bundles(infra).unwrap().as_slice() {
             [none, one] if none.is_empty() && count(one) == 1 => Ok(one.clone()),
             other => Err(format!("{other:?}")),
         }
@@ -103,7 +105,9 @@ async fn replicas_share_a_ca_renew_it_and_no_admission_fails() {
     eventually("each replica shows its certificate", || async {
         for port in serving {
             let bundle = secret(o, "outrigger-webhook-self-signed", "ca.crt").unwrap();
-            if shown(o.plane.dir.join("own-ca.crt"), &bundle, *port, crate::WEBHOOK).await? != leaf {
+            if shown(o.plane.dir.join("own-ca.crt"), &bundle, *port, crate::certificates::WEBHOOK).await?
+                != leaf
+            {
                 return Err(format!("not on port {port}"));
             }
         }
@@ -138,7 +142,7 @@ async fn an_installation_is_changed_while_it_runs() {
         webhook["clientConfig"]["caBundle"] = json!(STANDARD.encode(&former));
     }
     infra.apply(&configured).unwrap();
-    let pair = o.authority.issue("webhook-files", &[crate::WEBHOOK]).unwrap();
+    let pair = o.authority.issue("webhook-files", &[crate::certificates::WEBHOOK]).unwrap();
     start_webhook(o, "webhook-files", old, old_admin, &pair.serving_flags());
     o.ready_at("webhook", old_admin).await;
 
@@ -146,7 +150,8 @@ async fn an_installation_is_changed_while_it_runs() {
     let own = ["--tls=self-signed", "--self-signed-inherit"].map(str::to_owned);
     start_webhook(o, "webhook-own", new, new_admin, &own);
     o.ready_at("webhook", new_admin).await;
-    let both = crate::injected(o, "both CAs are in the bundles", |bundle| count(bundle) == 2).await;
+    let both =
+        crate::certificates::injected(o, "both CAs are in the bundles", |bundle| count(bundle) == 2).await;
     assert_eq!(secret(o, secret_name, "ca.crt").unwrap(), both);
     // The Service leads to the new one now. (Who applies the configurations says nothing of the bundle.)
     for mut configuration in configure(new) {
@@ -159,7 +164,7 @@ async fn an_installation_is_changed_while_it_runs() {
     }
     let file = o.plane.dir.join("changed-ca.crt");
     let leaf = secret(o, secret_name, "tls.crt").unwrap();
-    assert_eq!(shown(file, &both, new, crate::WEBHOOK).await.unwrap(), leaf);
+    assert_eq!(shown(file, &both, new, crate::certificates::WEBHOOK).await.unwrap(), leaf);
     load.end().await;
     o.plane.command("term webhook-files").unwrap();
 
@@ -179,7 +184,7 @@ async fn an_installation_is_changed_while_it_runs() {
     })
     .await;
     annotate("cert-manager.io/inject-ca-from-");
-    crate::injected(o, "the bundles are its own again", |bundle| bundle == both).await;
+    crate::certificates::injected(o, "the bundles are its own again", |bundle| bundle == both).await;
 
     // The way back to cert-manager, by the commands of the documentation.
     if secret(o, "outrigger-manager-self-signed", "ca.crt").is_none() {
@@ -190,7 +195,9 @@ async fn an_installation_is_changed_while_it_runs() {
     }
     run(o, commands("certificates.md", "Switching between cert-manager and self-signed").last().unwrap());
     let theirs = secret(o, "outrigger-webhook-tls", "ca.crt").unwrap();
-    let all = crate::injected(o, "cert-manager's CA is trusted too", |bundle| count(bundle) == 3).await;
+    let all =
+        crate::certificates::injected(o, "cert-manager's CA is trusted too", |bundle| count(bundle) == 3)
+            .await;
     assert!(all.contains(theirs.trim()), "{theirs} isn't in {all}");
     let of_manager = secret(o, "outrigger-manager-self-signed", "ca.crt").unwrap();
     assert!(of_manager.contains(secret(o, "outrigger-manager-tls", "ca.crt").unwrap().trim()));

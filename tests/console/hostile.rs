@@ -4,7 +4,7 @@ use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, rule, rule_for};
 use serde_json::{Value, json};
 
-use crate::stage::Console;
+use crate::console::stage::Console;
 
 /// Text that runs a script if any part of it becomes markup.
 const TEXT: &str = "<script>window.ran = 1</script><img src=x onerror='window.ran = 2'>\"><svg onload=\"window.ran = 3\">&lt;";

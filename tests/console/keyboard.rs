@@ -8,7 +8,7 @@ use outrigger_tests::tenant::rule;
 use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
-use crate::stage::{Console, tenant};
+use crate::console::stage::{Console, tenant};
 
 /// What can have the focus, in the order of the page.
 const FOCUSABLE: &str =

@@ -5,7 +5,7 @@ use outrigger_tests::faults::wire::{Network, Wire};
 use outrigger_tests::outrigger::Outrigger;
 use serde_json::json;
 
-use crate::stage::{Console, flag, port, tenant, through};
+use crate::console::stage::{Console, flag, port, tenant, through};
 
 /// Marks the page, so that it is noticed if it is loaded again.
 async fn mark(browser: &Browser) {

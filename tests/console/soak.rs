@@ -13,7 +13,7 @@ use outrigger_tests::crowd::Crowd;
 use outrigger_tests::outrigger::Outrigger;
 use serde_json::{Value, json};
 
-use crate::stage::{Console, flag, port, through};
+use crate::console::stage::{Console, flag, port, through};
 
 const COMPANIONS: usize = 2_000;
 /// Changes of an hour in which ten companions change in each second, and how many of them are made in a second.

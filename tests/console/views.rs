@@ -7,8 +7,8 @@ use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, rule, rule_for};
 use serde_json::{Value, json};
 
-use crate::pictures;
-use crate::stage::{Console, tenant};
+use crate::console::pictures;
+use crate::console::stage::{Console, tenant};
 
 /// A view: its name in files, its path, its heading, and words that it shows in the end.
 pub(crate) struct View {

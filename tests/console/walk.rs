@@ -7,7 +7,7 @@ use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, rule_for};
 use serde_json::{Value, json};
 
-use crate::stage::{Console, flag};
+use crate::console::stage::{Console, flag};
 
 /// A tenant, and what nobody else may learn of it.
 struct Walker {

@@ -8,8 +8,8 @@ use outrigger_tests::stream::update;
 use outrigger_tests::tenant::{Tenant, rule_for};
 use serde_json::json;
 
-use crate::stage::{Console, flag};
-use crate::views::{TOO_WIDE, View, looked_at};
+use crate::console::stage::{Console, flag};
+use crate::console::views::{TOO_WIDE, View, looked_at};
 
 #[tokio::test]
 async fn workloads_without_companions_are_shown_and_a_manager_that_is_killed_is_named() {

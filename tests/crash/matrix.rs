@@ -9,10 +9,10 @@ use kube::Client;
 use outrigger_tests::normal::Normal;
 use outrigger_tests::scenarios::SCENARIOS;
 
-use crate::run::Run;
-use crate::scenarios::clean_up;
-use crate::selection::{Disturbance, Selection};
-use crate::site::{Outcome, Part, Site};
+use crate::crash::run::Run;
+use crate::crash::scenarios::clean_up;
+use crate::crash::selection::{Disturbance, Selection};
+use crate::crash::site::{Outcome, Part, Site};
 
 pub(crate) type Steps = for<'a> fn(&'a Run) -> BoxFuture<'a, Result<(), String>>;
 

@@ -13,8 +13,8 @@ use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::Tenant;
 use parking_lot::Mutex;
 
-use crate::selection::Disturbance;
-use crate::site::{Outcome, Part, Site};
+use crate::crash::selection::Disturbance;
+use crate::crash::site::{Outcome, Part, Site};
 
 /// How long a step may take; it only ends what would never end.
 const PATIENCE: Duration = Duration::from_secs(90);

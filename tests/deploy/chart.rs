@@ -6,7 +6,7 @@ use outrigger_tests::root;
 use outrigger_tests::shipped::{chart, chart_in, container, kustomize, name, of_kind};
 use serde_json::{Value, json};
 
-use crate::{COMPONENTS, OVERLAYS, overlay, with_component};
+use crate::deploy::{COMPONENTS, OVERLAYS, overlay, with_component};
 
 /// An object without what only one of the two says of it.
 fn bare(mut object: Value) -> Value {
@@ -141,7 +141,7 @@ fn another_namespace_is_used_everywhere() {
         for args in [webhook, manager] {
             let told = args.contains(&"--self-signed-namespace=companions".to_owned());
             assert_eq!(told, certificates.starts_with("selfSigned"), "{args:?}");
-            crate::references::accepted(&args, &[]);
+            crate::deploy::references::accepted(&args, &[]);
         }
     }
 }
@@ -367,7 +367,7 @@ fn flags_come_from_values() {
     ] {
         let (args, _) = container(&chart(&["--set", values]).unwrap(), part).unwrap();
         assert!(args.contains(&flag.to_owned()), "{values}: {args:?}");
-        crate::references::accepted(&args, &[]);
+        crate::deploy::references::accepted(&args, &[]);
     }
 }
 

@@ -20,7 +20,7 @@ use outrigger_tests::tenant::{is_ready, node_of};
 use outrigger_tests::{InWords, eventually, holds, root};
 use serde_json::{Value, json};
 
-use crate::{overlay, with_component};
+use crate::deploy::{overlay, with_component};
 
 /// The commands of a page's block that have this in them, whether or not the page is run with them.
 pub(crate) fn block(page: &str, with: &str) -> String {
@@ -256,7 +256,7 @@ async fn helm_installs_upgrades_and_leaves_what_people_have_made() {
     };
     run(&["install", "outrigger", "deploy/helm/outrigger"]);
     ready(2).await;
-    crate::live::lacks_certificates_only(infra).await;
+    crate::deploy::live::lacks_certificates_only(infra).await;
     let three = ["--set", "webhook.replicas=3"];
     let upgrade = || run(&[&["upgrade", "outrigger", "deploy/helm/outrigger"][..], &three].concat());
     upgrade();

@@ -11,7 +11,7 @@ use outrigger_tests::root;
 use outrigger_tests::shipped::{chart, container, kustomize, name, of_kind};
 use serde_json::Value;
 
-use crate::{COMPONENTS, OVERLAYS, overlay, with_component};
+use crate::deploy::{COMPONENTS, OVERLAYS, overlay, with_component};
 
 /// What of a process stays under way at most, after it has drained.
 const SPARE: Duration = Duration::from_secs(3);

@@ -6,8 +6,8 @@ use outrigger_tests::tenant::{Tenant, namespace, rule_for, template};
 use outrigger_tests::{eventually, holds, root};
 use serde_json::{Value, json};
 
-use crate::cluster::{block, shell};
-use crate::overlay;
+use crate::deploy::cluster::{block, shell};
+use crate::deploy::overlay;
 
 /// A Machine with one node, a namespace that is offloaded, and a rule of the platform.
 fn more() -> Vec<Value> {

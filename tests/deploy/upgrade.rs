@@ -12,7 +12,7 @@ use outrigger_tests::root;
 use outrigger_tests::shipped::{kustomize, name, objects, of_kind, of_last_release, output};
 use serde_json::{Value, json};
 
-use crate::cluster::{block, node, shell};
+use crate::deploy::cluster::{block, node, shell};
 
 /// What is upgraded: an overlay, the components that are added to it, and the parts that run.
 ///
@@ -201,7 +201,7 @@ async fn kustomize_upgrades_the_last_release_and_the_page_deletes_what_it_leaves
         upgrade.run(apply, apply);
         // A neighbour's component leaves out what has the neighbour's name, and nothing else.
         let new: BTreeSet<String> = upgrade.new.iter().map(name).collect();
-        let shipped = kustomize(&crate::overlay(overlay)).unwrap();
+        let shipped = kustomize(&crate::deploy::overlay(overlay)).unwrap();
         let mut shipped = shipped.iter().map(name);
         let lacks =
             shipped.find(|name| !new.contains(name) && !components.iter().any(|one| name.contains(one)));

@@ -8,7 +8,7 @@ use outrigger_tests::page::{Action, Page, Shown, Step};
 
 use regex::Regex;
 
-use crate::environment::Place;
+use crate::docs::environment::Place;
 
 /// Ends what would never end. Nothing is measured by it.
 const LIMIT: &str = "600";

@@ -2,8 +2,8 @@
 
 use outrigger_tests::page::Page;
 
-use crate::environment::Place;
-use crate::run::{Comparison, page, plain};
+use crate::docs::environment::Place;
+use crate::docs::run::{Comparison, page, plain};
 
 /// What goes wrong on a page without a cluster.
 fn failures(name: &str, blocks: &str) -> Vec<String> {

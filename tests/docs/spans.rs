@@ -3,8 +3,8 @@
 
 use outrigger_tests::page::Span;
 
-use crate::environment::Place;
-use crate::words;
+use crate::docs::environment::Place;
+use crate::docs::words;
 
 /// Verbs of kubectl that read.
 const READ: [&str; 2] = ["get", "describe"];

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::environment::Place;
+use crate::docs::environment::Place;
 
 /// What is wrong with the commands of a script.
 pub(crate) fn check_script(place: &Place, script: &str) -> Vec<String> {
@@ -115,7 +115,7 @@ fn mistakes_are_found() {
         "kubectl logs -n x POD --previous",
         "outrigger check -o json",
         "make docker-image IMAGE=x",
-        "cargo test -p outrigger-tests --test e2e -- escape",
+        "cargo test -p outrigger-tests --test suites e2e::escape",
         "helm install x deploy/helm/outrigger -f deploy/helm/values/tenant.yaml",
         "kubectl port-forward deploy/outrigger-manager 8080 &",
     ] {

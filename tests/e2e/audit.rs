@@ -6,7 +6,7 @@ use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, rule_for};
 use serde_json::{Value, json};
 
-use crate::second_webhook::{DOES, SENT, pod, second};
+use crate::e2e::second_webhook::{DOES, SENT, pod, second};
 
 /// The requests about the Pods of a tenant that the log tells of, by the Pod's name.
 fn explained(t: &Tenant, name: &str) -> Value {

@@ -9,7 +9,7 @@ use outrigger_tests::tenant::{Tenant, annotation, node_of, rule_for};
 use outrigger_tests::{InWords, create, dry_run, eventually, holds, is_gone};
 use serde_json::{Value, json};
 
-use crate::companions_first::{BINDING, pod, published, scheduled, stage};
+use crate::e2e::companions_first::{BINDING, pod, published, scheduled, stage};
 
 /// The condition that a companion waits for in these tests.
 const GO: &str = "example.com/go";

@@ -27,11 +27,9 @@ pub(crate) async fn stage() -> (Tenant, MutexGuard<'static, ()>) {
     static ALONE: Mutex<()> = Mutex::const_new(());
     static TENANT: OnceCell<Tenant> = OnceCell::const_new();
     let alone = ALONE.lock().await;
-    let Tenant { outrigger, id, namespace, source, .. } = TENANT.get_or_init(start).await;
+    let tenant = TENANT.get_or_init(start).await;
     // Clients belong to the runtime of one test.
-    let (infra, cluster) = (outrigger.plane.infra.client().await, outrigger.plane.tenant.client().await);
-    let (id, namespace, source) = (id.clone(), namespace.clone(), source.clone());
-    (Tenant { outrigger, id, namespace, source, infra, cluster }, alone)
+    (Tenant::named(tenant.outrigger, &tenant.id).await, alone)
 }
 
 async fn start() -> Tenant {

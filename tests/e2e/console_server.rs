@@ -12,7 +12,7 @@ use outrigger_tests::stream::update;
 use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{eventually, holds};
 
-use crate::operation::compare;
+use crate::e2e::operation::compare;
 
 const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 

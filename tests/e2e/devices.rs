@@ -12,7 +12,7 @@ use outrigger_tests::tenant::{Tenant, admin_rule, annotation, is_ready, node_of,
 use outrigger_tests::{InWords, eventually, holds};
 use serde_json::{Value, json};
 
-use crate::offline::explain;
+use crate::e2e::offline::explain;
 
 /// A rule whose companions get a claim in the container `d` and the init container `i`.
 fn with_claim(claim: Value) -> Value {

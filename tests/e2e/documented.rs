@@ -13,7 +13,7 @@ use outrigger_tests::tenant::{Tenant, event, node_of, takes_pods, usage};
 use outrigger_tests::{InWords, create, eventually, holds, root};
 use serde_json::{Value, json};
 
-use crate::offloading::stage::{REQUIRED, Stage, tolerates};
+use crate::e2e::offloading::stage::{REQUIRED, Stage, tolerates};
 
 fn path(file: &str) -> String {
     root().join("tests/cases/documented").join(file).display().to_string()
@@ -262,7 +262,7 @@ async fn liqos_documented_selector_has_the_documented_terms() {
     for (strategy, wanted) in documented["strategies"].as_object().unwrap() {
         let spec =
             json!({"podOffloadingStrategy": strategy, "clusterSelector": documented["clusterSelector"]});
-        s.outrigger.plane.infra.apply(&[crate::offloading::stage::offloading(s.name, spec)]).unwrap();
+        s.outrigger.plane.infra.apply(&[crate::e2e::offloading::stage::offloading(s.name, spec)]).unwrap();
         eventually(&format!("Pods are as documented for {strategy}"), || async {
             let pod = s.admitted_plain().await?;
             let terms = pod.pointer(REQUIRED).cloned().unwrap_or_default();

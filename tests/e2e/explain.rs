@@ -7,7 +7,7 @@ use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
-use crate::offline::explain_with;
+use crate::e2e::offline::explain_with;
 
 /// A kubeconfig of a service account of the tenant's namespace that may list these resources there, and nothing else.
 fn user(t: &Tenant, name: &str, resources: &[&str]) -> String {

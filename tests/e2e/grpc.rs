@@ -197,6 +197,7 @@ async fn a_stream_whose_agent_goes_away_ends_as_any_other() {
     let outrigger = Outrigger::shared().await;
     let t = Tenant::without_agent(outrigger, "goes-away", &[("a", 1)]).await;
     let (grpc, admin) = outrigger.another_manager("manager-gone", &[]).await;
+    let _manager = outrigger.plane.ends("manager-gone");
     t.start_agent(&[format!("--manager-address=https://127.0.0.1:{grpc}")]);
     streams(admin, 1.0).await;
     connected(&t, true).await;

@@ -54,15 +54,8 @@ fn rule(app: &str, image: &str, change: &Value) -> Value {
 }
 
 /// Another tenant, of which nothing is in the first one's cluster: a test tells of its workload.
-async fn rival(o: &'static Outrigger, t: &Tenant) -> Tenant {
-    let rival = Tenant {
-        outrigger: o,
-        id: "lk-rival".to_owned(),
-        namespace: "tenant-lk-rival".to_owned(),
-        source: String::new(),
-        infra: t.infra.clone(),
-        cluster: t.cluster.clone(),
-    };
+async fn rival(o: &'static Outrigger) -> Tenant {
+    let rival = Tenant::named(o, "lk-rival").await;
     let spec = json!({"hosts": ["lk-rival-host"], "identities": [tenant_identity("lk-rival")]});
     o.plane.infra.apply(&[dpu("lk-rival-host-dpu", "lk-rival-host"), tenant("lk-rival", spec)]).unwrap();
     eventually("its rule is taken", || async {
@@ -132,7 +125,7 @@ fn found(source: &str, text: &str) -> Vec<String> {
 async fn a_tenant_reads_nothing_of_the_platform_and_of_other_tenants() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "lk", &[("a", 1), ("none", 0), ("down", 1)]).await;
-    let rival = rival(o, &t).await;
+    let rival = rival(o).await;
     for part in ["agent-nodes", "agent-node-taints"] {
         o.plane.tenant.apply(&kustomize(&format!("deploy/base/{part}")).unwrap()).unwrap();
     }

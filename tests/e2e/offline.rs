@@ -10,7 +10,7 @@ use outrigger_tests::shipped::fed;
 use outrigger_tests::tenant::{Tenant, is_ready, rule_for};
 use serde_json::{Value, json};
 
-use crate::admission::{post, review};
+use crate::e2e::admission::{post, review};
 
 pub(crate) fn explain(t: &Tenant, args: &[&str]) -> (Option<i32>, Value) {
     let infra = format!("--kubeconfig={}", t.outrigger.plane.infra.kubeconfig.display());

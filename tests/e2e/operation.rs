@@ -189,6 +189,7 @@ async fn what_a_webhook_does_can_be_seen_and_its_log_turned_up() {
     ];
     let args = [&args[..], &traced(&collector), &pair.serving_flags()].concat();
     o.run_bare("webhook-op", "webhook", &args).unwrap();
+    let _webhook = o.plane.ends("webhook-op");
     o.ready_at("webhook-op", admin).await;
 
     let (status, body) = get(admin, "/debug/state").await.unwrap();
@@ -262,6 +263,7 @@ async fn a_trace_follows_a_workload_to_its_companion_and_a_rule_to_the_other_clu
     let traced = traced(&collector);
     let more = [&traced[..], &["--debug-endpoints".to_owned()]].concat();
     let (grpc, admin) = o.another_manager("manager-op", &more).await;
+    let _manager = o.plane.ends("manager-op");
     t.start_agent(&[&traced[..], &[format!("--manager-address=https://127.0.0.1:{grpc}")]].concat());
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
     // So it is the workload that asks for the companion, and not the rule.

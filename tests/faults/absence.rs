@@ -7,7 +7,7 @@ use outrigger_tests::faults::{Fault, Matching, Verb};
 use outrigger_tests::tenant::rule_for;
 use outrigger_tests::{InWords, always, eventually, holds};
 
-use crate::stage::{Replica, Stage};
+use crate::faults::stage::{Replica, Stage};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_whose_watch_of_rules_hangs_deletes_no_running_companion() {

@@ -13,7 +13,7 @@ use outrigger_tests::tenant::{Tenant, dpu, rule_for, rule_with};
 use outrigger_tests::{InWords, eventually, holds, until};
 use serde_json::json;
 
-use crate::stage::{Replica, Stage};
+use crate::faults::stage::{Replica, Stage};
 
 /// Long enough for a process to have taken in an event that has been delivered to it.
 const TAKEN_IN: Duration = Duration::from_millis(700);

@@ -13,7 +13,7 @@ use outrigger_tests::tenant::{self, dpu, host, namespace, rule_for};
 use outrigger_tests::{InWords, always, eventually, holds, until};
 use serde_json::{Value, json};
 
-use crate::stage::Stage;
+use crate::faults::stage::Stage;
 
 fn creates(namespace: &str) -> Matching {
     Matching::verb(Verb::Create, "pods").namespace(namespace)

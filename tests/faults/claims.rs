@@ -9,7 +9,7 @@ use outrigger_tests::tenant::{Tenant, dpu, rule_for, tenant};
 use outrigger_tests::{InWords, eventually, holds};
 use serde_json::json;
 
-use crate::stage::{Replica, Stage};
+use crate::faults::stage::{Replica, Stage};
 
 /// What is patched into a Tenant's status as an administrator.
 async fn stream_status(t: &Tenant, fields: serde_json::Value) {

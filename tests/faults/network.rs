@@ -13,7 +13,7 @@ use outrigger_tests::tenant::{Tenant, annotation, rule_for, rule_with};
 use outrigger_tests::until;
 use serde_json::json;
 
-use crate::stage::Stage;
+use crate::faults::stage::Stage;
 
 async fn by_wire(stage: &'static Stage, id: &str) -> (Tenant, Wire) {
     let wire = Wire::start(stage.o.grpc_port).unwrap();

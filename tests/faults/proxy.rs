@@ -24,7 +24,7 @@ struct Stage {
 
 impl Stage {
     async fn new(namespace: &str) -> Self {
-        let plane = &crate::stage::Stage::shared().await.o.plane;
+        let plane = &crate::faults::stage::Stage::shared().await.o.plane;
         let (infra, dir) = (&plane.infra, &plane.dir);
         infra.kubectl(&["create", "namespace", namespace]).unwrap();
         infra.kubectl(&["create", "serviceaccount", "caller", "-n", namespace]).unwrap();

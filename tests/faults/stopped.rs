@@ -12,7 +12,7 @@ use outrigger_tests::{InWords, eventually, holds};
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::stage::Stage;
+use crate::faults::stage::Stage;
 
 /// Waits until something is so, and prints how long after the API server's return that is.
 async fn within<T, F>(what: &str, returned: Instant, ask: impl FnMut() -> F) -> T

@@ -15,7 +15,7 @@ use outrigger_tests::{InWords, always, eventually, holds};
 use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::stage::Stage;
+use crate::faults::stage::Stage;
 
 /// What was written first about each object, by verb and resource.
 type Lost = Arc<Mutex<BTreeSet<String>>>;

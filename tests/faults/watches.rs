@@ -7,7 +7,7 @@ use outrigger_tests::faults::{Fault, Matching, Verb};
 use outrigger_tests::tenant::{rule_for, rule_with};
 use serde_json::json;
 
-use crate::stage::{Replica, Stage};
+use crate::faults::stage::{Replica, Stage};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watches_that_expire_or_break_off_lose_nothing() {

@@ -8,7 +8,7 @@ use outrigger_tests::tenant::{Tenant, machine, namespace, rule_for, rule_with};
 use outrigger_tests::{InWords, eventually, holds};
 use serde_json::{Value, json};
 
-use crate::judge::judge;
+use crate::gitops::judge::judge;
 
 /// Waits until kstatus, Flux and Argo CD say this of an object.
 async fn has_verdict(what: &str, get: impl Fn() -> Result<Value, String>, expected: [&str; 3]) {

@@ -7,7 +7,7 @@ use outrigger_tests::root;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::judge::judge;
+use crate::gitops::judge::judge;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::{GO, before_start};
+use crate::host::{GO, before_start};
 
 /// What the part of a kubelet writes at a Pod whose containers would start now.
 const STARTED: &str = "example.com/started";

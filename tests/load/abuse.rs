@@ -1,7 +1,5 @@
 //! What one attacker costs others: the memory of each process, the time that a neighbour's calls take, and the processor time that is
 //! spent when the attack has ended. Each attack takes turns with the same traffic to a server that does nothing.
-// Figures are for a terminal, and a failure of the bench is a failure.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -99,8 +97,8 @@ struct Target {
     infra: kube::Client,
 }
 
-#[tokio::main]
-async fn main() {
+/// Measures, and prints the rows.
+pub(crate) async fn run() {
     let o = Outrigger::shared().await;
     let mallory = Tenant::without_agent(o, "mallory", &[("a", 1)]).await;
     let neighbour = Neighbour::new(o).await;

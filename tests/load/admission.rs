@@ -5,8 +5,6 @@
 //!
 //! With `OUTRIGGER_BENCH_PROFILE=<dir>` it profiles instead: the API server's processor time while each of the three namespaces takes
 //! Pods over one connection, as `<dir>/<namespace>.data` for `perf report`.
-// Figures are for a terminal, and a failure of the bench is a failure.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use std::path::Path;
 use std::process::Command;
@@ -40,8 +38,8 @@ const PROFILE: u32 = 20;
 const ELSEWHERE: &str = "elsewhere";
 const FLOOR: &str = "floor";
 
-#[tokio::main]
-async fn main() {
+/// Measures, and prints the rows.
+pub(crate) async fn run() {
     match role::own() {
         None => measure().await,
         Some((_, dir)) => role::serve(&dir, router(&dir)).await,

@@ -1,8 +1,6 @@
 //! What the console costs over a large cluster: pages in a browser, an update of a page, many readers at once, and its memory.
 //!
 //! Floors are the same pages as files: their bytes, sent by a server that does nothing else.
-// Figures are for a terminal, and a failure of the bench is a failure.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -46,8 +44,8 @@ const ROUNDS: usize = 5;
 /// Users at once, each with an address and a session of its own.
 const VIEWERS: usize = 200;
 
-#[tokio::main]
-async fn main() {
+/// Measures, and prints the rows.
+pub(crate) async fn run() {
     let o = Outrigger::shared().await;
     if is_wanted(BENCH, ROWS[3]) {
         println!("{}", report::write(BENCH, &[viewers(o).await]).unwrap());

@@ -1,8 +1,7 @@
 //! What matching costs: a workload as rules become more, and a rule that is applied to many workloads. The figures are rows of the
 //! report. What the manager takes in a second is measured by `load-manager`.
+
 #![allow(clippy::disallowed_methods, reason = "a bench measures with the system's clocks")]
-// A bench talks to whoever runs it, and its fixtures are its own.
-#![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -143,7 +142,8 @@ fn applied() -> Row {
     Row::new("a rule about a new field, 100,000 workloads", "ms", "a field of other rules", &rounds)
 }
 
-fn main() {
+/// Measures, and prints the rows.
+pub(crate) fn run() {
     let mut rows = unmatched();
     rows.push(applied());
     println!("{}", report::write("matching", &rows).unwrap());

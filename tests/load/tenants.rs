@@ -1,7 +1,5 @@
 //! What one tenant's flood costs another: the time from a workload's message to its companion, beside a tenant that sends as fast as
 //! it can, and as the floor alone.
-// Figures are for a terminal, and a failure of the bench is a failure.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,8 +25,8 @@ const ROWS: [&str; 2] =
 /// Workloads of the flood that have companions.
 const MATCHED: usize = 200;
 
-#[tokio::main]
-async fn main() {
+/// Measures, and prints the rows.
+pub(crate) async fn run() {
     let o = Outrigger::shared().await;
     let quiet = Tenant::without_agent(o, "quiet", &[("a", 2)]).await;
     let loud = Tenant::without_agent(o, "loud", &[("a", 2)]).await;

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::operations::path;
-use crate::pair::{Pair, delete, get, patch, post, put};
+use crate::model::operations::path;
+use crate::model::pair::{Pair, delete, get, patch, post, put};
 
 pub(crate) async fn check(pair: &mut Pair) {
     wrong_objects(pair).await;

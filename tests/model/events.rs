@@ -8,8 +8,8 @@ use kube::Client;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::operations::{KINDS, object, path};
-use crate::pair::{ALL, Pair, get, post};
+use crate::model::operations::{KINDS, object, path};
+use crate::model::pair::{ALL, Pair, get, post};
 
 /// Name of the object whose creation ends the comparison.
 const LAST: &str = "zz-last";

@@ -7,7 +7,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-use crate::pair::{
+use crate::model::pair::{
     ALL, LABEL, NAMESPACE, Pair, RULES, Response, Side, delete, get, get_metadata, patch, post, put,
 };
 

@@ -7,7 +7,7 @@ use outrigger_tests::pki::Authority;
 use outrigger_tests::stream::stream;
 use outrigger_tests::{eventually, holds};
 
-use crate::stage::{Told, stage};
+use crate::outages::stage::{Told, stage};
 
 /// Puts a file in place as a whole.
 fn replace(file: &Path, text: &str) {

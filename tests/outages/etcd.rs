@@ -13,7 +13,7 @@ use outrigger_tests::tenant::{annotation, rule_for};
 use outrigger_tests::{InWords, always, create, eventually, holds};
 use serde_json::json;
 
-use crate::stage::{Told, stage};
+use crate::outages::stage::{Told, stage};
 
 /// How often lists and watches of the manager have failed.
 async fn watch_failures(o: &Outrigger) -> f64 {

@@ -9,7 +9,7 @@ use outrigger_tests::{InWords, always, eventually, holds};
 use serde_json::json;
 use std::time::Duration;
 
-use crate::stage::{Told, stage};
+use crate::outages::stage::{Told, stage};
 
 #[tokio::test]
 #[ignore = "long"]

@@ -7,7 +7,7 @@ use outrigger_tests::tenant::Tenant;
 use outrigger_tests::wrapped::pipe;
 use outrigger_tests::{eventually, holds};
 
-use crate::stage::stage;
+use crate::outages::stage::stage;
 
 #[tokio::test]
 async fn a_log_that_nobody_reads_stops_nothing() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outrigger_tests::tenant::Tenant;
 
-use crate::stage::stage;
+use crate::outages::stage::stage;
 
 #[tokio::test]
 #[ignore = "long"]

@@ -5,8 +5,8 @@ use outrigger_core::keys;
 use outrigger_tests::{eventually, root, shipped};
 use serde_json::{Value, json};
 
-use crate::accounts::Account::{self, Admin, Manager, Operator};
-use crate::setup::Setup;
+use crate::policies::accounts::Account::{self, Admin, Manager, Operator};
+use crate::policies::setup::Setup;
 
 /// The objects of a file.
 pub(crate) fn objects(file: &str) -> Vec<Value> {

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::accounts::Account;
+use crate::policies::accounts::Account;
 
 /// The path of the namespace of the tenant blue.
 pub(crate) const BLUE: &str = "/api/v1/namespaces/tenant-blue";

@@ -10,7 +10,7 @@ use outrigger_tests::root;
 use outrigger_tests::shipped::{kustomize, objects};
 use serde_json::{Value, json};
 
-use crate::{PROGRAM, VERSION, architecture, directory, run, script, target};
+use crate::release::{PROGRAM, VERSION, architecture, directory, run, script, target};
 
 /// A signed release, its public key, and what the script printed.
 struct Release {

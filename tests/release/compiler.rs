@@ -2,7 +2,7 @@
 
 use outrigger_tests::root;
 
-use crate::{directory, run};
+use crate::release::{directory, run};
 
 /// The version, which each member of the workspace inherits.
 const OLDEST: &str = env!("CARGO_PKG_RUST_VERSION");

@@ -13,7 +13,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::{directory, run, script, target};
+use crate::release::{directory, run, script, target};
 
 /// Connects to the webhook with the suites whose names contain this word, and returns the one that was negotiated.
 async fn negotiated(o: &Outrigger, word: &str) -> anyhow::Result<String> {

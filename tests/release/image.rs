@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use outrigger_tests::root;
 use serde_json::{Value, json};
 
-use crate::{PROGRAM, VERSION, architecture, directory, run, script};
+use crate::release::{PROGRAM, VERSION, architecture, directory, run, script};
 
 /// An image, unpacked as an OCI layout, and its layer.
 pub(crate) struct Image {

@@ -10,8 +10,8 @@ use outrigger_tests::outrigger::{Outrigger, get};
 use outrigger_tests::tenant::Tenant;
 use outrigger_tests::{eventually, holds, root};
 
-use crate::image::IMAGE;
-use crate::{directory, run};
+use crate::release::image::IMAGE;
+use crate::release::{directory, run};
 
 /// Unpacks the image into a directory, and writes a program that runs it with `shared` visible inside. `hosts` is its /etc/hosts.
 fn unpacked(dir: &Path, shared: &Path, hosts: &str) -> PathBuf {
@@ -58,7 +58,7 @@ fn every_subcommand_starts_inside() {
     let dir = directory();
     let program = unpacked(dir.path(), dir.path(), "");
     let program = program.to_str().unwrap();
-    assert!(run(program, &["--version"]).starts_with(&format!("outrigger {} (", crate::VERSION)));
+    assert!(run(program, &["--version"]).starts_with(&format!("outrigger {} (", crate::release::VERSION)));
     let script = run(program, &["completion", "bash"]);
     let commands: Vec<Vec<&str>> = subcommands(&script)
         .into_values()

@@ -6,7 +6,7 @@ use std::process::Command;
 use outrigger_tests::root;
 use outrigger_tests::shipped::output;
 
-use crate::{directory, run, target};
+use crate::release::{directory, run, target};
 
 /// Builds the program of a commit in a directory of its own, and returns its path. `OUTRIGGER_RELEASE_PROFILE` names a
 /// profile that takes less time.

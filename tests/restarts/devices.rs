@@ -8,7 +8,7 @@ use outrigger_tests::tenant::{Tenant, rule_for, rule_with};
 use outrigger_tests::{eventually, holds};
 use serde_json::json;
 
-use crate::{alone, start_many};
+use crate::restarts::{alone, start_many};
 
 async fn uids(t: &Tenant) -> Result<BTreeMap<String, String>, String> {
     let all = made(&t.infra, &t.namespace).await?;

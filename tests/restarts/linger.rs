@@ -8,7 +8,7 @@ use outrigger_tests::{eventually, holds};
 use serde_json::json;
 use std::time::{Duration, SystemTime};
 
-use crate::alone;
+use crate::restarts::alone;
 
 #[tokio::test]
 async fn the_time_of_a_lingering_companion_goes_on_while_managers_are_killed_and_replaced() {

@@ -15,7 +15,7 @@ use outrigger_tests::{InWords, always, eventually, holds, until};
 use serde_json::json;
 use tonic::Code;
 
-use crate::{alone, companion_writes};
+use crate::restarts::{alone, companion_writes};
 
 #[tokio::test]
 async fn of_two_managers_the_one_with_the_latest_claim_writes() {

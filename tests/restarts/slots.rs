@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::alone;
+use crate::restarts::alone;
 
 const NAMESPACE: &str = "slots";
 

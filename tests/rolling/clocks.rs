@@ -8,10 +8,10 @@ use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::wrapped::at_time;
 use outrigger_tests::{eventually, holds};
 
-use crate::alone;
-use crate::watching::Watching;
-use crate::webhook::{ASKERS, begin, more};
-use crate::workloads::{Churn, settled};
+use crate::rolling::alone;
+use crate::rolling::watching::Watching;
+use crate::rolling::webhook::{ASKERS, begin, more};
+use crate::rolling::workloads::{Churn, settled};
 
 /// What the wrong clocks say, beside the right time.
 const OFFSETS: [&str; 2] = ["+120s", "-120s"];

@@ -6,9 +6,9 @@ use std::time::Duration;
 use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{InWords, eventually};
 
-use crate::watching::Watching;
-use crate::workloads::{Churn, settled};
-use crate::{ROUNDS, alone};
+use crate::rolling::watching::Watching;
+use crate::rolling::workloads::{Churn, settled};
+use crate::rolling::{ROUNDS, alone};
 
 /// How long workloads come and go before, to compare with.
 const QUIET: Duration = Duration::from_secs(10);

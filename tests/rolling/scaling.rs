@@ -6,10 +6,10 @@ use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{eventually, holds};
 
-use crate::alone;
-use crate::watching::Watching;
-use crate::webhook::{ASKERS, begin, more};
-use crate::workloads::{Churn, settled};
+use crate::rolling::alone;
+use crate::rolling::watching::Watching;
+use crate::rolling::webhook::{ASKERS, begin, more};
+use crate::rolling::workloads::{Churn, settled};
 
 /// Reviews that are answered at each number of replicas, about four seconds' worth.
 const REVIEWS: u64 = 1_000;

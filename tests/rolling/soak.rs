@@ -10,7 +10,7 @@ use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{eventually, holds};
 use serde_json::json;
 
-use crate::alone;
+use crate::rolling::alone;
 
 /// Changes of an hour in which one workload begins, changes and ends in each second, and how many workloads begin in a second here.
 const WORKLOADS: usize = 3_600;

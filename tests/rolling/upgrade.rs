@@ -12,9 +12,9 @@ use outrigger_tests::shipped::{self, LAST_RELEASE};
 use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{InWords, eventually, holds, root};
 
-use crate::watching::Watching;
-use crate::workloads::{Churn, settled};
-use crate::{Deployment, Installed, Replicas, webhook};
+use crate::rolling::watching::Watching;
+use crate::rolling::workloads::{Churn, settled};
+use crate::rolling::{Deployment, Installed, Replicas, webhook};
 
 /// Reviews that are answered before and after the upgrade.
 const REVIEWS: u64 = 1_000;

@@ -8,7 +8,7 @@ use outrigger_tests::tenant::Tenant;
 use outrigger_tests::{eventually, holds};
 use tokio::sync::watch;
 
-use crate::{Installed, ROUNDS, alone};
+use crate::rolling::{Installed, ROUNDS, alone};
 
 /// Namespace of the tenant that Pods are created for.
 const NAMESPACE: &str = "tenant-load";

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::watching::Seen;
+use crate::rolling::watching::Seen;
 
 /// Changes a second. The API server counts each companion in the namespace's quota, one after the other: many more would
 /// wait for that and not for us.

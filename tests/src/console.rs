@@ -13,6 +13,7 @@ use outrigger_runtime::tls::ClientTls;
 use serde_json::json;
 
 use crate::attacks::dial_from;
+use crate::control_plane::Ends;
 use crate::outrigger::{Outrigger, binary, ports};
 use crate::{eventually, holds};
 
@@ -64,6 +65,7 @@ pub struct ServedConsole {
     pub port: u16,
     /// Of probes and metrics.
     pub admin: u16,
+    _ends: Ends,
 }
 
 /// A user who has logged in.
@@ -104,7 +106,7 @@ impl ServedConsole {
         let args = [&own[..], &more, flags, &pair.serving_flags()].concat();
         outrigger.run(name, &args).expect("the console starts");
         outrigger.ready_at(name, admin).await;
-        Self { outrigger, port, admin }
+        Self { outrigger, port, admin, _ends: outrigger.plane.ends(name) }
     }
 
     /// Sends a request from an address, on a connection of its own.

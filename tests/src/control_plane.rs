@@ -15,6 +15,10 @@ use serde_json::{Value, json};
 use crate::root;
 use crate::shipped::fed;
 
+use self::direct::Direct;
+
+mod direct;
+
 /// The environment variable that names the release of Kubernetes to run on, such as `1.34`. `build.sh` reads it.
 pub const RELEASE: &str = "OUTRIGGER_KUBERNETES";
 
@@ -33,6 +37,20 @@ pub struct ControlPlane {
     /// Seconds from the start to ready.
     pub seconds: f64,
     link: Mutex<Link>,
+}
+
+/// See [`ControlPlane::ends`].
+#[derive(Debug)]
+pub struct Ends {
+    plane: &'static ControlPlane,
+    name: String,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        // It may have ended already, and so may the control plane.
+        let _ = self.plane.command(&format!("stop {}", self.name));
+    }
 }
 
 /// The supervisor and the line to it.
@@ -54,6 +72,7 @@ pub struct Cluster {
     /// Certificate of its CA.
     pub ca: PathBuf,
     kubectl: Vec<String>,
+    direct: Direct,
 }
 
 #[derive(Deserialize)]
@@ -84,7 +103,12 @@ impl ControlPlane {
         remove_old(&runs);
         let dir = runs.join(format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
         std::fs::create_dir_all(&dir)?;
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        if cfg!(debug_assertions) {
+            // A third of an API server's time went into collecting garbage. Benches measure it as it is.
+            command.envs([("GOGC", "400"), ("GOMEMLIMIT", "4GiB")]);
+        }
+        let mut child = command
             .args(["up", "--until-stdin-eof", "--dir"])
             .arg(&dir)
             .args(flags)
@@ -102,6 +126,7 @@ impl ControlPlane {
                 server: endpoint.server.clone(),
                 ca: endpoint.ca.clone(),
                 kubectl: ready.kubectl.clone(),
+                direct: Direct::new(&endpoint.kubeconfig),
             })
         };
         Ok(Self {
@@ -126,6 +151,12 @@ impl ControlPlane {
         writeln!(stdin, "{line}")?;
         stdin.flush()?;
         link.answer().map(drop)
+    }
+
+    /// Kills a process when what is returned is dropped: what a test has started on a shared control plane ends with it. Otherwise it would
+    /// watch what all later tests do, which took a tenth of their processor time.
+    pub fn ends(&'static self, name: &str) -> Ends {
+        Ends { plane: self, name: name.to_owned() }
     }
 
     /// One of these commands for each of these processes, in turn.
@@ -254,11 +285,9 @@ impl Cluster {
         lacks
     }
 
-    /// Applies objects.
+    /// Applies objects, each by server-side apply, as `kubectl apply --server-side --force-conflicts` does.
     pub fn apply(&self, objects: &[Value]) -> anyhow::Result<()> {
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-        self.kubectl_with(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &list.to_string())
-            .map(drop)
+        self.direct.apply(objects)
     }
 
     /// Applies a file, or all files of a directory, of the work tree.
@@ -286,11 +315,11 @@ impl Cluster {
 
     /// Writes a kubeconfig with which a service account talks to this cluster.
     pub fn service_account(&self, namespace: &str, name: &str, file: &Path) -> anyhow::Result<()> {
-        let token = self.kubectl(&["create", "token", name, "-n", namespace, "--duration=24h"])?;
+        let token = self.direct.token(namespace, name)?;
         let kubeconfig = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": {"server": self.server, "certificate-authority": self.ca}}],
-            "users": [{"name": "c", "user": {"token": token.trim()}}],
+            "users": [{"name": "c", "user": {"token": token}}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
         });
         Ok(std::fs::write(file, kubeconfig.to_string())?)

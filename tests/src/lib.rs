@@ -23,6 +23,7 @@ pub mod invariants;
 pub mod issued;
 pub mod kubelet;
 pub mod load;
+pub mod marked;
 pub mod normal;
 pub mod openmetrics;
 pub mod outrigger;

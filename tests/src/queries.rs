@@ -4,7 +4,7 @@ use outrigger_runtime::tls::ClientTls;
 use serde_json::{Value, json};
 
 use crate::attacks;
-use crate::control_plane::Cluster;
+use crate::control_plane::{Cluster, Ends};
 use crate::outrigger::{Outrigger, exchange, ports};
 use crate::{InWords, eventually, holds};
 
@@ -22,6 +22,7 @@ pub struct Manager {
     /// Of probes and metrics.
     pub admin: u16,
     queries: u16,
+    _ends: Ends,
 }
 
 /// A user's service account with a token.
@@ -38,7 +39,7 @@ impl Manager {
         let [queries] = ports().expect("a port");
         let more = [format!("--query-address=127.0.0.1:{queries}")];
         let (grpc, admin) = outrigger.another_manager(name, &more).await;
-        Self { outrigger, grpc, admin, queries }
+        Self { outrigger, grpc, admin, queries, _ends: outrigger.plane.ends(name) }
     }
 
     /// The flags of a console that asks it.

@@ -68,6 +68,7 @@ impl Roles {
     /// Where it doesn't say its port.
     pub fn start(&self, role: &str) -> Process {
         let mut child = Command::new(std::env::current_exe().expect("a program"))
+            .args(std::env::args_os().skip(1))
             .env(ROLE, role)
             .env(DIR, self.dir())
             .stdout(Stdio::piped())

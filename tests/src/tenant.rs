@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::control_plane::Ends;
 use crate::outrigger::{Outrigger, SYSTEM, ports, tenant_identity};
 use crate::stream::{Opened, stream, sync, update};
 use crate::{InWords, always, create, eventually, holds, is_gone, until};
@@ -38,6 +39,8 @@ pub struct Tenant {
     pub infra: Client,
     /// Administrator of the tenant cluster.
     pub cluster: Client,
+    /// Its agent ends with it: nobody asks any longer, and the agent would go on comparing rules every few seconds.
+    _agent: Option<Ends>,
 }
 
 impl Tenant {
@@ -94,16 +97,23 @@ impl Tenant {
         ["--insecure".to_owned(), address, "--periodic-check-interval=200ms".to_owned()]
     }
 
-    /// A tenant whose workloads the test tells itself.
-    pub async fn without_agent(outrigger: &'static Outrigger, id: &str, hosts: &[(&str, usize)]) -> Self {
-        let this = Self {
+    /// A tenant by its name alone: nothing of it is created, and nothing ends with it. Its clients belong to the runtime of the caller.
+    pub async fn named(outrigger: &'static Outrigger, id: &str) -> Self {
+        Self {
             outrigger,
             id: id.to_owned(),
             namespace: format!("tenant-{id}"),
             source: format!("work-{id}"),
             infra: outrigger.plane.infra.client().await,
             cluster: outrigger.plane.tenant.client().await,
-        };
+            _agent: None,
+        }
+    }
+
+    /// A tenant whose workloads the test tells itself.
+    pub async fn without_agent(outrigger: &'static Outrigger, id: &str, hosts: &[(&str, usize)]) -> Self {
+        let agent = Some(outrigger.plane.ends(&format!("agent-{id}")));
+        let this = Self { _agent: agent, ..Self::named(outrigger, id).await };
         let names: Vec<String> = hosts.iter().map(|(host, _)| this.node(host)).collect();
         let mut infra = Vec::new();
         let mut cluster = vec![

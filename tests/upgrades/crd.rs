@@ -10,7 +10,7 @@
 
 use serde_json::Value;
 
-use crate::tools::crdify;
+use crate::upgrades::tools::crdify;
 
 /// What the new definitions take away from those who rely on the old ones: where, and what. Empty when nothing.
 pub(crate) fn breaks(old: &[Value], new: &[Value]) -> Vec<String> {

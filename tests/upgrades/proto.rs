@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet, MethodDescriptorProto};
 
-use crate::tools::buf;
+use crate::upgrades::tools::buf;
 
 /// Numbers from here on are Outrigger's in messages of NVIDIA's.
 const OURS: i32 = 1001;

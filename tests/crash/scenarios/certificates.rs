@@ -10,8 +10,8 @@ use outrigger_tests::outrigger::{SYSTEM, get, ports};
 use outrigger_tests::{InWords, holds};
 use serde_json::json;
 
-use crate::run::Run;
-use crate::site::Part;
+use crate::crash::run::Run;
+use crate::crash::site::Part;
 
 /// Takes everything out of a Secret.
 async fn empty(run: &Run, secret: &str) -> Result<(), String> {

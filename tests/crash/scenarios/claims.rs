@@ -10,7 +10,7 @@ use outrigger_tests::tenant::{Tenant, rule_for, rule_with};
 use serde_json::{Value, json};
 
 use super::tenant;
-use crate::run::Run;
+use crate::crash::run::Run;
 
 /// The names of the claims that are companions themselves.
 async fn companions(t: &Tenant) -> Result<BTreeSet<String>, String> {

@@ -9,7 +9,7 @@ use outrigger_tests::{InWords, create, holds};
 use serde_json::json;
 
 use super::tenant;
-use crate::run::Run;
+use crate::crash::run::Run;
 
 /// The first tenant's companion leaves the DPU before the second one's Pod starts on it.
 pub(crate) async fn steps(run: &Run) -> Result<(), String> {

@@ -9,7 +9,7 @@ use outrigger_tests::tenant::{is_ready, machine};
 use outrigger_tests::{InWords, create, holds};
 use serde_json::{Value, json};
 
-use crate::run::Run;
+use crate::crash::run::Run;
 
 const SLOTS: usize = 2;
 

@@ -15,7 +15,7 @@ use outrigger_tests::tenant::{Tenant, annotation};
 use outrigger_tests::{InWords, holds};
 use serde_json::json;
 
-use crate::run::Run;
+use crate::crash::run::Run;
 
 /// A tenant of a run with its agent. `part` tells tenants of one run apart.
 pub(crate) async fn tenant(run: &Run, part: &str, hosts: &[(&str, usize)]) -> Result<Tenant, String> {

@@ -5,7 +5,7 @@ use outrigger_tests::tenant::rule_for;
 use serde_json::{Value, json};
 
 use super::tenant;
-use crate::run::Run;
+use crate::crash::run::Run;
 
 const COMPANIONS: usize = 4;
 

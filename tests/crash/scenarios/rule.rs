@@ -4,7 +4,7 @@ use outrigger_tests::tenant::{annotation, rule_for};
 use serde_json::json;
 
 use super::{tenant, workload};
-use crate::run::Run;
+use crate::crash::run::Run;
 
 /// A rule comes, three workloads start, facts of one change, and one ends.
 pub(crate) async fn steps(run: &Run) -> Result<(), String> {

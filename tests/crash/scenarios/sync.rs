@@ -6,7 +6,7 @@ use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 use serde_json::{Value, json};
 
 use super::tenant;
-use crate::run::Run;
+use crate::crash::run::Run;
 
 /// A rule that writes one more fact into each companion, by this name.
 fn telling(fact: &str) -> Value {

@@ -9,20 +9,12 @@ use outrigger_tests::tenant::{Tenant, dpu, is_ready, node_of, rule_for, tenant};
 use outrigger_tests::{InWords, create, holds};
 use serde_json::json;
 
-use crate::run::Run;
+use crate::crash::run::Run;
 
 /// It gets its namespace and its DPU, has a rule and a Pod, and gives all of it back.
 pub(crate) async fn steps(run: &Run) -> Result<(), String> {
-    let (outrigger, id) = (run.outrigger(), run.id.clone());
-    let (infra, cluster) = (run.infra.clone(), run.tenant.clone());
-    let t = Tenant {
-        outrigger,
-        namespace: format!("tenant-{id}"),
-        source: format!("work-{id}"),
-        id,
-        infra,
-        cluster,
-    };
+    let outrigger = run.outrigger();
+    let t = Tenant::named(outrigger, &run.id).await;
     let (host, node) = (t.node("h"), t.node("h-dpu1"));
     outrigger.plane.infra.apply(&[dpu(&node, &host)]).in_words()?;
     run.begin();

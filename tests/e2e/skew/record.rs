@@ -1,6 +1,6 @@
 //! Makes a recording of what the agent says. Once for each version whose messages say something new:
 //!
-//! `cargo test -p outrigger-tests --test e2e -- --ignored record`, for the last of the recordings there is, and the file gets its version in its name.
+//! `cargo test -p outrigger-tests --test suites e2e:: -- --ignored record`, for the last of the recordings there is, and the file gets its version in its name.
 
 use std::sync::{Arc, Mutex};
 

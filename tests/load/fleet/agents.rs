@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 
-use crate::cluster::host_name;
+use crate::fleet::cluster::host_name;
 
 /// Where streams of workloads are opened.
 const PATH: &str = "https://127.0.0.1/universe.workload.v1.WorkloadService/WorkloadChunkedStream";

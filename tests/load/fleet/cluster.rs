@@ -21,8 +21,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::managers::Manager;
-use crate::model_api::ModelApi;
+use crate::fleet::managers::Manager;
+use crate::fleet::model_api::ModelApi;
 
 /// The name of a tenant's host.
 pub(crate) fn host_name(tenant: usize, host: usize) -> String {

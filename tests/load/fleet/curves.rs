@@ -9,10 +9,10 @@ use outrigger_tests::cost;
 use outrigger_tests::report::Row;
 use serde_json::{Value, json};
 
-use crate::agents::{Command, Fleet, TenantSize};
-use crate::cluster::Cluster;
-use crate::managers::{Manager, processor_time, quiet};
-use crate::record;
+use crate::fleet::agents::{Command, Fleet, TenantSize};
+use crate::fleet::cluster::Cluster;
+use crate::fleet::managers::{Manager, processor_time, quiet};
+use crate::fleet::record;
 
 /// A fleet with one manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use outrigger_tests::cost;
 use outrigger_tests::report::Row;
 
-use crate::agents::{Command, Fleet, TenantSize};
-use crate::cluster::Cluster;
-use crate::managers::{Manager, idle, processor_time};
-use crate::record;
+use crate::fleet::agents::{Command, Fleet, TenantSize};
+use crate::fleet::cluster::Cluster;
+use crate::fleet::managers::{Manager, idle, processor_time};
+use crate::fleet::record;
 
 /// Fleets of one kind.
 #[derive(Debug, Clone, Copy)]

@@ -10,7 +10,7 @@ use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::{InWords, holds, reviews};
 use serde_json::{Value, json};
 
-use crate::Server;
+use crate::peers::Server;
 
 /// What is measured.
 pub(crate) struct Case {

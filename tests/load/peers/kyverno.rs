@@ -15,8 +15,8 @@ use outrigger_tests::reviews::SIZES;
 use outrigger_tests::{root, shipped};
 use serde_json::{Value, json};
 
-use crate::case::{self, Case, Review};
-use crate::{Peer, Started};
+use crate::peers::case::{self, Case, Review};
+use crate::peers::{Peer, Started};
 
 pub(crate) const PEER: Peer =
     Peer { name: "Kyverno", dir: "kyverno", module: "github.com/kyverno/kyverno", cases, start };

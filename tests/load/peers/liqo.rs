@@ -3,8 +3,8 @@
 use outrigger_tests::outrigger::{Outrigger, ports};
 use outrigger_tests::reviews::SIZES;
 
-use crate::case::{self, Case, Review};
-use crate::{Peer, Started};
+use crate::peers::case::{self, Case, Review};
+use crate::peers::{Peer, Started};
 
 pub(crate) const PEER: Peer =
     Peer { name: "Liqo", dir: "liqo", module: "github.com/liqotech/liqo", cases, start };

@@ -6,7 +6,7 @@ use outrigger_admission::{Context, Decision, review};
 use outrigger_tests::reviews::{SIZES, bodies, guest, offloaded};
 use serde_json::Value;
 
-use crate::{TIMES, decider};
+use crate::webhook::{TIMES, decider};
 
 /// One kind of request as an API server sends it.
 pub(crate) struct Case {

@@ -8,8 +8,8 @@ use outrigger_tests::generator::{ROUND, Target, Times, closed_loop, milliseconds
 use outrigger_tests::report::{self, Row};
 use outrigger_tests::role::{Process, Roles};
 
-use crate::CONSTANT;
-use crate::cases::{Case, cases};
+use crate::webhook::CONSTANT;
+use crate::webhook::cases::{Case, cases};
 
 const ROUNDS: usize = 3;
 const FLOOR_IS: &str = "no decoding";

@@ -1,0 +1,34 @@
+//! What the manager costs, on a real control plane: companions made and deleted, workloads taken in and kept, a restart, and the
+//! edit of a rule. Each figure stands beside its floor, which is measured in turns with it where it is a measurement.
+
+mod companions;
+mod intake;
+mod restart;
+
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::report::{self, Row};
+
+/// The bench's name in the report.
+const BENCH: &str = "manager";
+
+/// Measures, and prints the rows.
+pub(crate) async fn run() {
+    let o = Outrigger::shared().await;
+    if wanted(&companions::ROWS) {
+        record(&companions::measure(o).await);
+    }
+    if wanted(&intake::ROWS) {
+        record(&intake::measure(o).await);
+    }
+    if wanted(&restart::ROWS) {
+        record(&restart::measure(o).await);
+    }
+}
+
+fn wanted(rows: &[&str]) -> bool {
+    rows.iter().any(|row| report::is_wanted(BENCH, row))
+}
+
+fn record(rows: &[Row]) {
+    println!("{}", report::write(BENCH, rows).unwrap());
+}

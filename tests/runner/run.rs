@@ -1,0 +1,117 @@
+//! Finds the test programs and the jobs in them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use outrigger_tests::root;
+use outrigger_tests::shipped::output;
+use serde_json::Value;
+
+use crate::jobs::{InEnvironment, Job, Program, SUITES, in_environments, listed, suites};
+use crate::matrix;
+
+/// Builds the test programs and makes the jobs of a whole run: programs of unit tests first, then the suites.
+pub(crate) fn find_all() -> anyhow::Result<Vec<Job>> {
+    let mut jobs = Vec::new();
+    let mut last = Vec::new();
+    for program in programs("test", &["test", "--workspace", "--no-run"])? {
+        if program.name == SUITES {
+            let suites = suites(&lines_of(&program, &["--list", "--format", "terse"])?)?;
+            last.extend(suites.iter().map(|suite| Job::suite(suite, program.clone())));
+        } else {
+            jobs.push(Job::program(program));
+        }
+    }
+    jobs.extend(last);
+    Ok(jobs)
+}
+
+/// Builds the test programs and lists the long jobs in them.
+pub(crate) fn find_long() -> anyhow::Result<Vec<Job>> {
+    let mut jobs = Vec::new();
+    for program in programs("bin", &["build", "-p", "outrigger-mutants"])? {
+        jobs.extend(lines_of(&program, &["list"])?.lines().map(|line| Job::mutants(program.clone(), line)));
+    }
+    let programs = programs("test", &["test", "-p", "outrigger-tests", "-p", "outrigger-fuzz", "--no-run"])?;
+    for program in &programs {
+        let tests = listed(&lines_of(program, &["--list", "--ignored", "--format", "terse"])?);
+        jobs.extend(tests.iter().map(|test| Job::test(program.clone(), test)));
+    }
+    jobs.extend(whole(&programs, in_environments())?);
+    Ok(jobs)
+}
+
+/// What a program prints that lists something.
+fn lines_of(program: &Program, args: &[&str]) -> anyhow::Result<String> {
+    let mut command = Command::new(&program.path);
+    command.args(args);
+    output(command)
+}
+
+/// Builds the suites and lists the jobs of the matrix.
+pub(crate) fn find_matrix() -> anyhow::Result<Vec<Job>> {
+    let programs = programs("test", &["test", "--no-run", "-p", "outrigger-tests", "--test", SUITES])?;
+    whole(&programs, matrix::in_environments()?)
+}
+
+/// Jobs that run every test of a suite.
+fn whole(programs: &[Program], runs: Vec<InEnvironment>) -> anyhow::Result<Vec<Job>> {
+    let suites = programs.iter().find(|program| program.name == SUITES).context("there are no suites")?;
+    Ok(runs.into_iter().map(|run| Job::whole(run, suites.clone())).collect())
+}
+
+/// The programs of a kind that cargo builds with these arguments.
+fn programs(kind: &str, args: &[&str]) -> anyhow::Result<Vec<Program>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(args)
+        .args(["--locked", "--message-format=json-render-diagnostics"])
+        .current_dir(root())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cargo")?;
+    if !output.status.success() {
+        bail!("the tests can't be built");
+    }
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text.lines().filter_map(|line| program(kind, &serde_json::from_str(line).ok()?)).collect())
+}
+
+/// The program of a kind that a message of cargo names.
+fn program(kind: &str, message: &Value) -> Option<Program> {
+    let is_wanted = match kind {
+        "test" => message["profile"]["test"] == true,
+        _ => message["target"]["kind"][0] == kind,
+    };
+    let path = message["executable"].as_str().filter(|_| is_wanted)?;
+    let manifest = Path::new(message["manifest_path"].as_str()?);
+    Some(Program {
+        name: message["target"]["name"].as_str()?.to_owned(),
+        path: PathBuf::from(path),
+        directory: manifest.parent()?.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn programs_of_tests_are_told_from_others() {
+        let message = |test: bool, path: Value| {
+            json!({"reason": "compiler-artifact", "profile": {"test": test},
+            "manifest_path": "/d/Cargo.toml", "target": {"kind": ["bin"], "name": "n"}, "executable": path})
+        };
+        let found = Program { name: "n".to_owned(), path: "/p".into(), directory: "/d".into() };
+        assert_eq!(program("test", &message(true, json!("/p"))), Some(found.clone()));
+        assert_eq!(program("bin", &message(false, json!("/p"))), Some(found));
+        for other in
+            [message(false, json!("/p")), message(true, Value::Null), json!({"reason": "build-finished"})]
+        {
+            assert_eq!(program("test", &other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The suites: all tests that need clusters, or the whole work tree. They are one program, because nineteen took as many times as long to
+//! compile and to link.
+//!
+//! Each module is a suite, and the runner starts one process for each: its tests share the control planes of that process. By hand
+//! too a suite's name belongs to the command: `cargo test -p outrigger-tests --test suites e2e::`.
+// Helpers of tests fail by panicking, as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+mod abuse;
+mod book;
+mod boot;
+mod certificates;
+mod console;
+mod crash;
+mod deploy;
+mod docs;
+mod e2e;
+mod faults;
+mod gitops;
+mod host;
+mod model;
+mod outages;
+mod policies;
+mod release;
+mod restarts;
+mod rolling;
+mod upgrades;
