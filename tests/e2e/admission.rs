@@ -223,7 +223,8 @@ async fn roles_allow_what_is_needed_and_no_more() {
     let mut bindings = kustomize(TENANT).unwrap();
     bindings.retain(|object| object["subjects"][0]["name"] == "outrigger-agent");
     for binding in &mut bindings {
-        binding["metadata"]["name"] = json!("roles");
+        binding["metadata"]["name"] =
+            json!(format!("roles-{}", binding["metadata"]["name"].as_str().unwrap()));
         binding["subjects"][0]["name"] = json!("outrigger-roles");
     }
     assert!(!bindings.is_empty());
