@@ -40,7 +40,7 @@ pub struct Tenant {
     /// Administrator of the tenant cluster.
     pub cluster: Client,
     /// Its agent ends with it: nobody asks any longer, and the agent would go on comparing rules every few seconds.
-    _agent: Option<Ends>,
+    agent: Option<Ends>,
 }
 
 impl Tenant {
@@ -71,6 +71,12 @@ impl Tenant {
         this.web("w").await;
         let companion = this.companion().await;
         (this, companion)
+    }
+
+    /// The same tenant, whose agent runs on when it is dropped: until its control plane ends.
+    pub fn with_lasting_agent(mut self) -> Self {
+        std::mem::forget(self.agent.take());
+        self
     }
 
     /// Starts the tenant's agent, which sees one namespace of the tenant cluster, with more arguments.
@@ -106,14 +112,14 @@ impl Tenant {
             source: format!("work-{id}"),
             infra: outrigger.plane.infra.client().await,
             cluster: outrigger.plane.tenant.client().await,
-            _agent: None,
+            agent: None,
         }
     }
 
     /// A tenant whose workloads the test tells itself.
     pub async fn without_agent(outrigger: &'static Outrigger, id: &str, hosts: &[(&str, usize)]) -> Self {
         let agent = Some(outrigger.plane.ends(&format!("agent-{id}")));
-        let this = Self { _agent: agent, ..Self::named(outrigger, id).await };
+        let this = Self { agent, ..Self::named(outrigger, id).await };
         let names: Vec<String> = hosts.iter().map(|(host, _)| this.node(host)).collect();
         let mut infra = Vec::new();
         let mut cluster = vec![

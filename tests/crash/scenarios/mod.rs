@@ -20,7 +20,8 @@ use crate::crash::run::Run;
 /// A tenant of a run with its agent. `part` tells tenants of one run apart.
 pub(crate) async fn tenant(run: &Run, part: &str, hosts: &[(&str, usize)]) -> Result<Tenant, String> {
     let id = format!("{}{part}", run.id);
-    let tenant = Tenant::without_agent(run.outrigger(), &id, hosts).await;
+    // The states that are compared are read after the steps, with an agent that is connected.
+    let tenant = Tenant::without_agent(run.outrigger(), &id, hosts).await.with_lasting_agent();
     run.site.start_agent(&tenant);
     let stream = || async {
         let object = tenant.object().get(&id).await.in_words()?;
