@@ -60,7 +60,7 @@ pub fn root() -> PathBuf {
 
 /// How long something may take on a busy machine of two cores. Not a measure of anything: it only ends a test that would
 /// never end.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The least and the longest time between two questions of [`eventually`].
 const SHORTEST: Duration = Duration::from_millis(30);
