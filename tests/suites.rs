@@ -1,5 +1,5 @@
-//! The suites: all tests that need clusters, or the whole work tree. They are one program, because nineteen took as many times as long to
-//! compile and to link.
+//! The suites: all tests that need clusters, or the whole work tree. They are one program to compile and to link
+//! instead of nineteen, each of which contained the same libraries.
 //!
 //! Each module is a suite, and the runner starts one process for each: its tests share the control planes of that process. By hand
 //! too a suite's name belongs to the command: `cargo test -p outrigger-tests --test suites e2e::`.

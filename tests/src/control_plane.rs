@@ -105,7 +105,7 @@ impl ControlPlane {
         std::fs::create_dir_all(&dir)?;
         let mut command = Command::new(program);
         if cfg!(debug_assertions) {
-            // A third of an API server's time went into collecting garbage. Benches measure it as it is.
+            // More than a third of an API server's time went into collecting garbage. Benches measure it as it is.
             command.envs([("GOGC", "400"), ("GOMEMLIMIT", "4GiB")]);
         }
         let mut child = command
@@ -154,7 +154,7 @@ impl ControlPlane {
     }
 
     /// Kills a process when what is returned is dropped: what a test has started on a shared control plane ends with it. Otherwise it would
-    /// watch what all later tests do, which took a tenth of their processor time.
+    /// watch what all later tests do.
     pub fn ends(&'static self, name: &str) -> Ends {
         Ends { plane: self, name: name.to_owned() }
     }

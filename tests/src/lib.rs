@@ -92,7 +92,7 @@ where
             Err(last) if began.elapsed() > limit => {
                 panic!("{what}: not after {limit:?}; the last answer: {last}")
             }
-            // Who has waited for long can wait a little longer: four tests that ask every 30 ms take a third of a core from the others.
+            // Who has waited for long can wait a little longer: questions cost the API server time, which other tests need.
             Err(_) => tokio::time::sleep((asked.elapsed() / 10).clamp(SHORTEST, LONGEST)).await,
         }
     }

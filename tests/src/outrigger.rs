@@ -84,7 +84,7 @@ impl Drop for OfOneTest {
 }
 
 impl Outrigger {
-    /// The one that all tests of a binary share.
+    /// The one that all tests of a process share, which are those of a suite.
     pub async fn shared() -> &'static Self {
         // A failure is kept too: starting again for each test would only take longer to say the same.
         static SHARED: OnceCell<Result<Outrigger, String>> = OnceCell::const_new();
