@@ -95,7 +95,7 @@ async fn on_plane(
 
 impl Installed {
     /// Starts one more workload, and waits until all have their companions on the DPU: one each, those from before still the same.
-    /// Whether they are ready says something about kwok, which takes a Node over when the Lease of the killed kwok has expired.
+    /// Whether they are ready says something about kwok only.
     async fn has_companions(
         &self,
         began: Instant,

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand"
 	"os"
 	"os/signal"
 	"syscall"
 	_ "time/tzdata" // CronJobs name time zones
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.etcd.io/etcd/etcdctl/v3/ctlv3"
@@ -68,6 +70,9 @@ func runKubectl() int {
 }
 
 func runKwok() int {
+	// Its name in the Leases of Nodes ends with a UUID. With the same one at each start, a kwok that was killed takes its Nodes over at
+	// once, and not when the Leases have expired.
+	uuid.SetRand(rand.New(rand.NewSource(1)))
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	// kwok reads its configuration before it knows its other flags.

@@ -1,5 +1,7 @@
 //! What the log of a test program says: how many tests ended how, which have failed, and why.
 
+use std::collections::HashSet;
+
 use outrigger_tests::control_plane::SKIPPED;
 
 /// How many tests of a program ended how.
@@ -35,6 +37,16 @@ pub(crate) fn failed(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
+/// The tests that have run for a minute and haven't ended: where a program hangs. The test harness names only these while it runs.
+pub(crate) fn unfinished(log: &str) -> Vec<&str> {
+    let tests = || log.lines().filter_map(|line| line.strip_prefix("test "));
+    let ended: HashSet<&str> = tests().filter_map(|line| Some(line.split_once(" ... ")?.0)).collect();
+    tests()
+        .filter_map(|line| line.strip_suffix(" has been running for over 60 seconds"))
+        .filter(|test| !ended.contains(test))
+        .collect()
+}
+
 /// What a program says about its failures at its end; all of its log if it has ended before that.
 pub(crate) fn failures(log: &str) -> &str {
     let Some((_, rest)) = log.split_once("\nfailures:\n") else { return log };
@@ -55,6 +67,13 @@ mod tests {
         let skipped = LOG.replace("c ... ok", "c ... skipped on Kubernetes 1.34: it has no x\nok");
         assert_eq!(Counts::of(&skipped), Some(Counts { passed: 0, failed: 1, ignored: 3, skipped: 1 }));
         assert_eq!(Counts::of("test a ... "), None);
+    }
+
+    #[test]
+    fn tests_that_hang_are_those_without_a_result() {
+        let slow = |test| format!("test {test} has been running for over 60 seconds\n");
+        let log = ["running 3 tests\n", &slow("a::b"), &slow("c"), "test a::b ... FAILED\n"].concat();
+        assert_eq!(unfinished(&log), ["c"]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod run;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
@@ -90,6 +91,12 @@ async fn main() -> ExitCode {
     }
 }
 
+/// When a suite that hangs is ended: the longest takes half of it beside another one.
+const LIMIT: Duration = Duration::from_secs(25 * 60);
+
+/// The same for a long test.
+const LONG_LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
+
 /// Runs all programs and suites with one of the words in their names; whether all tests have passed.
 async fn test(most: usize, words: &[String]) -> anyhow::Result<bool> {
     let jobs = run::find_all()?;
@@ -116,13 +123,20 @@ async fn test(most: usize, words: &[String]) -> anyhow::Result<bool> {
         );
         Ok(())
     };
-    let missing = Pool { dir: &dir, commit: &commit, most }.run(jobs, |_| Ok(()), ended).await?;
+    let missing =
+        Pool { dir: &dir, commit: &commit, most, limit: LIMIT }.run(jobs, |_| Ok(()), ended).await?;
     let text = table(&records);
     std::fs::write(root().join("target/ci/programs.txt"), &text)?;
     println!("\n{text}");
     for record in records.iter().filter(|record| !record.passed) {
         let log = std::fs::read_to_string(&record.log).unwrap_or_default();
         println!("==== {} has failed: {}\n{}\n", record.test, record.log.display(), log::failures(&log));
+    }
+    // Where the run waited in vain.
+    for log in std::fs::read_dir(&dir)?.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok()) {
+        for test in log::unfinished(&log) {
+            println!("{test} ran for more than a minute and hasn't ended");
+        }
     }
     if !missing.is_empty() {
         println!("Not run to their end: {}", missing.join(", "));
@@ -187,7 +201,9 @@ async fn long(
         all.push(record);
         Ok(())
     };
-    let missing = Pool { dir: &results.dir, commit: &commit, most: 1 }.run(left, begins, ended).await?;
+    let missing = Pool { dir: &results.dir, commit: &commit, most: 1, limit: LONG_LIMIT }
+        .run(left, begins, ended)
+        .await?;
     println!("\n{}{}", table(&all), counts(&all));
     println!("Results and logs: {}", results.dir.display());
     Ok(missing.is_empty() && all.iter().all(|record| record.passed))

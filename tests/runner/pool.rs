@@ -25,9 +25,6 @@ use crate::jobs::Job;
 use crate::log;
 use crate::results::Record;
 
-/// When a job that hangs is ended.
-const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
-
 /// What is left of a job this long after its first process has ended is killed.
 const LEFT_OVER: Duration = Duration::from_secs(60);
 
@@ -48,6 +45,8 @@ pub(crate) struct Pool<'a> {
     pub(crate) commit: &'a str,
     /// So many jobs at once at most.
     pub(crate) most: usize,
+    /// When a job that hangs is ended.
+    pub(crate) limit: Duration,
 }
 
 /// A job that was started, until its process group is empty.
@@ -90,7 +89,7 @@ impl Pool<'_> {
                 processors.begin();
             }
             reap(&mut running)?;
-            for job in running.extract_if(.., |job| job.is_over()) {
+            for job in running.extract_if(.., |job| job.is_over(self.limit)) {
                 ended(job.record(self.commit))?;
             }
             tokio::select! {
@@ -128,15 +127,16 @@ impl Pool<'_> {
 impl Running {
     /// Whether nothing of it is left. Says which of its tests have failed meanwhile, and kills what takes too long.
     #[allow(clippy::print_stdout)] // Who watches the run learns it at once.
-    fn is_over(&mut self) -> bool {
+    fn is_over(&mut self, limit: Duration) -> bool {
         for test in self.lines().unwrap_or_default().iter().filter_map(|line| log::failed(line)) {
             println!("    FAILED: {test} ({})", self.log.display());
         }
         let late = match self.ended {
             Some((ended, _)) => ended.elapsed() > LEFT_OVER,
-            None => self.began.elapsed() > LIMIT,
+            None => self.began.elapsed() > limit,
         };
         if late {
+            println!("    {} is killed: something of it still runs ({})", self.name, self.log.display());
             self.kill();
         }
         self.ended.is_some() && killpg(self.group, None).is_err()
@@ -266,13 +266,17 @@ mod tests {
         }
     }
 
+    // One test, because each pool would reap the other one's processes.
     #[tokio::test]
-    async fn a_job_ends_with_what_it_has_left_behind_whose_time_is_its_own() {
+    async fn a_job_ends_with_what_it_has_left_behind_whose_time_is_its_own_and_is_killed_when_it_hangs() {
         let dir = tempfile::tempdir().unwrap();
-        let pool = Pool { dir: dir.path(), commit: "c", most: 1 };
+        let pool = Pool { dir: dir.path(), commit: "c", most: 1, limit: Duration::from_secs(2) };
         let spins = "for ((i = 0; i < 200000; i++)); do :; done";
-        let jobs =
-            vec![job("fails", "echo why; exit 3"), job("leaves", &format!("(sleep 0.5; {spins}) & exit 0"))];
+        let jobs = vec![
+            job("fails", "echo why; exit 3"),
+            job("leaves", &format!("(sleep 0.5; {spins}) & exit 0")),
+            job("hangs", "sleep 600"),
+        ];
         let mut records = Vec::new();
         let record = |record| {
             records.push(record);
@@ -280,7 +284,7 @@ mod tests {
         };
         assert!(pool.run(jobs, |_| Ok(()), record).await.unwrap().is_empty());
         let ended: Vec<_> = records.iter().map(|record| (record.test.as_str(), record.passed)).collect();
-        assert_eq!(ended, [("fails", false), ("leaves", true)]);
+        assert_eq!(ended, [("fails", false), ("leaves", true), ("hangs", false)]);
         assert_eq!(std::fs::read_to_string(&records[0].log).unwrap(), "why\n");
         assert!(records[1].cpu > 0.0 && records[1].seconds < 0.5, "{records:?}");
     }
