@@ -15,11 +15,11 @@ use tokio_rustls::rustls::client::Resumption;
 use crate::certificates::{NAMESPACE, WEBHOOK, bundles};
 
 /// Requests a second, straight at the webhook and through the API server.
-const PER_SECOND: (u64, u64) = (500, 20);
+const PER_SECOND: (u64, u64) = (200, 20);
 /// Who asks the webhook; each has a connection of its own.
 const CLIENTS: u64 = 10;
 /// A connection ends after so many requests: that is ten handshakes a second, each verified again.
-const REQUESTS: u32 = 50;
+const REQUESTS: u32 = 20;
 
 /// Begins, when a first request through the API server has succeeded.
 pub(crate) async fn begin(outrigger: &'static Outrigger, ports: &[u16]) -> Load {

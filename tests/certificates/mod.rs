@@ -78,7 +78,7 @@ fn secret(outrigger: &Outrigger, name: &str, key: &str) -> Option<String> {
 
 /// Some values of a Secret, all of the same moment.
 fn secrets<const N: usize>(outrigger: &Outrigger, name: &str, keys: [&str; N]) -> [Option<String>; N] {
-    let secret = outrigger.plane.infra.get(&["secret", name, "-n", SYSTEM]).unwrap();
+    let secret = outrigger.plane.infra.read(&format!("/api/v1/namespaces/{SYSTEM}/secrets/{name}")).unwrap();
     keys.map(|key| {
         let data = STANDARD.decode(secret["data"][key].as_str()?).unwrap();
         Some(String::from_utf8(data).unwrap())

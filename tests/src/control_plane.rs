@@ -241,6 +241,11 @@ impl Cluster {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// What is at a path of the API server's, without kubectl: for what is asked again and again.
+    pub fn read(&self, path: &str) -> anyhow::Result<Value> {
+        self.direct.read(path)
+    }
+
     /// An object, or a list of objects: the arguments of `kubectl get`.
     pub fn get(&self, args: &[&str]) -> anyhow::Result<Value> {
         Ok(serde_json::from_str(&self.kubectl(&[&["get", "-o", "json"], args].concat())?)?)

@@ -80,8 +80,9 @@ impl Issued {
 /// The bundles of all entries of both webhook configurations, each once, PEM.
 pub fn bundles(infra: &Cluster) -> anyhow::Result<Vec<String>> {
     let mut all = BTreeSet::new();
-    for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
-        for webhook in infra.get(&[kind, "outrigger"])?["webhooks"].as_array().into_iter().flatten() {
+    for kinds in ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"] {
+        let found = infra.read(&format!("/apis/admissionregistration.k8s.io/v1/{kinds}/outrigger"))?;
+        for webhook in found["webhooks"].as_array().into_iter().flatten() {
             let bundle = webhook["clientConfig"]["caBundle"].as_str().unwrap_or_default();
             all.insert(String::from_utf8(STANDARD.decode(bundle)?)?);
         }

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
@@ -288,12 +288,24 @@ impl Sender {
     }
 }
 
+/// How long a client waits for a connection, and for each answer: the API server gives a webhook 30 s at most.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What takes longer than [`PATIENCE`] has failed.
+fn in_time<T>(
+    what: &str,
+    wait: impl Future<Output = Result<T, String>>,
+) -> impl Future<Output = Result<T, String>> {
+    let limited = timeout(PATIENCE, Box::pin(wait));
+    async move { limited.await.unwrap_or_else(|_| Err(format!("{what}: not after {PATIENCE:?}"))) }
+}
+
 /// A connection, and its own port.
 async fn connect(asker: &Asker, counts: &Counts) -> Result<(Sender, u16), Failure> {
     let failure = |port| move |why| Failure { port, open: false, why };
     let stream = TcpStream::connect(("127.0.0.1", asker.port)).await.in_words().map_err(failure(0))?;
     let port = stream.local_addr().map_or(0, |address| address.port());
-    Ok((secure(asker, counts, stream).await.map_err(failure(port))?, port))
+    Ok((in_time("a handshake", secure(asker, counts, stream)).await.map_err(failure(port))?, port))
 }
 
 async fn secure(asker: &Asker, counts: &Counts, stream: TcpStream) -> Result<Sender, String> {
@@ -333,11 +345,12 @@ async fn connection(
         while under_way.len() >= AT_ONCE {
             ticks.tick().await;
         }
-        if end.is_cancelled() || !sender.ready().await {
+        let taken = in_time("a connection that takes a request", async { Ok(sender.ready().await) });
+        if end.is_cancelled() || !taken.await.map_err(|why| Failure { port, open: false, why })? {
             break;
         }
         match &mut sender {
-            Sender::One(sender) => match answered(sender.send_request(request(asker, &body)).await).await {
+            Sender::One(sender) => match answered(sender.send_request(request(asker, &body))).await {
                 Ok(true) => drop(counts.answered.fetch_add(1, Ordering::Relaxed)),
                 Ok(false) => break,
                 Err(why) => return Err(Failure { port, open: true, why }),
@@ -346,7 +359,7 @@ async fn connection(
                 let (mut sender, request, counts) = (sender.clone(), request(asker, &body), counts.clone());
                 let asker = asker.clone();
                 under_way.spawn(async move {
-                    match answered(sender.send_request(request).await).await {
+                    match answered(sender.send_request(request)).await {
                         Ok(true) => drop(counts.answered.fetch_add(1, Ordering::Relaxed)),
                         Ok(false) => again(&asker, &counts).await,
                         Err(why) => {
@@ -379,11 +392,11 @@ async fn again(asker: &Asker, counts: &Counts) {
 async fn once(asker: &Asker, counts: &Counts) -> Result<(), Failure> {
     let (mut sender, port) = connect(asker, counts).await?;
     let request = request(asker, &review(asker.namespace));
-    let sent = match &mut sender {
-        Sender::One(sender) => sender.send_request(request).await,
-        Sender::Two(sender) => sender.send_request(request).await,
+    let answer = match &mut sender {
+        Sender::One(sender) => answered(sender.send_request(request)).await,
+        Sender::Two(sender) => answered(sender.send_request(request)).await,
     };
-    match answered(sent).await {
+    match answer {
         Ok(true) => Ok(()),
         Ok(false) => {
             let why = "a new connection has not taken a request".to_owned();
@@ -405,18 +418,21 @@ fn request(asker: &Asker, body: &Bytes) -> Request<Full<Bytes>> {
 /// Whether a request was answered with a yes, or not taken: never sent because the connection was closed before, or
 /// sent after what the server has said, by GOAWAY, to have taken (RFC 9113, 6.8). Then any client may send it again, and
 /// Go's does. Everything else is a failure.
-async fn answered(result: hyper::Result<Response<Incoming>>) -> Result<bool, String> {
-    let response = match result {
-        Ok(response) => response,
-        Err(error) if error.is_canceled() || is_not_taken(&error) => return Ok(false),
-        Err(error) => return Err(format!("{error:?}")),
+async fn answered(sent: impl Future<Output = hyper::Result<Response<Incoming>>>) -> Result<bool, String> {
+    let answer = async {
+        let response = match sent.await {
+            Ok(response) => response,
+            Err(error) if error.is_canceled() || is_not_taken(&error) => return Ok(false),
+            Err(error) => return Err(format!("{error:?}")),
+        };
+        let answer = response.into_body().collect().await.in_words()?.to_bytes();
+        if answer.windows(14).any(|window| window == b"\"allowed\":true") {
+            Ok(true)
+        } else {
+            Err(String::from_utf8_lossy(&answer).into_owned())
+        }
     };
-    let answer = response.into_body().collect().await.in_words()?.to_bytes();
-    if answer.windows(14).any(|window| window == b"\"allowed\":true") {
-        Ok(true)
-    } else {
-        Err(String::from_utf8_lossy(&answer).into_owned())
-    }
+    in_time("an answer", answer).await
 }
 
 fn is_not_taken(error: &hyper::Error) -> bool {

@@ -66,6 +66,12 @@ impl Direct {
         })
     }
 
+    /// What is at a path of the API server's.
+    pub(super) fn read(&self, path: &str) -> anyhow::Result<Value> {
+        let (inner, request) = (self.0.clone(), http::Request::get(path).body(Vec::new())?);
+        wait(async move { Ok(inner.client().await.request(request).await?) })
+    }
+
     /// A token of a service account.
     pub(super) fn token(&self, namespace: &str, name: &str) -> anyhow::Result<String> {
         let (inner, namespace, name) = (self.0.clone(), namespace.to_owned(), name.to_owned());
