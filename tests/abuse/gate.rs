@@ -1,10 +1,12 @@
 //! The agent's webhook for readiness gates: what strangers and large Pods do to the agent, and to the tenant's cluster.
 
+use std::net::Ipv4Addr;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Api;
 use outrigger_core::keys;
 use outrigger_runtime::tls::ClientTls;
-use outrigger_tests::attacks::hold;
+use outrigger_tests::attacks::{flood, hold, occupy};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, rule_with};
 use outrigger_tests::{InWords, dry_run, eventually, gate, holds};
@@ -57,4 +59,55 @@ async fn a_flood_of_the_agents_gate_takes_bounded_memory() {
     }
     gated().await;
     is_modest("agent", &argument);
+}
+
+/// Two Pods hold nearly all of its connections, and a third one opens new ones all the time. Each new client has its answer:
+/// the API server opens a connection whenever it has none.
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_keep_nobody_from_the_agents_gate() {
+    let _alone = alone().await;
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "ab-crowd", &[("a", 1)]).await;
+    let port = gate::start_agent(&t, &[&t.source], &[]);
+    t.own_rule("fw", rule_with("/ordering", json!("BeforeReady"))).await.unwrap();
+    let pods = t.work();
+    eventually("a Pod gets the gate", || async { holds(is_gated(&pods, &pod(1)).await?, "none") }).await;
+    let stranger = ClientTls { ca: o.authority.file(), identity: None };
+    let from = |last| Ipv4Addr::new(127, 0, 0, last);
+    let mut held = Vec::new();
+    for address in [from(11), from(12)] {
+        held.push(occupy(address, &stranger, port, 64).await.unwrap());
+    }
+    let floods: Vec<_> = (13..16).map(|last| tokio::spawn(flood(from(last), port, 550))).collect();
+    let mut missed = Vec::new();
+    for attempt in 0..30 {
+        // Each from an address of its own, as the API servers have.
+        if let Err(error) = occupy(from(100 + attempt), &stranger, port, 1).await {
+            missed.push(error.to_string());
+        }
+        assert!(is_gated(&pods, &pod(1)).await.unwrap(), "{attempt}");
+    }
+    floods.iter().for_each(tokio::task::JoinHandle::abort);
+    assert!(missed.is_empty(), "{} of 30 clients had no answer: {missed:?}", missed.len());
+}
+
+/// With certificates of clients only the API server has answers, and no stranger takes its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gate_that_requires_certificates_answers_the_api_server_only() {
+    let _alone = alone().await;
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "ab-certain", &[("a", 1)]).await;
+    let ca = format!("--tls-client-ca-file={}", o.plane.dir.join("tenant/webhooks/ca.crt").display());
+    let port = gate::start_agent(&t, &[&t.source], &[ca]);
+    t.own_rule("fw", rule_with("/ordering", json!("BeforeReady"))).await.unwrap();
+    let pods = t.work();
+    eventually("a Pod gets the gate", || async { holds(is_gated(&pods, &pod(1)).await?, "none") }).await;
+    let stranger = ClientTls { ca: o.authority.file(), identity: None };
+    let floods: Vec<_> =
+        (21..25).map(|last| tokio::spawn(flood(Ipv4Addr::new(127, 0, 0, last), port, 550))).collect();
+    for attempt in 0..30 {
+        assert!(is_gated(&pods, &pod(1)).await.unwrap(), "{attempt}");
+        assert!(occupy(Ipv4Addr::LOCALHOST, &stranger, port, 1).await.is_err(), "a stranger has an answer");
+    }
+    floods.iter().for_each(tokio::task::JoinHandle::abort);
 }

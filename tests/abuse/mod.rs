@@ -4,6 +4,7 @@
 
 mod agent;
 mod companions;
+mod console;
 mod gate;
 mod grpc;
 mod nodes;

@@ -145,7 +145,7 @@ impl Stage {
 }
 
 fn is_warning(finding: &str) -> bool {
-    ["certificate-ends", "versions-differ"].iter().any(|id| finding.starts_with(id))
+    ["certificate-ends", "versions-differ", "gate-open"].iter().any(|id| finding.starts_with(id))
 }
 
 fn told(output: &Output) -> Told {
@@ -192,8 +192,29 @@ async fn a_healthy_installation_has_no_findings_and_a_faulty_one_has_its_faults(
     rights(&s).await;
     versions(&s).await;
     agents(&s).await;
+    open_gate(&s).await;
     limited(&s);
     processes(&s).await;
+}
+
+/// A gate that answers whoever reaches it. The Deployment runs nothing here: kwok plays its Pod.
+async fn open_gate(s: &Stage) {
+    const ARGS: &str = "/spec/template/spec/containers/0/args";
+    let cluster = &s.outrigger.plane.tenant;
+    let agent = cluster.get(&["deployment", "outrigger-agent", "-n", SYSTEM]).unwrap();
+    let before = agent.pointer(ARGS).unwrap();
+    let set = |more: &[&str]| {
+        let args: Vec<Value> =
+            before.as_array().unwrap().iter().cloned().chain(more.iter().map(|flag| json!(flag))).collect();
+        let patch = json!([{"op": "replace", "path": ARGS, "value": args}]);
+        cluster.patch("deployment/outrigger-agent", &["-n", SYSTEM], &patch).unwrap();
+    };
+    set(&["--gate-address=:9443"]);
+    let open = format!("gate-open Deployment {SYSTEM}/outrigger-agent spec.template.spec.containers[0].args");
+    s.finds("anybody may ask the gate", &[&open]).await;
+    set(&["--gate-address=:9443", "--tls-client-ca-file=/etc/outrigger/gate-clients/ca.crt"]);
+    s.finds("the gate requires a certificate", &[]).await;
+    set(&[]);
 }
 
 /// `outrigger status` shows the parts and their certificates.

@@ -21,7 +21,7 @@ const OVERLAYS: [(&str, &[&str]); 4] = [
 ];
 
 /// What is added to an overlay: the overlay, the component, and the chart's values that make the same of it.
-const COMPONENTS: [(&str, &str, &[&str]); 15] = [
+const COMPONENTS: [(&str, &str, &[&str]); 16] = [
     ("infrastructure", "liqo", &["--set", "crds.liqo=false,manager.manageOffloading=false"]),
     (
         "infrastructure",
@@ -58,17 +58,28 @@ const COMPONENTS: [(&str, &str, &[&str]); 15] = [
     ("tenant", "gate", &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.gate.enabled=true"]),
     (
         "tenant",
+        "gate+gate-client-certificates",
+        &[
+            "-f",
+            "deploy/helm/values/tenant.yaml",
+            "--set",
+            "agent.gate.enabled=true,agent.gate.clientCaSecret=outrigger-gate-clients",
+        ],
+    ),
+    (
+        "tenant",
         "companions-first",
         &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.companionsFirst.enabled=true"],
     ),
 ];
 
-/// The objects of an overlay with a component, as a user's own kustomization makes them.
+/// The objects of an overlay with a component, or with several joined by `+`, as a user's own kustomization makes them.
 fn with_component(name: &str, component: &str) -> Vec<serde_json::Value> {
     std::fs::create_dir_all(root().join("target")).unwrap();
     let dir = tempfile::tempdir_in(root().join("target")).unwrap();
-    let own =
-        format!("resources: [../../{}]\ncomponents: [../../deploy/components/{component}]\n", overlay(name));
+    let components: Vec<_> =
+        component.split('+').map(|name| format!("../../deploy/components/{name}")).collect();
+    let own = format!("resources: [../../{}]\ncomponents: [{}]\n", overlay(name), components.join(", "));
     std::fs::write(dir.path().join("kustomization.yaml"), own).unwrap();
     kustomize(dir.path().to_str().unwrap()).unwrap()
 }

@@ -132,7 +132,7 @@ async fn test(most: usize, words: &[String]) -> anyhow::Result<bool> {
         let log = std::fs::read_to_string(&record.log).unwrap_or_default();
         println!("==== {} has failed: {}\n{}\n", record.test, record.log.display(), log::failures(&log));
     }
-    // Where the run waited in vain.
+    // Where the run has hung.
     for log in std::fs::read_dir(&dir)?.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok()) {
         for test in log::unfinished(&log) {
             println!("{test} ran for more than a minute and hasn't ended");

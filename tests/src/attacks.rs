@@ -1,12 +1,15 @@
 //! Traffic of those who attack: for tests of what it does, and for the bench of what it costs others.
 
+use std::collections::VecDeque;
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::poll_fn;
 use http::uri::PathAndQuery;
 use outrigger_runtime::tls::ClientTls;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
@@ -91,6 +94,43 @@ pub async fn hold(tls: &ClientTls, port: u16, path: &str) -> anyhow::Result<Join
         while bodies.join_next().await.is_some() {}
     });
     Ok(tasks)
+}
+
+/// Connections of HTTP/1.1 from one address that have sent a request each, and stay open.
+pub async fn occupy(
+    from: Ipv4Addr,
+    tls: &ClientTls,
+    port: u16,
+    count: usize,
+) -> anyhow::Result<Vec<TlsStream<TcpStream>>> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let mut stream = dial_from(from, tls, port, b"http/1.1").await?;
+        stream.write_all(b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n").await?;
+        let mut answer = [0; 1];
+        stream.read_exact(&mut answer).await?;
+        all.push(stream);
+    }
+    Ok(all)
+}
+
+/// Opens so many connections a second from one address that say nothing, until it is aborted.
+pub async fn flood(from: Ipv4Addr, port: u16, per_second: u32) {
+    const KEPT: usize = 200;
+    let mut ticks = tokio::time::interval(Duration::from_secs(1) / per_second);
+    let mut open = VecDeque::new();
+    loop {
+        ticks.tick().await;
+        let Ok(socket) = TcpSocket::new_v4() else { continue };
+        if socket.bind((from, 0).into()).is_ok()
+            && let Ok(stream) = socket.connect((Ipv4Addr::LOCALHOST, port).into()).await
+        {
+            open.push_back(stream);
+        }
+        if open.len() > KEPT {
+            open.pop_front();
+        }
+    }
 }
 
 /// A sync of so many workloads, each of which is these bytes.

@@ -9,12 +9,15 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
 use kube::Api;
+use outrigger_core::bounds::Bounds;
 use outrigger_core::ids::is_dns_label;
+use outrigger_core::yaml;
 use outrigger_runtime::cache::{Change, Feed};
 use outrigger_runtime::events::Events;
 use outrigger_runtime::ready::{Readiness, ReadyHandle, Warning};
 use outrigger_runtime::watch::Watch;
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -27,6 +30,8 @@ const ALL: &str = "*";
 pub(crate) const MAX_NAMESPACES: usize = 256;
 /// Maximum size of the value of the key, which exceeds the size of that many names.
 const MAX_TEXT: usize = 64 << 10;
+/// What that text may hold.
+const BOUNDS: Bounds = Bounds { bytes: MAX_TEXT, values: 4 * MAX_NAMESPACES, depth: 4 };
 /// Maximum length of a name in messages.
 const MAX_SHOWN: usize = 80;
 
@@ -99,10 +104,11 @@ fn read(map: &ConfigMap) -> Result<Scope, String> {
     if text.len() > MAX_TEXT {
         return Err(wrong(format!("has {} bytes, at most {MAX_TEXT} are read", text.len())));
     }
-    let config = if text.trim().is_empty() {
-        Config::default()
-    } else {
-        serde_yaml::from_str(text).map_err(|error| wrong(error.to_string()))?
+    let mut documents = yaml::documents(text, BOUNDS).map_err(|error| wrong(error.to_string()))?;
+    let config = match (documents.pop(), documents.len()) {
+        (None | Some(Value::Null), 0) => Config::default(),
+        (Some(document), 0) => serde_json::from_value(document).map_err(|error| wrong(error.to_string()))?,
+        _ => return Err(wrong("has several documents; one is read".to_owned())),
     };
     Scope::new(config.namespaces.iter().flatten().map(String::as_str))
         .map_err(|error| wrong(format!("namespaces: {error}")))

@@ -1,12 +1,15 @@
 //! Cluster objects out of files: YAML and JSON, of one or many documents, lists taken apart.
 
 use std::fmt;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use outrigger_core::bounds::Bounds;
+use outrigger_core::yaml::{self, OF_FILES};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// An input that can't be used: the command ends with exit code 2.
@@ -109,19 +112,28 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Object>, InputError> {
     let mut objects = Vec::new();
     for path in paths {
         if path.as_os_str() == "-" {
-            let mut text = String::new();
-            let read = std::io::stdin().read_to_string(&mut text);
-            read.map_err(|error| InputError::new(STANDARD_INPUT, error))?;
-            parse(STANDARD_INPUT, &text, &mut objects)?;
+            parse(STANDARD_INPUT, &text_of(STANDARD_INPUT, std::io::stdin())?, OF_FILES, &mut objects)?;
             continue;
         }
         for file in files(path)? {
-            let text =
-                std::fs::read_to_string(&file).map_err(|error| InputError::new(file.display(), error))?;
-            parse(&file.display().to_string(), &text, &mut objects)?;
+            let place = file.display().to_string();
+            parse(&place, &text_of_file(&file)?, OF_FILES, &mut objects)?;
         }
     }
     Ok(objects)
+}
+
+/// What is in a file.
+pub(crate) fn text_of_file(file: &Path) -> Result<String, InputError> {
+    let place = file.display();
+    text_of(&place, File::open(file).map_err(|error| InputError::new(&place, error))?)
+}
+
+/// All that there is to read, and at most one byte more than [`OF_FILES`] allows, which is refused later.
+fn text_of(place: impl fmt::Display, source: impl Read) -> Result<String, InputError> {
+    let (mut text, most) = (String::new(), OF_FILES.bytes as u64 + 1);
+    source.take(most).read_to_string(&mut text).map_err(|error| InputError::new(place, error))?;
+    Ok(text)
 }
 
 /// A file itself; of a directory the files in it that end as manifests do, by name, as kubectl does.
@@ -146,9 +158,14 @@ pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, InputError> {
     Ok(files)
 }
 
-/// The objects in a text.
-pub(crate) fn parse(name: &str, text: &str, objects: &mut Vec<Object>) -> Result<(), InputError> {
-    for (number, document) in documents(name, text)?.into_iter().enumerate() {
+/// The objects in a text within bounds.
+pub(crate) fn parse(
+    name: &str,
+    text: &str,
+    bounds: Bounds,
+    objects: &mut Vec<Object>,
+) -> Result<(), InputError> {
+    for (number, document) in documents(name, text, bounds)?.into_iter().enumerate() {
         if !document.is_null() {
             take(&Origin::new(format_args!("{name}{DOCUMENT}{}", number + 1)), document, objects)?;
         }
@@ -156,23 +173,9 @@ pub(crate) fn parse(name: &str, text: &str, objects: &mut Vec<Object>) -> Result
     Ok(())
 }
 
-/// The documents in a text: JSON one after the other, or YAML.
-pub(crate) fn documents(name: &str, text: &str) -> Result<Vec<Value>, InputError> {
-    // YAML may begin with a brace too, and knows no documents one after the other without a line between them.
-    if text.trim_start().starts_with('{') {
-        let json: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
-        if let Ok(documents) = json {
-            return Ok(documents);
-        }
-    }
-    let mut documents = Vec::new();
-    for document in serde_yaml::Deserializer::from_str(text) {
-        let value = Value::deserialize(document).map_err(|error| {
-            InputError::new(format_args!("{name}: document {}", documents.len() + 1), error)
-        })?;
-        documents.push(value);
-    }
-    Ok(documents)
+/// The documents in a text; see [`yaml::documents`].
+pub(crate) fn documents(name: &str, text: &str, bounds: Bounds) -> Result<Vec<Value>, InputError> {
+    yaml::documents(text, bounds).map_err(|error| InputError::new(name, error))
 }
 
 /// Takes an object, or those in a list.
@@ -212,7 +215,7 @@ mod tests {
 
     fn names(text: &str) -> Result<Vec<String>, String> {
         let mut objects = Vec::new();
-        parse("f", text, &mut objects).map_err(|e| e.to_string())?;
+        parse("f", text, OF_FILES, &mut objects).map_err(|e| e.to_string())?;
         Ok(objects.iter().map(|o| format!("{}/{} {}/{}", o.group, o.kind, o.namespace, o.name)).collect())
     }
 
@@ -224,7 +227,7 @@ mod tests {
             format!("# a comment\n---\n---\n{node}\n---\n"),
             format!(r#"{{"apiVersion": "v1", "kind": "List", "items": [{node}]}}"#),
             r#"{"apiVersion": "v1", "kind": "NodeList", "items": [{"metadata": {"name": "n"}}]}"#.to_owned(),
-            "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n".to_owned(),
+            "apiVersion: v1\nkind: Node\nmetadata: {name: 'n'}\n".to_owned(),
         ] {
             assert_eq!(names(&text).unwrap(), ["/Node /n"], "{text}");
         }
@@ -238,8 +241,8 @@ mod tests {
     fn what_cannot_be_read_is_named() {
         for (text, message) in [
             ("a: b", "f: document 1: apiVersion: is missing"),
-            ("a: b\n---\n{", "f: document 2: "),
-            ("apiVersion: v1\nkind: Node\n---\n\"x", "f: document 2: "),
+            ("a: b\n---\n{", "f: line 3, column "),
+            ("apiVersion: v1\nkind: Node\n---\n\"x", "f: line 4, column "),
             ("apiVersion: v1\nkind: Node\n---\nx", "f: document 2: apiVersion: is missing"),
             (r#"{"apiVersion": "v1"}"#, "f: document 1: kind: is missing"),
             (

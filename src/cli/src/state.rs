@@ -108,7 +108,7 @@ impl State {
     #[cfg(test)]
     pub(crate) fn of_text(place: &str, text: &str) -> Result<Self, InputError> {
         let mut objects = Vec::new();
-        files::parse(place, text, &mut objects)?;
+        files::parse(place, text, outrigger_core::yaml::OF_FILES, &mut objects)?;
         Ok(Self::new(objects))
     }
 

@@ -40,3 +40,4 @@ pub mod text;
 pub mod texts;
 pub mod validate;
 pub mod workload;
+pub mod yaml;

@@ -1,7 +1,7 @@
 //! The server: accepts connections and serves HTTP/1.1 and HTTP/2 on them, with limits.
 //!
 //! `axum::serve` has no timeouts for TLS handshakes and headers, and no limits for the number and the age of connections. This
-//! server has both. At a limit it closes the connection that has been idle longest.
+//! server has both. At a limit it closes an idle connection of the client that has most.
 //!
 //! It serves axum's `Router`. tonic's `Routes` are converted by `into_axum_router()`, any other service by
 //! `Router::new().fallback_service(..)`.
@@ -35,7 +35,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Limits for clients.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Maximum number of connections, at least 1. For one more, the connection that has been idle longest is closed. If all have
+    /// Maximum number of connections, at least 1. For one more, an idle connection of the client that has most is closed. If all have
     /// a request in progress, further ones wait in the kernel's queue.
     pub max_connections: usize,
     /// Maximum number of connections from one address (for IPv6: from one network of 64 bits), at least 1. For one more, a
@@ -44,7 +44,7 @@ pub struct Limits {
     /// Maximum number of connections of one identity. For one more, a connection of the same identity is closed; if all of them
     /// have a request in progress, the new one is. `None`: no limit.
     pub per_identity: Option<PerIdentity>,
-    /// Maximum number of TLS handshakes in progress, at least 1. For one more, the oldest is aborted.
+    /// Maximum number of TLS handshakes in progress, at least 1. For one more, the oldest of the client that has most is aborted.
     pub handshakes: usize,
     /// Timeout of the TLS handshake.
     pub handshake: Duration,
@@ -260,9 +260,9 @@ impl Shared {
         loop {
             match self.table.add(address, self.tls.is_some()) {
                 Ok(slot) => return Some(slot),
-                Err(LimitReached::Address | LimitReached::Identity) => {
+                Err(limit @ (LimitReached::Address | LimitReached::Identity)) => {
                     let address = address.map(display);
-                    debug!(server = self.name, address, "connection refused: limit of its address reached");
+                    debug!(server = self.name, address, %limit, "connection refused: limit reached");
                     return None;
                 }
                 // Further connections wait in the kernel's queue meanwhile.

@@ -131,7 +131,7 @@ impl Hosts {
             ..Limits::default()
         };
         let router = Router::new().route(prepare::PATH, post(answer)).with_state(Arc::new(self));
-        process.serve(Server::new("hosts", listener).tls(tls).limits(limits), router);
+        process.serve(Server::new("hosts", listener).open_tls(tls).limits(limits), router);
         Ok(())
     }
 

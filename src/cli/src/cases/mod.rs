@@ -10,6 +10,7 @@ use anyhow::Context;
 use clap::Args;
 use outrigger_admission::Decision;
 use outrigger_admission::review::Request;
+use outrigger_core::yaml::OF_FILES;
 use outrigger_webhook::settings::AdmissionArgs;
 use serde::Deserialize;
 use serde_json::Value;
@@ -114,8 +115,8 @@ fn run_file(
     outcomes: &mut Vec<CaseResult>,
 ) -> Result<(), InputError> {
     let shown = file.display().to_string();
-    let text = std::fs::read_to_string(file).map_err(|error| InputError::new(&shown, error))?;
-    for (i, document) in files::documents(&shown, &text)?.into_iter().enumerate() {
+    let text = files::text_of_file(file)?;
+    for (i, document) in files::documents(&shown, &text, OF_FILES)?.into_iter().enumerate() {
         if document.is_null() || document.get("apiVersion").is_some() {
             continue;
         }

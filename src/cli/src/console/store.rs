@@ -17,6 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::data::Data;
 use super::follow;
 use super::managers::{Ask, Asker, Failure, Page};
+use super::what_if;
 use crate::companion::PodName;
 use crate::diff::{self, report::Report};
 use crate::explain::live::Clients;
@@ -228,12 +229,12 @@ impl Store {
         timeout(READ, waited).await.unwrap_or_else(|_| Arc::new(Err(too_long())))
     }
 
-    /// What `outrigger diff` says of rules of a tenant (empty: as for [`Self::ask`]). `place` names the text of the rules.
-    pub(super) async fn predict(&self, tenant: &str, place: &str, rules: &str) -> Result<Report, String> {
+    /// What `outrigger diff` says of rules of a tenant (empty: as for [`Self::ask`]).
+    pub(super) async fn predict(&self, tenant: &str, rules: &str) -> Result<Report, String> {
         let waited = async {
             let _one = self.asking.lock().await;
             match &self.source {
-                Some(source) => source.predict(tenant, place, rules).await,
+                Some(source) => source.predict(tenant, rules).await,
                 None => Err("there is no cluster".to_owned()),
             }
         };
@@ -278,9 +279,10 @@ impl Source {
         Box::pin(asked).await.map_err(|error| format!("{error:#}"))
     }
 
-    async fn predict(&self, tenant: &str, place: &str, rules: &str) -> Result<Report, String> {
+    async fn predict(&self, tenant: &str, rules: &str) -> Result<Report, String> {
         let _turn = self.turn().await?;
-        let asked = diff::ask(&self.clients, self.view_of(tenant), self.admission.clone(), (place, rules));
+        let text = (what_if::PLACE, rules, what_if::BOUNDS);
+        let asked = diff::ask(&self.clients, self.view_of(tenant), self.admission.clone(), text);
         Box::pin(asked).await.map_err(|error| format!("{error:#}"))
     }
 

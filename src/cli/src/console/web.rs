@@ -237,7 +237,7 @@ async fn predict(Extension(session): In, request: Request) -> Response {
         Ok(form) => form,
         Err((status, why)) => return (status, why).into_response(),
     };
-    let report = session.store.predict(&form.tenant, what_if::PLACE, &form.rules).await;
+    let report = session.store.predict(&form.tenant, &form.rules).await;
     let rows = html! { (what_if::form(&form)) (what_if::answer(&report)) };
     let query = Query::of_tenant(&form.tenant);
     let reading = session.store.reading().await;

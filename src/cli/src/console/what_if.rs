@@ -1,6 +1,7 @@
 //! The view "What if": rules that somebody types, and what `outrigger diff` predicts of them.
 
 use maud::{Markup, html};
+use outrigger_core::bounds::Bounds;
 
 use super::page::{View, notice, state};
 use super::query::FILTER;
@@ -15,6 +16,9 @@ pub(super) const PLACE: &str = "the text";
 
 /// Most bytes of the rules: as many as a rule's template may have.
 pub(super) const RULES: usize = 512 << 10;
+
+/// What the rules may hold: about as much as three templates of the largest size, or 500 usual rules.
+pub(super) const BOUNDS: Bounds = Bounds { bytes: RULES, values: 50_000, depth: 64 };
 
 /// Most companions that are shown.
 pub(super) const SHOWN: usize = 500;

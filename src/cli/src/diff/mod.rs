@@ -16,8 +16,10 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use outrigger_core::admin::AdminNamespaces;
+use outrigger_core::bounds::Bounds;
 use outrigger_core::keys;
 use outrigger_webhook::settings::AdmissionArgs;
+use tokio_util::sync::CancellationToken;
 
 use self::predict::{Prediction, Settings};
 use self::proposal::{Accepted, RuleSet};
@@ -70,6 +72,10 @@ pub(crate) struct DiffArgs {
 
     #[command(flatten)]
     admission: AdmissionArgs,
+
+    /// Cancelled when nobody waits for the report.
+    #[arg(skip)]
+    stop: CancellationToken,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -200,6 +206,7 @@ impl DiffArgs {
             host_label: &self.admission.host_label,
             send: &self.send_annotation,
             is_settled: is_settled && !views.is_empty(),
+            stop: &self.stop,
         };
         if settings.is_settled {
             let message = "the state has no companions: they are taken to be those of the present rules";
@@ -260,12 +267,18 @@ impl DiffArgs {
 }
 
 /// What would happen to the companions of clusters if the rules in a text were applied; `place` names the text in errors.
+///
+/// The text is looked at when the user may read what the answer is made of. Whatever takes time runs on threads of its own, in which other
+/// requests are to be answered, and ends when the future is dropped.
 pub(crate) async fn ask(
     clients: &Clients,
     view: ViewArgs,
     admission: AdmissionArgs,
-    (place, text): (&str, &str),
+    (place, text, bounds): (&'static str, &str, Bounds),
 ) -> anyhow::Result<Report> {
+    live::may_read(clients).await?;
+    let stop = CancellationToken::new();
+    let _stops = stop.clone().drop_guard();
     let args = DiffArgs {
         filename: Vec::new(),
         state: Vec::new(),
@@ -275,11 +288,15 @@ pub(crate) async fn ask(
         output: Output::Json,
         view,
         admission,
+        stop,
     };
-    let mut new = Vec::new();
-    files::parse(place, text, &mut new)?;
+    let text = text.to_owned();
+    let read = move || {
+        let mut new = Vec::new();
+        files::parse(place, &text, bounds, &mut new).map(|()| new)
+    };
+    let new = tokio::task::spawn_blocking(read).await??;
     let (state, source) = args.read(clients, &new).await?;
-    // Matching thousands of workloads takes time, in which other requests are to be answered.
     Ok(tokio::task::spawn_blocking(move || args.of(&state, source, &new)).await??)
 }
 

@@ -17,6 +17,7 @@ use outrigger_core::workload::Workload;
 use outrigger_manager::companions::observe::{observe, observe_admin, observe_admin_claim, observe_claim};
 use outrigger_runtime::pod::Pod;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use super::proposal::Accepted;
 use super::quota::Quotas;
@@ -47,6 +48,19 @@ pub(super) struct Settings<'a> {
     pub(super) send: &'a [String],
     /// The state has no companions: they are taken to be those of the present rules.
     pub(super) is_settled: bool,
+    /// Cancelled when nobody waits for the report.
+    pub(super) stop: &'a CancellationToken,
+}
+
+impl Settings<'_> {
+    /// # Errors
+    /// Nobody waits for the report.
+    fn go_on(&self) -> Result<(), InputError> {
+        if self.stop.is_cancelled() {
+            return Err(InputError::new("diff", "nobody waits for the answer"));
+        }
+        Ok(())
+    }
 }
 
 /// What happens to the companions of one tenant.
@@ -94,6 +108,7 @@ impl<'a> Prediction<'a> {
     /// The present: its rules, workloads, and companions.
     pub(super) fn begin(&mut self, present: &[&Object], admission: &Admission) -> Result<(), InputError> {
         for object in present {
+            self.settings.go_on()?;
             if let Some(name) = name_of(object) {
                 self.set(name, AnyRule::read(object)?);
             }
@@ -104,6 +119,7 @@ impl<'a> Prediction<'a> {
         }
         if self.settings.is_settled {
             for key in self.index.matches() {
+                self.settings.go_on()?;
                 if let Some((observed, object)) = self.make(&key, admission)? {
                     if observed.kind == Kind::Pod {
                         self.made.push(object);
@@ -113,13 +129,18 @@ impl<'a> Prediction<'a> {
             }
         }
         let keys: Vec<CompanionKey> = self.keys().into_iter().collect();
-        self.before = keys.into_iter().map(|key| (key.clone(), self.step(&key))).collect();
+        for key in keys {
+            self.settings.go_on()?;
+            let step = self.step(&key);
+            self.before.insert(key, step);
+        }
         Ok(())
     }
 
     /// Applies rules, and deletes others.
     pub(super) fn apply(&mut self, accepted: &[&Accepted]) -> Result<(), InputError> {
         for object in accepted.iter().flat_map(|accepted| &accepted.after) {
+            self.settings.go_on()?;
             let Some(name) = name_of(object) else { continue };
             let rule = AnyRule::read(object)?;
             if self.rules.get(&name).is_none_or(|old| !old.same_spec(&rule)) {
@@ -136,6 +157,7 @@ impl<'a> Prediction<'a> {
         }
         self.send_workloads();
         while self.index.has_more() {
+            self.settings.go_on()?;
             self.index.fill();
         }
         Ok(())
@@ -275,6 +297,7 @@ impl<'a> Prediction<'a> {
     ) -> Result<Vec<CompanionChange>, InputError> {
         let mut all = Vec::new();
         for key in self.keys() {
+            self.settings.go_on()?;
             let step = self.step(&key);
             let is_new = self.changed.contains(&key.rule) || self.before.get(&key) != Some(&step);
             if is_new && let Some(change) = self.change(&key, &step, admission, quotas)? {

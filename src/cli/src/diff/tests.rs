@@ -13,7 +13,7 @@ struct Wrapper {
 fn objects(values: &[Value]) -> Vec<files::Object> {
     let mut all = Vec::new();
     let text: String = values.iter().map(ToString::to_string).collect();
-    files::parse("f", &text, &mut all).unwrap();
+    files::parse("f", &text, outrigger_core::yaml::OF_FILES, &mut all).unwrap();
     all
 }
 
@@ -76,6 +76,16 @@ fn state(more: &[Value]) -> Vec<Value> {
     ];
     all.extend_from_slice(more);
     all
+}
+
+#[test]
+fn it_ends_when_nobody_waits_any_more() {
+    let args = Wrapper::try_parse_from(["diff", "-f", "-"]).unwrap().args;
+    let (state, new) = (State::new(objects(&state(&[]))), objects(&[rule("r", "web")]));
+    assert!(args.of(&state, Source::files("--state"), &new).is_ok());
+    args.stop.cancel();
+    let error = args.of(&state, Source::files("--state"), &new).unwrap_err();
+    assert_eq!(error.to_string(), "diff: nobody waits for the answer");
 }
 
 #[test]

@@ -170,6 +170,20 @@ pub(crate) async fn read_with(
     Ok((State::new(objects), source))
 }
 
+/// Whether the user may read what every question is about, Tenants or, in a tenant's cluster, rules. It is asked by a list of one object.
+///
+/// # Errors
+/// The API server refuses it, or doesn't answer.
+pub(crate) async fn may_read(clients: &Clients) -> Result<(), InputError> {
+    let resource = match is_infrastructure(&clients.cluster).await? {
+        true => ApiResource::erase::<Tenant>(&()),
+        false => ApiResource::erase::<WorkloadRule>(&()),
+    };
+    let api: Api<DynamicObject> = Api::all_with(clients.cluster.clone(), &resource);
+    let listed = api.list_metadata(&ListParams::default().limit(1)).await;
+    listed.map(drop).map_err(|error| Reader::new(clients.cluster.clone()).failed(&resource, error))
+}
+
 /// Runs a command's calls of a cluster.
 pub(crate) fn wait<T, E>(calls: impl Future<Output = Result<T, E>>) -> anyhow::Result<T>
 where

@@ -380,7 +380,7 @@ fn the_nodes_condition_and_the_agents_events_are_told() {
     let node = |conditions: Value| {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "host-a"}, "status": {"conditions": conditions}});
         let mut objects = Vec::new();
-        crate::files::parse("n", &node.to_string(), &mut objects).unwrap();
+        crate::files::parse("n", &node.to_string(), outrigger_core::yaml::OF_FILES, &mut objects).unwrap();
         live::Source { hosts: Some(objects), ..own_cluster() }
     };
     let event = |name: &str, agent: &str, uid: &str, at: &str| {

@@ -62,18 +62,11 @@ impl Shared {
             },
             () = self.force.cancelled() => return,
         };
-        state.handshake_finished();
         let session = stream.get_ref().1;
         let certificates = session.peer_certificates().unwrap_or_default();
         let certificates: Arc<[_]> = certificates.iter().map(|c| c.clone().into_owned()).collect();
-        if let Some(leaf) = certificates.first() {
-            state.verified();
-            if self.table.identify(state, leaf).is_err() {
-                return debug!(
-                    server = self.name,
-                    address, "connection refused: limit of its identity reached"
-                );
-            }
+        if let Err(limit) = self.table.settle(state, certificates.first()) {
+            return debug!(server = self.name, address, %limit, "connection refused: limit reached");
         }
         // ALPN has negotiated the version.
         let version = if session.alpn_protocol() == Some(b"h2") { Version::Http2 } else { Version::Http1 };

@@ -1,9 +1,13 @@
 //! The connections of a server, and which of them is closed for a new one when a limit is reached.
 //!
-//! The connection that has been idle longest is closed: its client can open another one for its next request. Connections without
-//! a client certificate are closed before those with one, and connections without a request so far before those with one.
-//! Connections with a request in progress are never closed for others.
+//! The client that has most connections gives way first: the identity of its certificate, or its address where it has none. Of its
+//! connections the one that has been idle longest is closed: the client can open another one for its next request. One that is new, and
+//! still has time for its first request, is closed after the others. Connections with a client certificate never give way to those without
+//! one, and those with a request in progress to none.
+//!
+//! So whoever opens many connections closes their own, and a client with few keeps them, and has time for its request.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -30,6 +34,8 @@ pub(super) struct ConnectionTable {
     per_address: usize,
     per_identity: Option<PerIdentity>,
     max_handshakes: usize,
+    /// How long a connection is new, in milliseconds: the time for its handshake and the headers of its first request.
+    newcomer: u64,
     epoch: Instant,
     connections: Mutex<Connections>,
     handshakes: Arc<AtomicUsize>,
@@ -41,15 +47,21 @@ struct Connections {
     next: u64,
     all: HashMap<u64, Arc<ConnectionState>>,
     per_address: HashMap<IpAddr, usize>,
+    /// Connections without a verified certificate: all of them, and by address.
+    open: usize,
+    unverified: HashMap<IpAddr, usize>,
     per_identity: HashMap<String, usize>,
     last_warning: Option<Instant>,
 }
 
 /// The limit that a new connection would exceed, where no other connection can be closed for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LimitReached {
+    #[error("connections of an address")]
     Address,
+    #[error("connections of an identity")]
     Identity,
+    #[error("connections of the server")]
     Server,
 }
 
@@ -65,6 +77,7 @@ pub(super) struct ConnectionState {
     address: Option<IpAddr>,
     identity: OnceLock<String>,
     epoch: Instant,
+    opened: u64,
     /// Cancelled when the connection is closed for another one.
     pub(super) evicted: CancellationToken,
     in_handshake: AtomicBool,
@@ -105,6 +118,7 @@ impl ConnectionTable {
             per_address: limits.per_address.unwrap_or(usize::MAX).max(1),
             per_identity: limits.per_identity,
             max_handshakes: limits.handshakes.max(1),
+            newcomer: u64::try_from((limits.handshake + limits.headers).as_millis()).unwrap_or(u64::MAX),
             epoch: Clock::system().now(),
             connections: Mutex::default(),
             handshakes: Arc::default(),
@@ -113,7 +127,7 @@ impl ConnectionTable {
     }
 
     /// Adds a connection from this address, and closes another one if a limit is reached. Fails if no other connection can be
-    /// closed.
+    /// closed. [`Self::settle`] follows when it is known whether the client has a certificate.
     pub(super) fn add(
         self: &Arc<Self>,
         address: Option<SocketAddr>,
@@ -126,10 +140,16 @@ impl ConnectionTable {
             self.evict(&mut connections, |other| other.address == address).ok_or(LimitReached::Address)?;
         }
         if connections.all.len() >= self.max_connections {
-            self.evict(&mut connections, |_| true).ok_or(LimitReached::Server)?;
+            // Where those with certificates have all places, some more may try to show their own.
+            let may_try = in_handshake
+                && connections.open < self.max_handshakes
+                && connections.all.values().any(|other| is(&other.verified) && other.is_idle());
+            if !may_try {
+                self.evict(&mut connections, |other| !is(&other.verified)).ok_or(LimitReached::Server)?;
+            }
         }
         if in_handshake && self.handshakes.load(Ordering::Relaxed) >= self.max_handshakes {
-            self.evict(&mut connections, |other| other.in_handshake.load(Ordering::Relaxed));
+            self.evict(&mut connections, |other| is(&other.in_handshake));
         }
         let number = connections.next;
         connections.next += 1;
@@ -137,6 +157,7 @@ impl ConnectionTable {
             address,
             identity: OnceLock::new(),
             epoch: self.epoch,
+            opened: self.now(),
             evicted: CancellationToken::new(),
             in_handshake: AtomicBool::new(in_handshake),
             handshakes: self.handshakes.clone(),
@@ -155,27 +176,53 @@ impl ConnectionTable {
         connections.all.insert(number, state.clone());
         if let Some(address) = address {
             *connections.per_address.entry(address).or_default() += 1;
+            *connections.unverified.entry(address).or_default() += 1;
         }
+        connections.open += 1;
         Ok(ConnectionSlot { table: self.clone(), number, state })
     }
 
-    /// Records the identity of a connection's certificate, and closes another connection of this identity if the limit is
-    /// reached. Fails if no other connection can be closed.
-    pub(super) fn identify(
+    /// Takes note that the handshake is complete, and whether the client has shown a certificate. Closes another connection of the same
+    /// identity, or any other one, where a limit is exceeded. Fails if none can be closed: then this one is to be closed.
+    pub(super) fn settle(
         &self,
         state: &ConnectionState,
-        certificate: &CertificateDer<'_>,
+        certificate: Option<&CertificateDer<'_>>,
     ) -> Result<(), LimitReached> {
-        let Some(PerIdentity { most, identify }) = self.per_identity else { return Ok(()) };
-        let identity = identify(certificate);
+        state.handshake_finished();
         let mut connections = self.connections.lock();
         if state.evicted.is_cancelled() {
             // It has been removed from the table, and must not be counted.
             return Ok(());
         }
+        if let Some(certificate) = certificate {
+            self.identify(&mut connections, state, certificate)?;
+            state.verified.store(true, Ordering::Relaxed);
+            connections.close(state.address.as_ref());
+        }
+        if connections.all.len() > self.max_connections {
+            let may_close = |other: &ConnectionState| match certificate {
+                Some(_) => !std::ptr::eq(other, state),
+                // Those that are still in their handshake may have a certificate.
+                None => !std::ptr::eq(other, state) && !is(&other.verified) && !is(&other.in_handshake),
+            };
+            self.evict(&mut connections, may_close).ok_or(LimitReached::Server)?;
+        }
+        Ok(())
+    }
+
+    /// Records the identity of a connection's certificate.
+    fn identify(
+        &self,
+        connections: &mut Connections,
+        state: &ConnectionState,
+        certificate: &CertificateDer<'_>,
+    ) -> Result<(), LimitReached> {
+        let Some(PerIdentity { most, identify }) = self.per_identity else { return Ok(()) };
+        let identity = identify(certificate);
         // This connection has no identity yet, so it can't be the one that is closed.
         if connections.per_identity.get(&identity).is_some_and(|count| *count >= most) {
-            self.evict(&mut connections, |other| other.identity.get() == Some(&identity))
+            self.evict(connections, |other| other.identity.get() == Some(&identity))
                 .ok_or(LimitReached::Identity)?;
         }
         *connections.per_identity.entry(identity.clone()).or_default() += 1;
@@ -189,13 +236,21 @@ impl ConnectionTable {
         let _ = tokio::time::timeout(Duration::from_millis(100), self.freed.notified()).await;
     }
 
-    /// Closes and removes the connection that has been idle longest of those for which the condition holds.
+    fn now(&self) -> u64 {
+        since(self.epoch)
+    }
+
+    /// Closes and removes one of the idle connections for which the condition holds: the first in the order that the module describes.
     fn evict(&self, connections: &mut Connections, of: impl Fn(&ConnectionState) -> bool) -> Option<()> {
-        let idle = connections
-            .all
-            .iter()
-            .filter(|(_, other)| other.in_progress.load(Ordering::Relaxed) == 0 && of(other));
-        let number = *idle.min_by_key(|(number, other)| (other.eviction_order(), **number))?.0;
+        let now = self.now();
+        let order = |(number, state): &(&u64, &Arc<ConnectionState>)| {
+            let had_request = is(&state.had_request);
+            let is_new = !had_request && now.saturating_sub(state.opened) < self.newcomer;
+            let held = connections.held(state);
+            (is(&state.verified), Reverse(held), is_new, had_request, state.active(), **number)
+        };
+        let idle = connections.all.iter().filter(|(_, other)| other.is_idle() && of(other));
+        let number = *idle.min_by_key(order)?.0;
         self.remove(connections, number)?.evicted.cancel();
         if connections.last_warning.is_none_or(|last| last.elapsed() > WARN_INTERVAL) {
             connections.last_warning = Some(Clock::system().now());
@@ -215,12 +270,45 @@ impl ConnectionTable {
         if let Some(address) = &state.address {
             decrement(&mut connections.per_address, address);
         }
+        if !is(&state.verified) {
+            connections.close(state.address.as_ref());
+        }
         if let Some(identity) = state.identity.get() {
             decrement(&mut connections.per_identity, identity);
         }
         self.freed.notify_one();
         Some(state)
     }
+}
+
+impl Connections {
+    /// How many connections the client of this one has.
+    fn held(&self, state: &ConnectionState) -> usize {
+        let of_address = |counts: &HashMap<IpAddr, usize>| counts.get(state.address.as_ref()?).copied();
+        let count = match state.identity.get() {
+            Some(identity) => self.per_identity.get(identity).copied(),
+            None if is(&state.verified) => of_address(&self.per_address),
+            None => of_address(&self.unverified),
+        };
+        count.unwrap_or_default()
+    }
+
+    /// One connection less without a verified certificate.
+    fn close(&mut self, address: Option<&IpAddr>) {
+        self.open -= 1;
+        if let Some(address) = address {
+            decrement(&mut self.unverified, address);
+        }
+    }
+}
+
+fn is(flag: &AtomicBool) -> bool {
+    flag.load(Ordering::Relaxed)
+}
+
+/// Milliseconds, plus one, so that 0 means never.
+fn since(epoch: Instant) -> u64 {
+    u64::try_from(epoch.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1
 }
 
 fn decrement<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: &K) {
@@ -240,27 +328,26 @@ impl Drop for ConnectionSlot {
 
 impl ConnectionState {
     fn now(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1
+        since(self.epoch)
     }
 
-    /// The connection with the lowest value is closed first.
-    fn eviction_order(&self) -> (bool, bool, u64) {
-        let is = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-        (is(&self.verified), is(&self.had_request), self.last_active.load(Ordering::Relaxed))
+    fn active(&self) -> u64 {
+        self.last_active.load(Ordering::Relaxed)
+    }
+
+    /// Whether no request is in progress.
+    fn is_idle(&self) -> bool {
+        self.in_progress.load(Ordering::Relaxed) == 0
     }
 
     fn touch(&self) {
         self.last_active.store(self.now(), Ordering::Relaxed);
     }
 
-    pub(super) fn handshake_finished(&self) {
+    fn handshake_finished(&self) {
         if self.in_handshake.swap(false, Ordering::Relaxed) {
             self.handshakes.fetch_sub(1, Ordering::Relaxed);
         }
-    }
-
-    pub(super) fn verified(&self) {
-        self.verified.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn received(&self, http1: bool) {
@@ -377,25 +464,87 @@ mod tests {
             all.push(table.add(from("10.0.0.1"), false).unwrap());
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        // The first had a request, the second has one in progress, so the third is closed.
+        // The first had a request, the second has one in progress, and the third still has time for its own.
         drop(all[0].state.request_started());
         let (_, open) = all[1].state.request_started();
         open.received();
-        let fourth = table.add(from("10.0.0.2"), false).unwrap();
-        assert_eq!(all.iter().map(is_evicted).collect::<Vec<_>>(), [false, false, true]);
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        fourth.state.received(false);
-        fourth.state.verified();
-        let fifth = table.add(from("10.0.0.3"), false).unwrap();
-        assert!(is_evicted(&all[0]) && !is_evicted(&fourth), "it has no certificate");
-        let (_, of_fourth) = fourth.state.request_started();
-        let (_, of_fifth) = fifth.state.request_started();
-        of_fourth.received();
-        of_fifth.received();
+        let _fourth = table.add(from("10.0.0.1"), false).unwrap();
+        assert_eq!(all.iter().map(is_evicted).collect::<Vec<_>>(), [true, false, false]);
+        // Until that time is over.
+        drop(_fourth.state.request_started());
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let fifth = table.add(from("10.0.0.1"), false).unwrap();
+        assert_eq!([is_evicted(&all[2]), is_evicted(&_fourth)], [true, false]);
+        let in_progress = [&_fourth, &fifth].map(|slot| slot.state.request_started().1);
+        in_progress.iter().for_each(OpenRequest::received);
         assert_eq!(table.add(from("10.0.0.4"), false).err(), Some(LimitReached::Server));
         drop(open);
         assert!(table.add(from("10.0.0.4"), false).is_ok());
         assert!(is_evicted(&all[1]));
+    }
+
+    /// Two addresses hold all places with a request each, and a third one opens connections without a request. Whoever has few keeps them.
+    #[tokio::test(start_paused = true)]
+    async fn the_address_that_holds_most_gives_way_first() {
+        let table = table_of(Limits { max_connections: 9, per_address: Some(6), ..Limits::default() });
+        let idle = |address: &str| {
+            let slot = table.add(from(address), false).unwrap();
+            drop(slot.state.request_started());
+            slot
+        };
+        let kept = idle("10.0.0.9");
+        let holding: Vec<_> =
+            ["10.0.0.1", "10.0.0.2"].iter().flat_map(|of| (0..4).map(|_| idle(of))).collect();
+        let mut flood = Vec::new();
+        for _ in 0..50 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            flood.push(table.add(from("10.0.0.3"), false).unwrap());
+        }
+        let left = |of: &[ConnectionSlot]| of.iter().filter(|slot| !is_evicted(slot)).count();
+        assert_eq!((left(&holding[..4]), left(&holding[4..]), left(&flood)), (2, 2, 4));
+        assert!(!is_evicted(&kept), "it is the only one of its address, though idle longest");
+        let newcomer = table.add(from("10.0.0.4"), false).unwrap();
+        for _ in 0..50 {
+            flood.push(table.add(from("10.0.0.3"), false).unwrap());
+        }
+        assert!(!is_evicted(&kept) && !is_evicted(&newcomer));
+    }
+
+    /// Also where all of them come from one address, as behind a gateway, and strangers from many.
+    #[tokio::test(start_paused = true)]
+    async fn connections_with_a_certificate_never_give_way_to_those_without() {
+        let table = table_of(Limits { max_connections: 4, handshakes: 2, ..Limits::default() });
+        let certificate = CertificateDer::from(b"API server".to_vec());
+        let verified = || {
+            let slot = table.add(from("10.0.0.1"), true).unwrap();
+            table.settle(&slot.state, Some(&certificate)).map(|()| slot)
+        };
+        let mut servers: Vec<_> = (0..3).map(|_| verified().unwrap()).collect();
+        let mut strangers = Vec::new();
+        for stranger in 1..100 {
+            let slot = table.add(from(&format!("10.0.1.{stranger}")), true).unwrap();
+            table.settle(&slot.state, None).unwrap();
+            strangers.push(slot);
+        }
+        assert_eq!(strangers.iter().filter(|slot| !is_evicted(slot)).count(), 1);
+        assert_eq!(servers.iter().filter(|slot| is_evicted(slot)).count(), 0);
+        // One more closes a stranger's.
+        servers.push(verified().unwrap());
+        // Now all places are taken by those with certificates. A stranger may try, and one more server closes the one idle longest.
+        let stranger = table.add(from("10.0.2.1"), true).unwrap();
+        assert_eq!(table.settle(&stranger.state, None), Err(LimitReached::Server));
+        drop(stranger);
+        servers.push(verified().unwrap());
+        let evicted: Vec<_> = servers.iter().map(is_evicted).collect();
+        assert_eq!(evicted, [true, false, false, false, false]);
+        // So many may try at once as there are handshakes.
+        let trying = [(); 3].map(|()| table.add(from("10.0.2.1"), true).unwrap());
+        assert_eq!(trying.each_ref().map(is_evicted), [true, false, false]);
+        assert_eq!(servers.iter().filter(|slot| is_evicted(slot)).count(), 1);
+        drop((servers, trying));
+        drop(strangers);
+        let left = table.connections.lock();
+        assert_eq!((left.all.len(), left.open, left.unverified.len(), left.per_address.len()), (0, 0, 0, 0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -424,9 +573,8 @@ mod tests {
         let table = table_of(Limits { max_connections: 9, per_identity, ..Limits::default() });
         let connect = |identity: &str| {
             let slot = table.add(from("10.0.0.1"), true).unwrap();
-            slot.state.verified();
             let certificate = CertificateDer::from(identity.as_bytes().to_vec());
-            table.identify(&slot.state, &certificate).map(|()| slot)
+            table.settle(&slot.state, Some(&certificate)).map(|()| slot)
         };
         let other = connect("b").unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -4,9 +4,9 @@ use outrigger_runtime::expiry;
 use outrigger_runtime::probe::{self, Who};
 
 use super::connections::Address;
-use super::parts::{Installation, Part};
+use super::parts::{ARGUMENTS, Installation, Part};
 use super::{certificates, reach};
-use crate::check::findings::Finding;
+use crate::check::findings::{Finding, GATE_OPEN};
 
 /// Examines the manager's certificate and the CA by which it trusts agents.
 pub(super) async fn manager(installation: &Installation, now: i64) -> Vec<Finding> {
@@ -51,6 +51,16 @@ pub(super) async fn agent(installation: &Installation, now: i64, known: &[Findin
         }
     }
     findings
+}
+
+/// Whether whoever reaches the gate of an agent may ask it.
+pub(super) fn open_gate(installation: &Installation) -> Option<Finding> {
+    installation.argument(Part::Agent, "gate-address")?;
+    if installation.argument(Part::Agent, "tls-client-ca-file").is_some() {
+        return None;
+    }
+    let message = "has --gate-address and no --tls-client-ca-file: whoever reaches the port can ask which Pods a rule would match";
+    Some(Finding::new(&GATE_OPEN, &installation.subject(Part::Agent), ARGUMENTS, message))
 }
 
 /// Compares a manager and an agent, which may be in one cluster: versions, and certificates with CAs.

@@ -118,6 +118,7 @@ async fn own(installation: &Installation) -> anyhow::Result<Vec<Finding>> {
     findings.extend(agents::manager(installation, now).await);
     let agent = agents::agent(installation, now, &findings).await;
     findings.extend(agent);
+    findings.extend(agents::open_gate(installation));
     Ok(findings)
 }
 

@@ -23,6 +23,9 @@ const CONTAINER: &str = "/spec/template/spec/containers/0";
 /// Path of a part's image, as findings name it.
 const IMAGE: &str = "spec.template.spec.containers[0].image";
 
+/// The same of its arguments.
+pub(super) const ARGUMENTS: &str = "spec.template.spec.containers[0].args";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Part {
     /// Admission.
@@ -149,9 +152,13 @@ impl Installation {
 
     /// Compares a version of a part with another version.
     pub(crate) fn skew(&self, part: Part, found: Version, other: &str, version: Version) -> Option<Finding> {
+        versions::skew(&self.subject(part), IMAGE, part.word(), found, (other, version))
+    }
+
+    /// A part's Deployment, as findings name it.
+    pub(crate) fn subject(&self, part: Part) -> Subject {
         let (namespace, name) = (self.names.system.clone(), part.name().to_owned());
-        let subject = Subject { kind: "Deployment".to_owned(), namespace, name };
-        versions::skew(&subject, IMAGE, part.word(), found, (other, version))
+        Subject { kind: "Deployment".to_owned(), namespace, name }
     }
 
     /// What a part's Pods have in a file, where it may be read: by the Deployment's volumes, else in the Secret in which the

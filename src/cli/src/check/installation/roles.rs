@@ -3,7 +3,7 @@
 use anyhow::Context;
 use outrigger_core::json::text;
 use outrigger_core::keys;
-use serde::Deserialize;
+use outrigger_core::yaml::{self, OF_FILES};
 use serde_json::Value;
 
 use super::parts::Part;
@@ -73,8 +73,7 @@ fn files(part: Part, names: &Names) -> Vec<&'static str> {
 
 /// The roles and bindings of a file, with the installation's own names.
 fn take(file: &str, names: &Names, all: &mut Vec<Value>) -> anyhow::Result<()> {
-    for document in serde_yaml::Deserializer::from_str(file) {
-        let mut object = Value::deserialize(document).context("a shipped role can't be read")?;
+    for mut object in yaml::documents(file, OF_FILES).context("a shipped role can't be read")? {
         if !text(&object, "/apiVersion").starts_with("rbac.") {
             continue;
         }
