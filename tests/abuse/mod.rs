@@ -4,7 +4,7 @@
 
 mod agent;
 mod companions;
-mod console;
+mod forms;
 mod gate;
 mod grpc;
 mod nodes;

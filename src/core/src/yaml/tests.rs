@@ -206,7 +206,7 @@ proptest! {
     #[test]
     fn json_is_read_as_yaml_too(texts in prop::collection::vec("\\PC{0,8}", 0..6), numbers in prop::collection::vec(any::<i64>(), 0..6)) {
         let value = json!({"texts": texts, "numbers": numbers, "more": [{"a": null}, true]});
-        prop_assert_eq!(one(&value.to_string()).unwrap(), value.clone());
+        prop_assert_eq!(&one(&value.to_string()).unwrap(), &value);
         prop_assert_eq!(one(&format!("# YAML\n{value}\n")).unwrap(), value);
     }
 }
