@@ -1,7 +1,7 @@
 //! The server: accepts connections and serves HTTP/1.1 and HTTP/2 on them, with limits.
 //!
 //! `axum::serve` has no timeouts for TLS handshakes and headers, and no limits for the number and the age of connections. This
-//! server has both. At a limit it closes an idle connection of the client that has most.
+//! server has both. At a limit it closes an idle connection of a client that has many.
 //!
 //! It serves axum's `Router`. tonic's `Routes` are converted by `into_axum_router()`, any other service by
 //! `Router::new().fallback_service(..)`.

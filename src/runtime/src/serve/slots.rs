@@ -1,11 +1,12 @@
 //! The connections of a server, and which of them is closed for a new one when a limit is reached.
 //!
-//! The client that has most connections gives way first: the identity of its certificate, or its address where it has none. Of its
-//! connections the one that has been idle longest is closed: the client can open another one for its next request. One that is new, and
-//! still has time for its first request, is closed after the others. Connections with a client certificate never give way to those without
-//! one, and those with a request in progress to none.
+//! Of connections without a request so far those are closed first whose address has several of them, or whose time for a request is over:
+//! of the address that has most, the oldest. Then those that are idle between requests, of the client that has most connections, the
+//! identity of its certificate or else its address: the one that has been idle longest, whose client can open another one for its next request.
+//! The only new connection of an address is closed last. Connections with a client certificate never give way to those without one, and
+//! those with a request in progress to none.
 //!
-//! So whoever opens many connections closes their own, and a client with few keeps them, and has time for its request.
+//! So whoever opens many connections closes their own, a client with few keeps them, and a new one has time for its request.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -242,12 +243,17 @@ impl ConnectionTable {
 
     /// Closes and removes one of the idle connections for which the condition holds: the first in the order that the module describes.
     fn evict(&self, connections: &mut Connections, of: impl Fn(&ConnectionState) -> bool) -> Option<()> {
-        let now = self.now();
+        let (now, waiting) = (self.now(), connections.waiting());
         let order = |(number, state): &(&u64, &Arc<ConnectionState>)| {
             let had_request = is(&state.had_request);
-            let is_new = !had_request && now.saturating_sub(state.opened) < self.newcomer;
-            let held = connections.held(state);
-            (is(&state.verified), Reverse(held), is_new, had_request, state.active(), **number)
+            let is_late = !had_request && now.saturating_sub(state.opened) >= self.newcomer;
+            let others = state.address.as_ref().and_then(|address| waiting.get(address)).copied();
+            let (rank, held) = match others.unwrap_or_default() {
+                _ if had_request => (1, connections.held(state)),
+                count if count > 1 || is_late => (0, count),
+                _ => (2, 0),
+            };
+            (is(&state.verified), rank, Reverse(held), state.active(), **number)
         };
         let idle = connections.all.iter().filter(|(_, other)| other.is_idle() && of(other));
         let number = *idle.min_by_key(order)?.0;
@@ -291,6 +297,17 @@ impl Connections {
             None => of_address(&self.unverified),
         };
         count.unwrap_or_default()
+    }
+
+    /// How many connections of each address have had no request.
+    fn waiting(&self) -> HashMap<IpAddr, usize> {
+        let mut counts = HashMap::new();
+        for address in
+            self.all.values().filter(|state| !is(&state.had_request)).filter_map(|state| state.address)
+        {
+            *counts.entry(address).or_default() += 1;
+        }
+        counts
     }
 
     /// One connection less without a verified certificate.
@@ -501,7 +518,7 @@ mod tests {
             flood.push(table.add(from("10.0.0.3"), false).unwrap());
         }
         let left = |of: &[ConnectionSlot]| of.iter().filter(|slot| !is_evicted(slot)).count();
-        assert_eq!((left(&holding[..4]), left(&holding[4..]), left(&flood)), (2, 2, 4));
+        assert_eq!((left(&holding[..4]), left(&holding[4..]), left(&flood)), (3, 3, 2));
         assert!(!is_evicted(&kept), "it is the only one of its address, though idle longest");
         let newcomer = table.add(from("10.0.0.4"), false).unwrap();
         for _ in 0..50 {
