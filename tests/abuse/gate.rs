@@ -25,17 +25,27 @@ async fn is_gated(pods: &Api<Pod>, pod: &Value) -> Result<bool, String> {
     Ok(spec.readiness_gates.iter().flatten().any(|gate| gate.condition_type == keys::COMPANIONS_GATE))
 }
 
+/// Waits until a new Pod gets the gate.
+async fn gets_the_gate(pods: &Api<Pod>) {
+    eventually("a Pod gets the gate", || async { holds(is_gated(pods, &pod(1)).await?, "none") }).await;
+}
+
+/// A tenant with a rule that waits, whose agent has the gate and ends with it. Returns the gate's port too, and the Pods that it is asked about.
+async fn gated(o: &'static Outrigger, id: &str, flags: &[String]) -> (Tenant, u16, Api<Pod>) {
+    let t = Tenant::without_agent(o, id, &[("a", 1)]).await;
+    let port = gate::start_agent(&t, &[&t.source], flags);
+    t.own_rule("fw", rule_with("/ordering", json!("BeforeReady"))).await.unwrap();
+    let pods = t.work();
+    gets_the_gate(&pods).await;
+    (t, port, pods)
+}
+
 #[tokio::test]
 async fn a_flood_of_the_agents_gate_takes_bounded_memory() {
     let _alone = alone().await;
     let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, "ab-gate", &[("a", 1)]).await;
-    let port = gate::start_agent(&t, &[&t.source], &[]);
-    t.own_rule("fw", rule_with("/ordering", json!("BeforeReady"))).await.unwrap();
-    let (pods, argument) = (t.work(), format!("--gate-address=127.0.0.1:{port}"));
-    let gated =
-        || eventually("a Pod gets the gate", || async { holds(is_gated(&pods, &pod(1)).await?, "none") });
-    gated().await;
+    let (_tenant, port, pods) = gated(o, "ab-gate", &[]).await;
+    let argument = format!("--gate-address=127.0.0.1:{port}");
 
     // Bodies that never end. Meanwhile every Pod is created, with the gate or without.
     let stranger = ClientTls { ca: o.authority.file(), identity: None };
@@ -46,7 +56,7 @@ async fn a_flood_of_the_agents_gate_takes_bounded_memory() {
     }
     is_modest("agent", &argument);
     drop(attack);
-    gated().await;
+    gets_the_gate(&pods).await;
 
     // More than a review may have: these Pods are created without the gate, and the next one gets it.
     let large = pod(110_000);
@@ -57,21 +67,17 @@ async fn a_flood_of_the_agents_gate_takes_bounded_memory() {
     for answer in futures::future::join_all((0..16).map(|_| is_gated(&pods, &most))).await {
         answer.unwrap();
     }
-    gated().await;
+    gets_the_gate(&pods).await;
     is_modest("agent", &argument);
 }
 
-/// Two Pods hold nearly all of its connections, and a third one opens new ones all the time. Each new client has its answer:
+/// Two Pods hold nearly all of its connections, and three others open new ones all the time. Each new client has its answer:
 /// the API server opens a connection whenever it has none.
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_keep_nobody_from_the_agents_gate() {
     let _alone = alone().await;
     let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, "ab-crowd", &[("a", 1)]).await;
-    let port = gate::start_agent(&t, &[&t.source], &[]);
-    t.own_rule("fw", rule_with("/ordering", json!("BeforeReady"))).await.unwrap();
-    let pods = t.work();
-    eventually("a Pod gets the gate", || async { holds(is_gated(&pods, &pod(1)).await?, "none") }).await;
+    let (_tenant, port, pods) = gated(o, "ab-crowd", &[]).await;
     let stranger = ClientTls { ca: o.authority.file(), identity: None };
     let from = |last| Ipv4Addr::new(127, 0, 0, last);
     let mut held = Vec::new();
@@ -96,12 +102,8 @@ async fn strangers_keep_nobody_from_the_agents_gate() {
 async fn a_gate_that_requires_certificates_answers_the_api_server_only() {
     let _alone = alone().await;
     let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, "ab-certain", &[("a", 1)]).await;
     let ca = format!("--tls-client-ca-file={}", o.plane.dir.join("tenant/webhooks/ca.crt").display());
-    let port = gate::start_agent(&t, &[&t.source], &[ca]);
-    t.own_rule("fw", rule_with("/ordering", json!("BeforeReady"))).await.unwrap();
-    let pods = t.work();
-    eventually("a Pod gets the gate", || async { holds(is_gated(&pods, &pod(1)).await?, "none") }).await;
+    let (_tenant, port, pods) = gated(o, "ab-certain", &[ca]).await;
     let stranger = ClientTls { ca: o.authority.file(), identity: None };
     let floods: Vec<_> =
         (21..25).map(|last| tokio::spawn(flood(Ipv4Addr::new(127, 0, 0, last), port, 550))).collect();

@@ -1,4 +1,4 @@
-//! Manifests from outside as JSON: what kubectl would send for the same text, or an error that says where the two would differ.
+//! Manifests from outside as JSON, as kubectl would send them for the same text; docs/offline.md names the exceptions.
 //!
 //! kubectl reads documents of YAML 1.1 by sigs.k8s.io/yaml (`apimachinery/pkg/util/yaml`, which splits a text at lines that begin with
 //! `---`), and a text that begins with a brace as JSON values one after the other. A parser for YAML 1.2 finds the tokens here; what a
@@ -40,7 +40,7 @@ pub enum ReadError {
 /// The documents in a text, null for empty ones.
 ///
 /// # Errors
-/// The text is beyond the bounds, also by what its aliases expand to; or it is neither YAML nor JSON; or kubectl would read something else.
+/// The text is beyond the bounds, also by what its aliases expand to; or it is neither YAML nor JSON; or it has what kubectl reads otherwise.
 pub fn documents(text: &str, bounds: Bounds) -> Result<Vec<Value>, ReadError> {
     if text.len() > bounds.bytes {
         return Err(Excess::Bytes(text.len(), bounds.bytes).into());

@@ -35,7 +35,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Limits for clients.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Maximum number of connections, at least 1. For one more, an idle connection of the client that has most is closed. If all have
+    /// Maximum number of connections, at least 1. For one more, an idle connection is closed, by the order in `slots`. If all have
     /// a request in progress, further ones wait in the kernel's queue.
     pub max_connections: usize,
     /// Maximum number of connections from one address (for IPv6: from one network of 64 bits), at least 1. For one more, a
@@ -44,7 +44,7 @@ pub struct Limits {
     /// Maximum number of connections of one identity. For one more, a connection of the same identity is closed; if all of them
     /// have a request in progress, the new one is. `None`: no limit.
     pub per_identity: Option<PerIdentity>,
-    /// Maximum number of TLS handshakes in progress, at least 1. For one more, the oldest of the client that has most is aborted.
+    /// Maximum number of TLS handshakes in progress, at least 1. For one more, one is aborted, by the same order.
     pub handshakes: usize,
     /// Timeout of the TLS handshake.
     pub handshake: Duration,

@@ -50,8 +50,7 @@ pub struct WebhookArgs {
     #[arg(long, env = "OUTRIGGER_BIND_ADDRESS", default_value = ":9443", value_name = "ADDRESS")]
     pub bind_address: Bind,
 
-    /// Maximum number of connections, at most half of them from one address. A further connection closes the one that has been idle
-    /// longest.
+    /// Maximum number of connections, at most half of them from one address. A further connection closes an idle one.
     #[arg(long, env = "OUTRIGGER_MAX_CONNECTIONS", default_value_t = budget::CONNECTIONS, value_name = "COUNT")]
     pub max_connections: usize,
 

@@ -485,14 +485,14 @@ mod tests {
         drop(all[0].state.request_started());
         let (_, open) = all[1].state.request_started();
         open.received();
-        let _fourth = table.add(from("10.0.0.1"), false).unwrap();
+        let fourth = table.add(from("10.0.0.1"), false).unwrap();
         assert_eq!(all.iter().map(is_evicted).collect::<Vec<_>>(), [true, false, false]);
         // Until that time is over.
-        drop(_fourth.state.request_started());
+        drop(fourth.state.request_started());
         tokio::time::sleep(Duration::from_secs(20)).await;
         let fifth = table.add(from("10.0.0.1"), false).unwrap();
-        assert_eq!([is_evicted(&all[2]), is_evicted(&_fourth)], [true, false]);
-        let in_progress = [&_fourth, &fifth].map(|slot| slot.state.request_started().1);
+        assert_eq!([is_evicted(&all[2]), is_evicted(&fourth)], [true, false]);
+        let in_progress = [&fourth, &fifth].map(|slot| slot.state.request_started().1);
         in_progress.iter().for_each(OpenRequest::received);
         assert_eq!(table.add(from("10.0.0.4"), false).err(), Some(LimitReached::Server));
         drop(open);
