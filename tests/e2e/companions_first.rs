@@ -22,6 +22,9 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell};
 /// The feature by which devices have binding conditions.
 pub(crate) const BINDING: &str = "DRADeviceBindingConditions";
 
+/// The port on which plugins ask the agent of [`stage`].
+pub(crate) static HOSTS: OnceCell<u16> = OnceCell::const_new();
+
 /// The tenant whose agent publishes devices, for one test at a time. It has the hosts a and b.
 pub(crate) async fn stage() -> (Tenant, MutexGuard<'static, ()>) {
     static ALONE: Mutex<()> = Mutex::const_new(());
@@ -41,6 +44,7 @@ async fn start() -> Tenant {
     }
     let [hosts] = ports().unwrap();
     let more = ["--companions-first".to_owned(), format!("--host-address=127.0.0.1:{hosts}")];
+    HOSTS.set(hosts).unwrap();
     gate::start_agent(&t, &[&t.source], &more);
     t.own_rule("fw", before_start("web")).await.unwrap();
     t.own_rule("log", rule_for("app", "db")).await.unwrap();
@@ -172,11 +176,21 @@ async fn five_hundred_pods_get_devices_of_their_own() {
 async fn a_pod_keeps_its_own_claims_and_gets_one_for_all_rules() {
     let (t, _alone) = stage().await;
     t.own_rule("second", before_start("web")).await.unwrap();
-    let own = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
-        "metadata": {"name": "mine", "namespace": t.source},
-        "spec": {"spec": {"devices": {"requests": [
-            {"name": "d", "exactly": {"deviceClassName": keys::COMPANIONS_DRIVER}}]}}}});
-    t.outrigger.plane.tenant.apply(&[own]).unwrap();
+    let driver = "own.example.com";
+    let mut own = vec![
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": driver},
+            "spec": {"selectors": [{"cel": {"expression": format!("device.driver == '{driver}'")}}]}}),
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "mine", "namespace": t.source},
+            "spec": {"spec": {"devices": {"requests": [{"name": "d", "exactly": {"deviceClassName": driver}}]}}}}),
+    ];
+    own.extend(["a", "b"].map(|host| {
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+            "metadata": {"name": format!("{}-{driver}", t.node(host))},
+            "spec": {"driver": driver, "nodeName": t.node(host), "devices": [{"name": "d"}],
+                "pool": {"name": t.node(host), "generation": 1, "resourceSliceCount": 1}}})
+    }));
+    t.outrigger.plane.tenant.apply(&own).unwrap();
     let with_own =
         pod("own", "web", json!({"resourceClaims": [{"name": "x", "resourceClaimTemplateName": "mine"}]}));
     gets_claims(&t, &with_own, &["x", keys::COMPANIONS_CLAIM]).await;

@@ -2,6 +2,7 @@
 
 use kube::Client;
 use outrigger_cases::Request;
+use outrigger_core::keys::{AGENT, MANAGER};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -23,6 +24,10 @@ pub(crate) enum Account {
     Scheduler,
     /// A controller of the cluster itself.
     Collector,
+    /// The one that makes the claims of Pods.
+    ClaimController,
+    /// All controllers of a cluster in which they have one account.
+    ControllerManager,
     /// The kubelet of the Node blue-dpu.
     Kubelet,
     /// A kubelet whose Node doesn't exist yet: blue-new.
@@ -50,6 +55,11 @@ impl Account {
                 "system:serviceaccount:kube-system:pod-garbage-collector",
                 "system:serviceaccounts:kube-system",
             ),
+            Self::ClaimController => (
+                "system:serviceaccount:kube-system:resource-claim-controller",
+                "system:serviceaccounts:kube-system",
+            ),
+            Self::ControllerManager => ("system:kube-controller-manager", "system:authenticated"),
             Self::Kubelet => ("system:node:blue-dpu", "system:nodes"),
             Self::NewKubelet => ("system:node:blue-new", "system:nodes"),
         })
@@ -57,7 +67,7 @@ impl Account {
 
     /// Sends a request: method and path, and a body or null.
     pub(crate) async fn send(self, client: &Client, ask: &str, body: &Value) -> Result<Value, String> {
-        self.request(client, ask, "", body).await
+        self.request(client, ask, "?", body).await
     }
 
     /// Sends it without consequences.
@@ -65,12 +75,22 @@ impl Account {
         self.request(client, ask, "?dryRun=All", body).await
     }
 
+    /// The query by which its patches are recorded under the name of the part of Outrigger that has the account.
+    fn recorded(self) -> String {
+        match self {
+            Self::Manager => format!("&fieldManager={MANAGER}"),
+            Self::Agent => format!("&fieldManager={AGENT}"),
+            _ => String::new(),
+        }
+    }
+
     async fn request(self, client: &Client, ask: &str, query: &str, body: &Value) -> Result<Value, String> {
         let (method, path) = ask.split_once(' ').unwrap();
+        let own = self.recorded();
         let (method, content, more) = match (method, body.is_array()) {
             ("APPLY", _) => ("PATCH", "application/apply-patch+yaml", "&fieldManager=somebody&force=true"),
-            ("PATCH", true) => (method, "application/json-patch+json", ""),
-            ("PATCH", false) => (method, "application/merge-patch+json", ""),
+            ("PATCH", true) => (method, "application/json-patch+json", own.as_str()),
+            ("PATCH", false) => (method, "application/merge-patch+json", own.as_str()),
             _ => (method, "application/json", ""),
         };
         let uri = format!("{path}{query}{more}");

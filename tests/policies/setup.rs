@@ -80,12 +80,14 @@ impl Setup {
         for Request { ask, body, .. } in &file.requests {
             eventually(ask, || Account::Admin.send(client, ask, body)).await;
         }
-        // By this one nobody else may create a template of that name, which is one of the objects.
-        infra.apply_file("deploy/base/companions-first/rbac.yaml").unwrap();
+        // By these nobody else may create a template of that name, which is one of the objects, nor claim such devices.
+        for part in ["rbac", "policies"] {
+            infra.apply_file(&format!("deploy/base/companions-first/{part}.yaml")).unwrap();
+        }
         infra.apply_file("webhooks/policies.yaml").unwrap();
         infra.apply(&[dead_webhook()]).unwrap();
         let (cases, escapes) = cases(client, &rule).await;
-        active(client, &cases.groups).await;
+        active(&plane, client, &cases.groups).await;
         Self { plane, cases, escapes }
     }
 }
@@ -140,10 +142,11 @@ fn dead_webhook() -> Value {
 }
 
 /// Waits until every policy refuses something.
-async fn active(client: &Client, groups: &[Group]) {
+async fn active(plane: &ControlPlane, client: &Client, groups: &[Group]) {
     let mut seen = BTreeSet::new();
     for Group { policy, rows, .. } in groups.iter().filter(|group| seen.insert(&group.policy)) {
-        let row = &rows[0];
+        let known = |row: &&Request| plane.infra.has(&row.name, row.needs.as_deref());
+        let Some(row) = rows.iter().find(known) else { continue };
         eventually(&format!("{policy} is active"), || async {
             match Account::of(row).dry_run(client, &row.ask, &row.body).await {
                 Err(refusal) if refusal.contains(policy) => Ok(()),
