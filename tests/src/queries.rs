@@ -83,8 +83,14 @@ impl User {
     pub fn new(infra: &Cluster, name: &str) -> Self {
         let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": USERS}});
         infra.apply(&[account]).expect("a service account");
-        let token = infra.kubectl(&["create", "token", name, "-n", USERS]).expect("a token");
-        Self { name: name.to_owned(), token: token.trim().to_owned() }
+        let token = infra.token(USERS, name).expect("a token");
+        Self { name: name.to_owned(), token }
+    }
+
+    /// The same user with a new token.
+    pub fn again(&self, infra: &Cluster) -> Self {
+        let token = infra.token(USERS, &self.name).expect("a token");
+        Self { name: self.name.clone(), token }
     }
 
     /// One who may ask about the tenant of this namespace.

@@ -71,6 +71,8 @@ pub struct Caller {
     pub user: UserInfo,
     /// A digest of all of that.
     digest: [u8; 32],
+    /// A digest of the name and the uid.
+    account: [u8; 32],
 }
 
 /// Tells who calls.
@@ -108,8 +110,10 @@ impl Caller {
     /// A user as the API server describes it.
     pub fn new(user: UserInfo) -> Self {
         // Texts alone: there is nothing in it that could not be serialised.
-        let digest = Sha256::digest(serde_json::to_vec(&user).unwrap_or_default()).into();
-        Self { user, digest }
+        let digest = |bytes: Option<Vec<u8>>| Sha256::digest(bytes.unwrap_or_default()).into();
+        let account = serde_json::to_vec(&(&user.username, &user.uid)).ok();
+        let all = serde_json::to_vec(&user).ok();
+        Self { user, digest: digest(all), account: digest(account) }
     }
 
     /// Its name.
@@ -117,9 +121,16 @@ impl Caller {
         self.user.username.as_deref().unwrap_or_default()
     }
 
-    /// A digest of all that is known of the user.
+    /// A digest of all that is known of the user, which is the key of answers about rights: they may depend on any part of it. Two
+    /// credentials of one user have different ones, because the API server names the credential too.
     pub fn digest(&self) -> [u8; 32] {
         self.digest
+    }
+
+    /// A digest of the user's name and uid, which is the key of limits: it is the same for all credentials of the user. Groups and extra
+    /// fields come with the credential, and with them each new token would have limits of its own.
+    pub fn account(&self) -> [u8; 32] {
+        self.account
     }
 }
 
@@ -292,19 +303,22 @@ mod tests {
     }
 
     #[test]
-    fn users_that_differ_in_anything_have_other_digests() {
-        let of = |user: Value| Caller::new(serde_json::from_value(user).unwrap()).digest();
+    fn rights_depend_on_all_that_is_known_of_a_user_and_limits_on_the_name_and_the_uid() {
+        let of = |user: &Value| Caller::new(serde_json::from_value(user.clone()).unwrap());
         let jane = json!({"username": "jane", "uid": "1", "groups": ["g"], "extra": {"k": ["v"]}});
-        for (at, value) in [
-            ("/username", json!("joan")),
-            ("/uid", json!("2")),
-            ("/groups", json!(["h"])),
-            ("/extra/k", json!(["w"])),
+        for (at, value, is_another_account) in [
+            ("/username", json!("joan"), true),
+            ("/uid", json!("2"), true),
+            ("/groups", json!(["h"]), false),
+            ("/extra/k", json!(["w"]), false),
         ] {
             let mut other = jane.clone();
             *other.pointer_mut(at).unwrap() = value;
-            assert_ne!(of(other), of(jane.clone()), "{at}");
+            assert_ne!(of(&other).digest(), of(&jane).digest(), "{at}");
+            assert_eq!(of(&other).account() != of(&jane).account(), is_another_account, "{at}");
         }
-        assert_eq!(of(jane.clone()), of(jane));
+        assert_eq!(of(&jane), of(&jane));
+        let [long, split] = [json!({"username": "jane1"}), json!({"username": "jane", "uid": "1"})];
+        assert_ne!(of(&long).account(), of(&split).account());
     }
 }

@@ -117,7 +117,7 @@ impl Hosts {
         }
     }
 
-    /// Serves it.
+    /// Serves it. Hosts have tokens, and no certificates: those are for the callers of the gate.
     pub(crate) fn serve(self, process: &Process, address: &Bind, tls: Arc<ServerTls>) -> anyhow::Result<()> {
         let listener = address.listen().context("--host-address")?;
         let limits = Limits {

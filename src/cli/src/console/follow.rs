@@ -195,7 +195,7 @@ impl Shared {
         loop {
             (keeper.kept)(&mut self.rows.lock()).begin(namespace.clone());
             let api = (keeper.api)(namespace.as_deref().unwrap_or_default());
-            let Ok(turn) = self.source.turns.clone().acquire_owned().await else { return };
+            let Some(turn) = self.source.turns.read().await else { return };
             let (mut turn, refused) = (Some(turn), Notify::new());
             let mut sink = |event: Event<K>| {
                 if matches!(event, Event::ListCompleted { .. } | Event::Failed(_)) {

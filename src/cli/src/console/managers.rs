@@ -26,7 +26,7 @@ use outrigger_runtime::environment::Clock;
 use outrigger_runtime::tls;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
@@ -35,6 +35,7 @@ pub(super) use self::answer::{CompanionRow, Failure, Page, WorkloadRow};
 use self::answer::{Said, judge};
 use super::metrics::Metrics;
 use super::query::PAGE;
+use super::turns::Turns;
 use crate::files::InputError;
 
 /// Longest time for a query, all of it.
@@ -45,7 +46,7 @@ pub(super) const BRIEF: Duration = Duration::from_secs(2);
 
 /// Queries at the same time, of all users and of one session. A manager has 16 connections for one address, and answers two queries of
 /// a user at the same time.
-const QUERIES: usize = 12;
+pub(super) const QUERIES: usize = 12;
 const QUERIES_OF_SESSION: usize = 2;
 
 /// Most addresses that are asked, and of these at the same time.
@@ -207,6 +208,9 @@ impl Token {
     }
 }
 
+/// The places of a query: of its session and of all, and of its group.
+type QueryTurn<'a> = ([Option<SemaphorePermit<'a>>; 2], Option<OwnedSemaphorePermit>);
+
 /// Asks managers for one session.
 pub(super) struct Asker {
     managers: Arc<Managers>,
@@ -219,32 +223,34 @@ impl Asker {
         Self { managers, token, own: Semaphore::new(QUERIES_OF_SESSION) }
     }
 
-    /// A page of a tenant's workloads, within this time.
-    pub(super) async fn ask(&self, ask: Ask<'_>, within: Duration) -> Result<Page, Failure> {
+    /// A page of a tenant's workloads, within this time. `turns`: the places of the session's store.
+    pub(super) async fn ask(&self, turns: &Turns, ask: Ask<'_>, within: Duration) -> Result<Page, Failure> {
         let until = Clock::system().now() + within;
-        let answer = self.ask_until(ask, until).await;
+        let answer = self.ask_until(turns, ask, until).await;
         self.managers.metrics.queried(answer.as_ref().map_or_else(Failure::outcome, |_| "Answered"));
         answer
     }
 
-    async fn ask_until(&self, ask: Ask<'_>, until: Instant) -> Result<Page, Failure> {
+    async fn ask_until(&self, turns: &Turns, ask: Ask<'_>, until: Instant) -> Result<Page, Failure> {
         let Some(path) = ask.path() else {
             return Err(Failure::Refused {
                 message: format!("there is no tenant {:?}", ask.tenant),
                 away: Vec::new(),
             });
         };
-        let _turn = timeout_at(until, self.turn()).await.map_err(|_| Failure::Busy)?;
+        let _turn = timeout_at(until, self.turn(turns)).await.map_err(|_| Failure::Busy)?;
         let header = timeout_at(until, self.token.header()).await.unwrap_or_else(|_| {
             Err(Failure::NoToken("the user's token took too long to obtain".to_owned()))
         })?;
         self.managers.ask(ask.tenant, &path, &header, until).await
     }
 
-    /// Whoever waits for its own queries takes nothing of what all share. The semaphores are never closed.
-    async fn turn(&self) -> [Option<SemaphorePermit<'_>>; 2] {
+    /// Whoever waits for its own queries takes nothing of what its group shares, and a group nothing of what all share. The semaphores are
+    /// never closed.
+    async fn turn(&self, turns: &Turns) -> QueryTurn<'_> {
         let own = self.own.acquire().await.ok();
-        [own, self.managers.queries.acquire().await.ok()]
+        let of_group = turns.query().await;
+        ([own, self.managers.queries.acquire().await.ok()], of_group)
     }
 }
 

@@ -3,8 +3,9 @@
 //!
 //! **In**: the clusters of a kubeconfig, with its user's rights, which are only read; in the cluster, users' tokens. **Out**: pages, and an
 //! event whenever there is a newer reading. `store` has what is known while somebody looks: `follow` keeps `rows` by watches, of which `data`
-//! makes what pages show, and `outrigger explain` and `diff` answer questions. `managers` asks which workloads there are, `views`, `workloads`, `chain` and `what_if` write them as HTML, `door` lets in those whom `access` or `sessions` know, and `web` answers
-//! requests.
+//! makes what pages show, and `outrigger explain` and `diff` answer questions. `managers` asks which workloads there are, `views`, `workloads`,
+//! `chain` and `what_if` write them as HTML, `door` lets in those whom `access` or `sessions` know, `turns` are the places of groups of users
+//! for reads, and `web` answers requests.
 
 mod access;
 mod chain;
@@ -20,6 +21,7 @@ mod rows;
 mod server;
 mod sessions;
 mod store;
+mod turns;
 mod views;
 mod web;
 mod what_if;
@@ -45,6 +47,7 @@ use self::managers::{Asker, ManagersArgs, Token};
 pub(crate) use self::server::ConsoleServerArgs;
 use self::sessions::Session;
 use self::store::{Source, Store};
+use self::turns::Turns;
 use crate::explain::live::Clients;
 use crate::explain::view::ViewArgs;
 
@@ -111,7 +114,7 @@ impl ConsoleArgs {
             interval: Duration::from_secs(self.interval),
             namespace: None,
             asker,
-            turns: Arc::new(Semaphore::new(TURNS)),
+            turns: Turns::of(Arc::new(Semaphore::new(TURNS))),
         });
         let door = Door::Own(Box::new(access), Session::own(store, web::VIEWERS));
         let (drain, force) = (CancellationToken::new(), CancellationToken::new());

@@ -22,6 +22,7 @@ use super::managers::{Asker, ManagersArgs, Token};
 use super::metrics::Metrics;
 use super::sessions::{NoSession, Open, Reader, SESSIONS, Sessions};
 use super::store::{Source, Store};
+use super::turns::Turns;
 use super::web;
 use crate::explain::live::Clients;
 use crate::explain::view::ViewArgs;
@@ -36,7 +37,7 @@ const CONNECTIONS: usize = 8 * SESSIONS;
 const CONNECTIONS_OF_ADDRESS: usize = CONNECTIONS / 2;
 
 /// Reads and answers at the same time, of all users.
-const TURNS: usize = 4;
+pub(super) const TURNS: usize = 4;
 
 /// How often sessions are ended that have lasted too long, or keep too much.
 const SWEEP: Duration = Duration::from_secs(10);
@@ -176,7 +177,7 @@ impl ConsoleServerArgs {
                 interval,
                 namespace,
                 asker,
-                turns: turns.clone(),
+                turns: Turns::of(turns.clone()),
             });
             Ok(Reader { client, store })
         });

@@ -3,8 +3,12 @@
 //! The console has no rights of its own. A session has a client with its user's token, so the API server decides about each read. It is
 //! asked whose the token is at the login, and again before an answer when the last time is [`CHECKED`] ago: a token that has ended ends
 //! its session. The browser has a random cookie only, and the token stays in the memory of this process.
+//!
+//! When all places are taken, a session of the largest group of users ends for a new one ([`shares`]): nobody who has a valid token is
+//! refused for what others take.
 
-use std::cmp::Reverse;
+mod shares;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -30,16 +34,18 @@ use tracing::{info, warn};
 
 use super::access::{digest, secret};
 use super::store::{KEPT, Store};
+use super::turns::Groups;
 
-/// Most sessions, and of one user. Beyond the latter the one that was used least recently ends.
+/// Most sessions, and of one user. Beyond the latter the one that was used least recently ends, beyond the former one of the largest group.
 pub(super) const SESSIONS: usize = 256;
 const SESSIONS_OF_USER: usize = 4;
 
-/// Rows that all sessions keep together, each about a kilobyte, beyond which nobody else may log in. A session's own are those that its
-/// user may read.
+/// Rows that all sessions keep together, each about a kilobyte, beyond which a new session takes the place of one of its own group, if that
+/// keeps most. A session's own are those that its user may read.
 const ROWS: usize = 500_000;
 
-/// Rows beyond which sessions end: those who have logged in may read more by now.
+/// Rows beyond which sessions of the largest groups end. The difference is for groups that keep less, and for those who have logged in and
+/// read more by now.
 const MOST_ROWS: usize = 700_000;
 
 /// How long a session lasts that is not used, and at most. A token may end earlier.
@@ -84,7 +90,7 @@ pub(super) enum NoSession {
     #[error("the namespace has to be a DNS label")]
     Namespace,
     /// A limit was reached.
-    #[error("too many users are logged in, or log in; try again later")]
+    #[error("too many users log in; try again later")]
     Busy,
     /// The API server could not say.
     #[error("the API server could not be asked about the token: {0}")]
@@ -142,6 +148,11 @@ impl Session {
         self.user.as_ref().map(|user| user.name.as_str())
     }
 
+    /// The group of its user; empty for whoever has started the command.
+    fn group(&self) -> &str {
+        self.user().map(shares::group).unwrap_or_default()
+    }
+
     /// Whether it has lasted too long.
     fn is_over(&self, now: Instant) -> bool {
         let over = |user: &User| now >= user.began + AGE || now >= user.times.lock().used + IDLE;
@@ -169,6 +180,8 @@ pub(super) struct Sessions {
     all: Mutex<HashMap<[u8; 32], Arc<Session>>>,
     /// How many there are.
     count: Gauge<i64, AtomicI64>,
+    /// What each group may do at the same time.
+    groups: Groups,
     logins: Semaphore,
     by_address: Mutex<HashMap<Option<IpAddr>, Bucket>>,
 }
@@ -176,7 +189,8 @@ pub(super) struct Sessions {
 impl Sessions {
     pub(super) fn new(clock: Clock, open: Open, count: Gauge<i64, AtomicI64>) -> Self {
         let logins = Semaphore::new(LOGINS);
-        Self { clock, open, all: Mutex::default(), count, logins, by_address: Mutex::default() }
+        let groups = Groups::default();
+        Self { clock, open, all: Mutex::default(), count, groups, logins, by_address: Mutex::default() }
     }
 
     /// Begins a session for whoever has this token. `namespace`: the only one that is read where the user may not read all; empty:
@@ -201,6 +215,7 @@ impl Sessions {
         let began = self.clock.now();
         let Reader { client, store } = (self.open)(token, namespace)?;
         let name = user_of(&client).await?;
+        store.join(self.groups.of(shares::group(&name)));
         let times = Mutex::new(Times { used: began, checked: began });
         let user = User { name: name.clone(), client, began, times, checking: tokio::sync::Mutex::default() };
         let session = Session {
@@ -211,7 +226,7 @@ impl Sessions {
             ended: CancellationToken::new(),
         };
         let cookie = secret();
-        self.keep(digest(&cookie), Arc::new(session))?;
+        self.keep(digest(&cookie), Arc::new(session));
         info!(user = name, "user logged in");
         Ok(set_cookie(&cookie))
     }
@@ -229,8 +244,9 @@ impl Sessions {
         if bucket.take(LOGINS_OF_ADDRESS, now) { Ok(()) } else { Err(NoSession::Busy) }
     }
 
-    /// Keeps a session. Those that are over end, and of a user with too many the one that was used least recently.
-    fn keep(&self, cookie: [u8; 32], session: Arc<Session>) -> Result<(), NoSession> {
+    /// Keeps a session. Those that are over end, and of a user with too many the one that was used least recently. Where all places are
+    /// taken, one of the largest group ends, and of its own group only if no other one has more.
+    fn keep(&self, cookie: [u8; 32], session: Arc<Session>) {
         self.sweep();
         let mut all = self.all.lock();
         let of_user: Vec<_> = all.iter().filter(|(_, other)| other.user() == session.user()).collect();
@@ -240,13 +256,20 @@ impl Sessions {
         {
             ended.ended.cancel();
         }
-        let rows = all.values().map(|other| other.store.rows()).sum::<usize>();
-        if all.len() >= SESSIONS || rows >= ROWS {
-            return Err(NoSession::Busy);
+        let group = session.group();
+        while all.len() >= SESSIONS
+            && let Some((largest, last)) = shares::gives_way(&all, group, |_| 1)
+        {
+            end_of(&mut all, &last, &largest, "all sessions are taken, and this group has the most");
+        }
+        while rows(&all) >= ROWS
+            && let Some((largest, last)) = shares::gives_way(&all, group, |other| other.store.rows())
+            && largest == group
+        {
+            end_of(&mut all, &last, &largest, "its group has another one, and keeps the most rows");
         }
         all.insert(cookie, session);
         self.counted(all.len());
-        Ok(())
     }
 
     /// Ends the sessions that are over. Those at which nobody looks forget what they have read: it is old when somebody looks again.
@@ -264,26 +287,14 @@ impl Sessions {
         self.counted(all.len());
     }
 
-    /// Ends the sessions with the most rows, as long as all keep too many. Of several with as many, it is the one that was used least
-    /// recently.
+    /// Ends sessions of the groups with the most rows, as long as all keep too many: of a group the one with the most, and of several with as
+    /// many the one that was used least recently.
     pub(super) fn trim(&self) {
         let mut all = self.all.lock();
-        let mut rows = all.values().map(|session| session.store.rows()).sum::<usize>();
-        while rows > MOST_ROWS {
-            let size = |session: &Session| (session.store.rows(), Reverse(session.used()));
-            let largest = all.iter().max_by_key(|(_, session)| size(session)).map(|(cookie, _)| *cookie);
-            let Some(ended) = largest.and_then(|largest| all.remove(&largest)) else { break };
-            let its = ended.store.rows();
-            let user = ended.user();
-            warn!(
-                user,
-                its,
-                rows,
-                limit = MOST_ROWS,
-                "session ended: all sessions keep too many rows, and this one the most"
-            );
-            rows = rows.saturating_sub(its.max(1));
-            ended.ended.cancel();
+        while rows(&all) > MOST_ROWS
+            && let Some((largest, last)) = shares::gives_way(&all, "", |session| session.store.rows())
+        {
+            end_of(&mut all, &last, &largest, "all sessions keep too many rows, and this group the most");
         }
         self.counted(all.len());
     }
@@ -349,6 +360,20 @@ impl Sessions {
     fn end(&self, session: &Session) {
         session.ended.cancel();
         self.sweep();
+    }
+}
+
+/// How many rows these sessions keep.
+fn rows(all: &HashMap<[u8; 32], Arc<Session>>) -> usize {
+    all.values().map(|session| session.store.rows()).sum()
+}
+
+/// Ends the session of a cookie for others.
+fn end_of(all: &mut HashMap<[u8; 32], Arc<Session>>, cookie: &[u8; 32], group: &str, reason: &'static str) {
+    if let Some(session) = all.remove(cookie) {
+        let (user, rows) = (session.user(), session.store.rows());
+        warn!(user, group, rows, reason, "session ended for others");
+        session.ended.cancel();
     }
 }
 

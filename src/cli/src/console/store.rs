@@ -10,13 +10,14 @@ use std::time::Duration;
 use outrigger_runtime::environment::Clock;
 use outrigger_webhook::settings::AdmissionArgs;
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::data::Data;
 use super::follow;
 use super::managers::{Ask, Asker, Failure, Page};
+use super::turns::{GroupTurns, Turn, Turns};
 use super::what_if;
 use crate::companion::PodName;
 use crate::diff::{self, report::Report};
@@ -52,8 +53,8 @@ pub(super) struct Source {
     pub(super) namespace: Option<String>,
     /// Asks managers; `None`: they aren't asked.
     pub(super) asker: Option<Asker>,
-    /// First lists and answers at the same time, of all stores that share it: each may hold much of a cluster.
-    pub(super) turns: Arc<Semaphore>,
+    /// Places for first lists and answers, of all stores that share them: each may hold much of a cluster.
+    pub(super) turns: Turns,
 }
 
 /// The newest reading.
@@ -129,6 +130,13 @@ impl Store {
             revision: watch::Sender::new(0),
             asked: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Its user is one of this group.
+    pub(super) fn join(&self, group: Arc<GroupTurns>) {
+        if let Some(source) = &self.source {
+            source.turns.join(group);
         }
     }
 
@@ -249,8 +257,9 @@ impl Store {
     /// What managers say of workloads, within this time. They are asked each time: they bound what a user may ask, and the answers of
     /// many sessions would take much memory.
     pub(super) async fn workloads(&self, ask: Ask<'_>, within: Duration) -> Result<Page, Failure> {
-        match self.source.as_ref().and_then(|source| source.asker.as_ref()) {
-            Some(asker) => asker.ask(ask, within).await,
+        let asked = self.source.as_ref().and_then(|source| Some((&source.turns, source.asker.as_ref()?)));
+        match asked {
+            Some((turns, asker)) => asker.ask(turns, ask, within).await,
             None => Err(Failure::NotConfigured),
         }
     }
@@ -269,8 +278,8 @@ fn too_long() -> String {
 }
 
 impl Source {
-    async fn turn(&self) -> Result<SemaphorePermit<'_>, String> {
-        self.turns.acquire().await.map_err(|error| error.to_string())
+    async fn turn(&self) -> Result<Turn, String> {
+        self.turns.read().await.ok_or_else(|| "the console shuts down".to_owned())
     }
 
     async fn ask(&self, tenant: &str, workload: Option<PodName>) -> Result<Answer, String> {

@@ -3,7 +3,8 @@
 //! **In**: `GET /v1/tenants/TENANT/workloads` by HTTPS, with a bearer token of a user of the infrastructure cluster. **Out**: a page of
 //! workloads in JSON ([`page`]). The API server says whose token it is, and whether that user may `list` the resource
 //! `workloads.outrigger.dev` in the tenant's namespace; both answers are used for ten seconds. Nothing is written, and nothing is read but
-//! what is in memory. Who may not ask about a tenant isn't told whether there is one.
+//! what is in memory. Who may not ask about a tenant isn't told whether there is one: a tenant that doesn't exist causes the same calls as one
+//! that does, so neither the answer nor its time differs.
 
 mod ask;
 mod page;
@@ -19,6 +20,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use outrigger_core::ids::TenantId;
+use outrigger_core::tenant::usual_namespace;
 use outrigger_runtime::Process;
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::bucket::Rate;
@@ -54,7 +56,7 @@ const DEADLINE: Duration = Duration::from_secs(25);
 
 /// The right that a user needs in a tenant's namespace. The resource exists in roles only.
 const RIGHT: Right<'static> =
-    Right { verb: "list", group: "outrigger.dev", resource: "workloads", namespace: None };
+    Right { verb: "list", group: "outrigger.dev", resource: "workloads", namespace: None, named: "" };
 
 /// What queries are answered from.
 struct Queries {
@@ -134,16 +136,7 @@ fn reviews(minute: u32) -> Rate {
 }
 
 fn router(process: &Process, context: &Arc<Context>) -> Router {
-    let (client, clock) = (&context.client, context.environment.clock);
-    let queries = Queries {
-        context: context.clone(),
-        readiness: process.readiness.clone(),
-        callers: Callers::new(client.clone(), clock, None, process.readiness.warning("tokens of queries"))
-            .reviewing(reviews(context.args.query_reviews_per_minute)),
-        rights: Rights::new(client.clone(), clock, process.readiness.warning("rights of queries")),
-        users: Users::new(clock),
-        pages: Arc::new(Pages::new(clock)),
-    };
+    let queries = Queries::new(&process.readiness, context);
     // Every other path is refused in the same way to everybody.
     Router::new().route("/v1/tenants/{tenant}/workloads", get(workloads)).with_state(Arc::new(queries))
 }
@@ -182,6 +175,19 @@ async fn workloads(
 }
 
 impl Queries {
+    fn new(readiness: &Readiness, context: &Arc<Context>) -> Self {
+        let (client, clock) = (&context.client, context.environment.clock);
+        Self {
+            context: context.clone(),
+            readiness: readiness.clone(),
+            callers: Callers::new(client.clone(), clock, None, readiness.warning("tokens of queries"))
+                .reviewing(reviews(context.args.query_reviews_per_minute)),
+            rights: Rights::new(client.clone(), clock, readiness.warning("rights of queries")),
+            users: Users::new(clock),
+            pages: Arc::new(Pages::new(clock)),
+        }
+    }
+
     async fn answer(&self, tenant: &str, request: Request) -> Result<Answer, Refusal> {
         let address = request.extensions().get::<Peer>().and_then(|peer| peer.address).map(|a| a.ip());
         let token = bearer(request.headers()).ok_or(Denied::NotAccepted)?;
@@ -208,18 +214,20 @@ impl Queries {
         Ok(answer)
     }
 
-    /// The tenant of this name and its state, if the caller may ask about it. Only those who may ask about all learn that there is no
-    /// such tenant.
+    /// The tenant of this name and its state, if the caller may ask about it. Only those who may ask about all, or about the namespace that
+    /// the tenant would have, learn that there is no such tenant.
     async fn authorized(
         &self,
         caller: &Caller,
         tenant: &str,
     ) -> Result<(TenantId, Arc<TenantState>), Refusal> {
         let id = TenantId::new(tenant).ok();
+        // A tenant that doesn't exist is asked about as one that does. What no tenant can be called is asked about in all namespaces:
+        // everybody knows that there is none.
+        let usual = id.as_ref().map(|id| usual_namespace(id.as_str()));
         let known = id.and_then(|id| self.context.states.of_tenant(&id).map(|state| (id, state)));
-        // One question to the API server, whether there is such a tenant or not: the time of the answer doesn't tell either.
-        let namespace = known.as_ref().map(|(_, state)| &*state.namespace);
-        let has = self.rights.has(caller, Right { namespace, ..RIGHT }).await?;
+        let namespace = known.as_ref().map(|(_, state)| &*state.namespace).or(usual.as_deref());
+        let has = self.rights.has(caller, Right { namespace, named: tenant, ..RIGHT }).await?;
         if !has {
             info!(user = caller.name(), "refused a query: the user lacks the right");
             let why = format!(
@@ -255,3 +263,6 @@ impl Queries {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

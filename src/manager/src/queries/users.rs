@@ -1,4 +1,5 @@
-//! How much one user may ask, and all together: whoever asks without end is answered slowly, and the others aren't.
+//! How much one user may ask, and all together: whoever asks without end is answered slowly, and the others aren't. A user is the same
+//! one with each of its tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,7 @@ struct User {
 pub(super) struct Users {
     clock: Clock,
     turns: Arc<Semaphore>,
+    /// By [`Caller::account`].
     users: Mutex<HashMap<[u8; 32], User>>,
 }
 
@@ -69,7 +71,7 @@ impl Users {
     /// The turns of a user. Counts the query.
     fn own(&self, caller: &Caller) -> Result<Arc<Semaphore>, Refusal> {
         let (now, mut users) = (self.clock.now(), self.users.lock());
-        if users.len() >= MAX_USERS && !users.contains_key(&caller.digest()) {
+        if users.len() >= MAX_USERS && !users.contains_key(&caller.account()) {
             // Whoever has all that there can be is like one who has never asked.
             users.retain(|_, user| {
                 user.rate.refill(RATE, now) < RATE.burst || Arc::strong_count(&user.turns) > 1
@@ -79,7 +81,7 @@ impl Users {
             }
         }
         let new = || User { turns: Arc::new(Semaphore::new(TURNS_OF_USER)), rate: Bucket::new(RATE, now) };
-        let user = users.entry(caller.digest()).or_insert_with(new);
+        let user = users.entry(caller.account()).or_insert_with(new);
         if !user.rate.take(RATE, now) {
             let most = RATE.minute;
             return Err(Refusal::busy(&format!(
@@ -130,6 +132,29 @@ mod tests {
         tokio::time::advance(Duration::from_millis(101)).await;
         assert!(users.turn(&jane).await.is_ok());
         assert!(users.turn(&jane).await.unwrap_err().message.contains("more than 600 times a minute"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_tokens_of_a_user_share_its_limits() {
+        let users = users();
+        let with = |uid: &str, token: usize| {
+            let user = json!({"username": "jane", "uid": uid, "groups": [format!("group-{token}")],
+                "extra": {"authentication.kubernetes.io/credential-id": [format!("JTI={token}")]}});
+            Caller::new(serde_json::from_value(user).unwrap())
+        };
+        let own = [users.turn(&with("1", 0)).await.unwrap(), users.turn(&with("1", 1)).await.unwrap()];
+        assert!(users.turn(&with("1", 2)).await.is_err(), "two are answered at the same time");
+        drop(own);
+        let mut answered = 3;
+        while users.turn(&with("1", answered)).await.is_ok() {
+            answered += 1;
+        }
+        // The query that found no turn was counted, and while it waited the bucket was filled again.
+        assert_eq!(answered - 3, 40);
+        let refused = users.turn(&with("1", MAX_USERS)).await.unwrap_err();
+        assert!(refused.message.contains("more than 600 times a minute"), "{refused:?}");
+        assert!(users.turn(&with("2", 0)).await.is_ok(), "another user isn't concerned");
+        assert_eq!(users.users.lock().len(), 2);
     }
 
     #[tokio::test(start_paused = true)]

@@ -37,6 +37,9 @@ pub struct Right<'a> {
     pub resource: &'a str,
     /// In this namespace; `None`: in every one.
     pub namespace: Option<&'a str>,
+    /// What the caller has named, from which the namespace follows. It isn't part of the review. Answers are remembered for each name
+    /// apart: otherwise the time of an answer would tell that two names have the same namespace.
+    pub named: &'a str,
 }
 
 impl Right<'_> {
@@ -44,7 +47,8 @@ impl Right<'_> {
     fn digest(&self, caller: &Caller) -> [u8; 32] {
         let mut digest = Sha256::new();
         digest.update(caller.digest());
-        for text in [self.verb, self.group, self.resource, self.namespace.unwrap_or_default()] {
+        let namespace = self.namespace.unwrap_or_default();
+        for text in [self.verb, self.group, self.resource, namespace, self.named] {
             digest.update(text);
             digest.update([0]);
         }
@@ -133,7 +137,8 @@ mod tests {
 
     use super::*;
 
-    const RIGHT: Right<'static> = Right { verb: "list", group: "g", resource: "r", namespace: Some("n") };
+    const RIGHT: Right<'static> =
+        Right { verb: "list", group: "g", resource: "r", namespace: Some("n"), named: "t" };
 
     fn jane() -> Caller {
         let user = json!({"username": "jane", "uid": "1", "groups": ["g"], "extra": {"k": ["v"]}});
@@ -159,6 +164,7 @@ mod tests {
             Right { group: "h", ..RIGHT },
             Right { resource: "s", ..RIGHT },
             Right { namespace: None, ..RIGHT },
+            Right { named: "u", ..RIGHT },
             Right { verb: "listg", group: "", ..RIGHT },
         ] {
             assert_ne!(other.digest(&jane), own, "{other:?}");

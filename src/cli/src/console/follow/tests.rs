@@ -9,6 +9,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tower::{BoxError, service_fn};
 
+use super::super::turns::Turns;
 use super::*;
 use crate::explain::live::Clients;
 use crate::explain::view::ViewArgs;
@@ -87,7 +88,7 @@ impl Cluster {
             interval: INTERVAL,
             namespace: None,
             asker: None,
-            turns: Arc::new(Semaphore::new(1)),
+            turns: Turns::of(Arc::new(Semaphore::new(1))),
         };
         let shared =
             Arc::new(Shared { source: Arc::new(source), rows: Mutex::default(), changed: Notify::new() });

@@ -158,6 +158,11 @@ async fn serve(dir: &Path, router: Router) -> Asker {
     asker(port, &[&cert, &dir.join("absent.crt")], "manager.example")
 }
 
+/// The places of a store whose user has no group.
+fn any() -> Turns {
+    Turns::of(Arc::new(Semaphore::new(1)))
+}
+
 fn asker(port: u16, ca: &[&Path], name: &str) -> Asker {
     let mut flags =
         vec![format!("--manager-queries=https://127.0.0.1:{port}"), format!("--manager-server-name={name}")];
@@ -182,9 +187,10 @@ async fn a_manager_is_asked_with_the_users_token_and_an_answer_is_bounded() {
         }
     });
     let asker = serve(dir.path(), router).await;
-    let page = asker.ask(Ask::of_tenant("blue"), LONG).await.unwrap();
+    let page = asker.ask(&any(), Ask::of_tenant("blue"), LONG).await.unwrap();
     assert_eq!(page.replica, "m-1");
-    let of = async |tenant: &str, within| asker.ask(Ask::of_tenant(tenant), within).await.unwrap_err();
+    let of =
+        async |tenant: &str, within| asker.ask(&any(), Ask::of_tenant(tenant), within).await.unwrap_err();
     assert!(of("red", LONG).await.to_string().contains("not yours"));
     assert!(of("a/b", LONG).await.to_string().contains("there is no tenant \"a/b\""));
     let large = of("large", LONG).await.to_string();
@@ -242,16 +248,18 @@ async fn whoever_is_not_the_manager_gets_no_token() {
     let port = right.managers.target.port;
     let cert = dir.path().join("tls.crt");
     let other = asker(port, &[&cert], "other.example");
-    let said = other.ask(Ask::of_tenant("blue"), LONG).await.unwrap_err().to_string();
+    let said = other.ask(&any(), Ask::of_tenant("blue"), LONG).await.unwrap_err().to_string();
     assert!(said.contains("can't be reached") && said.contains("certificate"), "{said}");
     let foreign = dir.path().join("foreign.crt");
     let pair = rcgen::generate_simple_self_signed(vec!["manager.example".to_owned()]).unwrap();
     std::fs::write(&foreign, pair.cert.pem()).unwrap();
-    let said =
-        asker(port, &[&foreign], "manager.example").ask(Ask::of_tenant("blue"), LONG).await.unwrap_err();
+    let said = asker(port, &[&foreign], "manager.example")
+        .ask(&any(), Ask::of_tenant("blue"), LONG)
+        .await
+        .unwrap_err();
     assert!(said.to_string().contains("certificate"), "{said}");
     let absent = asker(port, &[&dir.path().join("absent.crt")], "manager.example");
-    let said = absent.ask(Ask::of_tenant("blue"), LONG).await.unwrap_err().to_string();
+    let said = absent.ask(&any(), Ask::of_tenant("blue"), LONG).await.unwrap_err().to_string();
     assert!(said.contains("there is no file with a CA"), "{said}");
 }
 
@@ -260,10 +268,10 @@ async fn a_session_waits_for_its_own_queries_and_another_does_not() {
     let dir = tempfile::tempdir().unwrap();
     let one = asker(1, &[dir.path()], "manager.example");
     let two = Asker::new(one.managers.clone(), Token::given("joan").unwrap());
-    let held = [one.turn().await, one.turn().await];
-    assert_eq!(one.ask(Ask::of_tenant("blue"), DEADLINE).await, Err(Failure::Busy));
-    assert_ne!(two.ask(Ask::of_tenant("blue"), DEADLINE).await, Err(Failure::Busy));
+    let held = [one.turn(&any()).await, one.turn(&any()).await];
+    assert_eq!(one.ask(&any(), Ask::of_tenant("blue"), DEADLINE).await, Err(Failure::Busy));
+    assert_ne!(two.ask(&any(), Ask::of_tenant("blue"), DEADLINE).await, Err(Failure::Busy));
     drop(held);
-    assert_ne!(one.ask(Ask::of_tenant("blue"), DEADLINE).await, Err(Failure::Busy));
+    assert_ne!(one.ask(&any(), Ask::of_tenant("blue"), DEADLINE).await, Err(Failure::Busy));
     assert!(Token::given("a\nb").is_none());
 }

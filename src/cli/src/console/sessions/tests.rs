@@ -188,9 +188,14 @@ async fn sessions_and_logins_are_bounded() {
     for name in &names[1..=SESSIONS - SESSIONS_OF_USER] {
         world.login(name).await.unwrap();
     }
-    assert_eq!(world.login(&names[SESSIONS]).await, Err(NoSession::Busy));
-    world.sessions.logout(&own[1]);
+    assert_eq!(world.sessions.all.lock().len(), SESSIONS);
     assert!(world.login(&names[SESSIONS]).await.is_ok());
+    assert_eq!(world.sessions.all.lock().len(), SESSIONS);
+    assert_eq!(
+        world.user(&own[2]).await,
+        Err(NoSession::None),
+        "of the user with the most, the unused one ends"
+    );
     let address = Some("2001:db8::1".parse().unwrap());
     let mut refused = Vec::new();
     for _ in 0..=10 {
@@ -206,6 +211,81 @@ async fn sessions_and_logins_are_bounded() {
     );
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(world.sessions.login(address, "wrong", "").await, Err(NoSession::NotAccepted));
+}
+
+/// A service account of a namespace.
+fn account(namespace: &str, n: usize) -> String {
+    format!("system:serviceaccount:{namespace}:account-{n}")
+}
+
+/// As many service accounts as take all places, and one more.
+fn accounts(namespace: &str) -> Vec<String> {
+    (0..=SESSIONS / SESSIONS_OF_USER).map(|n| account(namespace, n)).collect()
+}
+
+impl World {
+    /// Whose sessions there are now.
+    fn count(&self, group: &str) -> usize {
+        self.sessions.all.lock().values().filter(|session| session.group() == group).count()
+    }
+
+    /// Takes all places by service accounts, one second after the other.
+    async fn fill(&self, accounts: &[String]) -> Vec<HeaderMap> {
+        let mut sessions = Vec::new();
+        for account in accounts {
+            for _ in 0..SESSIONS_OF_USER {
+                sessions.push(self.login(account).await.unwrap());
+                tokio::time::advance(Duration::from_secs(1)).await;
+            }
+        }
+        sessions
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_has_many_accounts_keeps_nobody_out() {
+    let accounts = accounts("many");
+    let small = [account("few", 0), account("few", 1), "jane".to_owned()];
+    let world = World::of(&accounts.iter().chain(&small).map(String::as_str).collect::<Vec<_>>());
+    let (last, all) = accounts.split_last().unwrap();
+    let many = world.fill(all).await;
+    assert_eq!(world.count("system:serviceaccount:many"), SESSIONS);
+    // The first one is used again, so that the second one was idle longest.
+    assert_eq!(world.user(&many[0]).await, Ok(accounts[0].clone()));
+    let jane = world.login("jane").await.unwrap();
+    assert_eq!(world.user(&many[1]).await, Err(NoSession::None));
+    assert_eq!(world.user(&many[0]).await, Ok(accounts[0].clone()));
+    // Whatever the group does next, it takes its own places only.
+    for account in [last, &accounts[0], &accounts[1]] {
+        world.login(account).await.unwrap();
+    }
+    let few = world.login(&small[0]).await.unwrap();
+    for account in [last, &accounts[2]] {
+        world.login(account).await.unwrap();
+    }
+    assert_eq!(world.user(&jane).await, Ok("jane".to_owned()));
+    assert_eq!(world.user(&few).await, Ok(small[0].clone()));
+    assert_eq!(world.sessions.all.lock().len(), SESSIONS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_large_groups_have_equal_shares_and_a_third_takes_from_both() {
+    let [first, second] = ["first", "second"].map(accounts);
+    let third: Vec<String> = (0..SESSIONS).map(|n| account("third", n)).collect();
+    let all = first.iter().chain(&second).chain(&third);
+    let world = World::of(&all.map(String::as_str).collect::<Vec<_>>());
+    world.fill(&first[1..]).await;
+    world.fill(&second[1..]).await;
+    let counts =
+        || ["first", "second", "third"].map(|of| world.count(&format!("system:serviceaccount:{of}")));
+    assert_eq!(counts(), [SESSIONS / 2, SESSIONS / 2, 0]);
+    for account in &third {
+        world.login(account).await.unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    let mut counts = counts();
+    counts.sort_unstable();
+    assert_eq!(counts, [SESSIONS / 3, SESSIONS / 3, SESSIONS / 3 + 1]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -227,14 +307,25 @@ async fn a_session_forgets_what_it_has_read_when_nobody_looks_at_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_may_log_in_where_the_others_keep_too_many_rows() {
-    let world = World::with_rows(&["jane", "joan"], ROWS / 2 + 1);
+async fn whoever_keeps_the_most_rows_has_no_further_session_and_all_others_do() {
+    let accounts = [0, 1, 2].map(|n| account("many", n));
+    let [one, two, three] = accounts.each_ref().map(String::as_str);
+    let third = ROWS / 3;
+    let world =
+        World::with(&[(one, third), (two, third), (three, third), ("jane", ROWS - 2 * third), ("joan", 1)]);
     let jane = world.login("jane").await.unwrap();
+    let first = world.login(one).await.unwrap();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let second = world.login(two).await.unwrap();
+    assert_eq!(rows(&world.sessions.all.lock()), ROWS);
+    let third = world.login(three).await.unwrap();
+    assert_eq!(world.user(&first).await, Err(NoSession::None), "the new session takes a place of its group");
+    // The group has the most rows now as before, and whoever has less may log in.
     let joan = world.login("joan").await.unwrap();
-    assert_eq!(world.login("joan").await, Err(NoSession::Busy));
-    world.sessions.logout(&jane);
-    assert!(world.login("joan").await.is_ok());
-    assert_eq!(world.user(&joan).await, Ok("joan".into()));
+    assert!(rows(&world.sessions.all.lock()) > ROWS);
+    for (user, name) in [(&jane, "jane"), (&second, two), (&third, three), (&joan, "joan")] {
+        assert_eq!(world.user(user).await, Ok(name.to_owned()));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,4 +342,23 @@ async fn the_largest_session_ends_where_all_keep_too_many_rows() {
     assert_eq!(world.user(&jane).await, Err(NoSession::None), "one row is too many");
     world.sessions.trim();
     assert_eq!(world.user(&joan).await, Ok("joan".into()), "they keep as many as they may");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rows_of_a_group_count_together() {
+    let accounts: Vec<String> = (0..3).map(|n| account("many", n)).collect();
+    let each = MOST_ROWS / 4;
+    let mut all: Vec<(&str, usize)> = accounts.iter().map(|account| (account.as_str(), each)).collect();
+    all.push(("jane", MOST_ROWS - 3 * each + 1));
+    let world = World::with(&all);
+    let jane = world.login("jane").await.unwrap();
+    let mut many = Vec::new();
+    for account in &accounts {
+        many.push(world.login(account).await.unwrap());
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    world.sessions.trim();
+    assert_eq!(world.user(&jane).await, Ok("jane".into()), "no session keeps more, but another group does");
+    assert_eq!(world.user(&many[0]).await, Err(NoSession::None));
+    assert_eq!(world.user(&many[1]).await, Ok(accounts[1].clone()));
 }
