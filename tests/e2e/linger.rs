@@ -72,6 +72,8 @@ async fn a_workload_that_returns_keeps_its_companion_and_a_rule_that_changes_or_
     t.sync(&stream, &["v"]).await;
     t.has("one lingers beside another one", 1, 2, |pod| annotation(pod, keys::WORKLOAD_ENDED).is_some())
         .await;
+    // One that has never been ready wouldn't stay.
+    t.ready(2).await;
     t.sync(&stream, &[]).await;
     t.has("both linger", 2, 2, |pod| annotation(pod, keys::WORKLOAD_ENDED).is_some()).await;
     t.rule("r", lingers(0)).await;

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use outrigger_core::reason::MAX_MESSAGE;
 use outrigger_core::text::truncate_bytes;
 
 /// The status of a condition.
@@ -26,15 +27,12 @@ impl Status {
     }
 }
 
-/// Maximum length of a message in bytes. `metav1.Condition` allows 32,768 characters; a status is read by people.
-const MAX_MESSAGE: usize = 1024;
-
 /// Suffix of a truncated message.
 const CUT: &str = " ...";
 
 /// Creates a condition whose transition time is `now`, to the second. The API stores no fractions; a condition in
-/// memory that had one would never equal the stored one. A message of more than 1,024 bytes is truncated and ends with
-/// ` ...`.
+/// memory that had one would never equal the stored one. A message of more than [`MAX_MESSAGE`] bytes is truncated
+/// and ends with ` ...`: `metav1.Condition` allows 32,768 characters, and a status is read by people.
 pub fn condition(
     kind: &str,
     status: Status,

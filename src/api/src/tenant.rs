@@ -237,7 +237,7 @@ impl Tenant {
     pub fn target_namespace(&self) -> String {
         match &self.spec.namespace {
             Some(namespace) if !namespace.is_empty() => namespace.clone(),
-            _ => format!("tenant-{}", self.name_any()),
+            _ => domain::usual_namespace(&self.name_any()),
         }
     }
 

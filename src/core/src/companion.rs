@@ -18,10 +18,12 @@ use crate::template::{self, Kind};
 use crate::texts::Texts;
 use crate::workload::{Orchestrator, Workload};
 
+mod delete_reason;
 mod linger;
 mod stream_claim;
 
-pub use linger::{LingerStep, Lingering, UNREADABLE_END};
+pub use delete_reason::DeleteReason;
+pub use linger::{LingerStep, Lingering, UNREADABLE_END, equal_part};
 pub use stream_claim::StreamClaim;
 
 /// Most bytes that keys and values of all annotations of an object may have together
@@ -151,49 +153,14 @@ pub struct Observed {
     pub failed: bool,
     /// A Pod: its Ready condition is true. A claim: devices are allocated to it.
     pub ready: bool,
+    /// It has been ready, as far as this process has seen it.
+    pub was_ready: bool,
     /// A Pod: the scheduler has found no Node for it.
     pub unplaced: bool,
     /// A Pod: what keeps a container from running, or that it ended without an error; `None` when nothing is wrong with it.
     pub trouble: Option<Cause>,
     /// Why it isn't running, in the scheduler's or the kubelet's words; empty when there is nothing to say.
     pub message: String,
-}
-
-/// Why a companion is deleted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeleteReason {
-    /// Its workload is gone, or no longer matches.
-    Unmatched,
-    /// Its rule is gone, or is no longer about its tenant.
-    RuleDeleted,
-    /// It belongs to an earlier rule of the same name.
-    OtherRule,
-    /// The rule's template or placement has changed.
-    TemplateChanged,
-    /// Its workload runs on another node now.
-    Moved,
-    /// It failed for good, for example because it was evicted.
-    Failed,
-    /// The admission webhook never saw it, so it is neither placed nor isolated.
-    NotAdmitted,
-    /// There is another one for the workload, of the kind that the rule asks for.
-    Superseded,
-}
-
-impl DeleteReason {
-    /// The reason as a word for logs and Events.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Unmatched => "Unmatched",
-            Self::RuleDeleted => "RuleDeleted",
-            Self::OtherRule => "RuleReplaced",
-            Self::TemplateChanged => "TemplateChanged",
-            Self::Moved => "WorkloadMoved",
-            Self::Failed => "CompanionFailed",
-            Self::NotAdmitted => "NotAdmitted",
-            Self::Superseded => "Superseded",
-        }
-    }
 }
 
 /// The next step towards what is wanted.
@@ -250,9 +217,10 @@ pub fn plan(
         (_, Some(o)) if o.terminating => Action::Wait,
         (Desired::OverLimit, Some(o)) => linger::unmark(o).map_or(Action::Nothing, Action::Annotate),
         (Desired::Unwanted, Some(o)) => delete(o, DeleteReason::Unmatched),
-        (Desired::Ended { rule }, Some(o)) => {
-            Lingering::of(rule, o).map_or_else(|| delete(o, DeleteReason::Unmatched), Action::Linger)
-        }
+        (Desired::Ended { rule }, Some(o)) => match Lingering::of(rule, o) {
+            Ok(lingering) => Action::Linger(lingering),
+            Err(reason) => delete(o, reason),
+        },
         (Desired::Waiting, Some(o)) => delete(o, DeleteReason::Moved),
         (Desired::Wanted { rule, workload }, None) => create(key, rule, workload, home),
         (Desired::Wanted { rule, workload }, Some(o)) => match replace_reason(rule, workload, o) {

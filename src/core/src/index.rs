@@ -290,6 +290,11 @@ impl TenantIndex {
         left_out.filter_map(|name| self.rules.get(name)).collect()
     }
 
+    /// How many matches of the tenant's own rules are kept: these count towards the limit.
+    pub fn own_matches(&self) -> usize {
+        self.room.taken()
+    }
+
     /// The limit as it was set.
     pub fn most(&self) -> usize {
         self.room.most

@@ -82,6 +82,15 @@ pub const READY: &str = "Ready";
 /// The reason of a condition while no rule asks for a companion.
 pub const NO_COMPANION: &str = "NoCompanion";
 
+/// Maximum length of the reason of a condition or an Event that Outrigger writes, in bytes. Kubernetes accepts no more in an Event.
+/// The admission policies for Outrigger's accounts name the same figure.
+pub const MAX_REASON: usize = 128;
+
+/// Maximum length of the message of a condition, or the note of an Event, that Outrigger writes, in bytes. Kubernetes accepts no more in
+/// an Event, and other writers of the same object need room for what they write. The admission policies for Outrigger's accounts name
+/// the same figure.
+pub const MAX_MESSAGE: usize = 1024;
+
 /// A text that is no [`Cause`] that this version knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("is no known reason")]
@@ -141,6 +150,7 @@ mod tests {
     #[test]
     fn what_a_tenant_is_told_fits_into_a_message_and_names_a_remedy() {
         for cause in Cause::ALL {
+            assert!(cause.as_str().len() <= MAX_REASON, "{cause}");
             assert!(cause.message().len() <= 256, "{cause}: {}", cause.message().len());
             assert_eq!(cause.message(), format!("{}: {}", cause.meaning(), cause.tenant_remedy()));
             for text in [cause.meaning(), cause.tenant_remedy(), cause.platform_remedy()] {

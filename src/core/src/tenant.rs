@@ -25,6 +25,11 @@ pub struct Tenant {
     pub policy: Policy,
 }
 
+/// The namespace that a tenant of this name has unless its Tenant names another one.
+pub fn usual_namespace(tenant: &str) -> String {
+    format!("tenant-{tenant}")
+}
+
 /// How much a tenant may have. What is over a limit is refused; what is there stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {

@@ -85,7 +85,7 @@ impl Context {
             machines: MachineCache::new(&args.core_namespace),
             queues: Queues::new(&environment, args.companions_of_one_tenant()),
             feeds: Feeds::new(context),
-            events: Events::new(client.clone(), identity.clone()),
+            events: Events::new(client.clone(), identity.clone(), environment.clock),
             latency: CompanionLatency::new(environment.clock, &metrics),
             identity: identity.into(),
             leadership: Leadership::default(),

@@ -1,47 +1,109 @@
 //! Events on rules, tenants, Machines and NamespaceOffloadings.
+//!
+//! Each Event is a write of the infrastructure cluster's etcd, and tenants cause most of them. So there are buckets: one for each
+//! tenant, and one for all. An Event beyond them is left out, because the object's status has the same information.
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::Resource;
+use kube::{Resource, ResourceExt};
 use outrigger_api::{NamespaceOffloading, Tenant};
+use outrigger_core::map::HashMap;
 use outrigger_core::reason::Cause;
 use outrigger_core::{companion, keys};
+use outrigger_runtime::bucket::{Bucket, Rate};
+use outrigger_runtime::environment::Clock;
 use outrigger_runtime::events;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tracing::debug;
 
 use crate::state::RuleId;
 
+/// Events that one tenant causes, or one object of the platform.
+const ONE: Rate = Rate { burst: 100.0, minute: 10.0 };
+/// Events of this replica.
+const ALL: Rate = Rate { burst: 1000.0, minute: 120.0 };
+
 pub(crate) struct Events {
     events: events::Events,
+    clock: Clock,
+    buckets: Mutex<Buckets>,
+}
+
+/// Who may cause an Event.
+struct Buckets {
+    all: Bucket,
+    /// By the tenant's namespace, or by the name of the platform's object.
+    each: HashMap<String, Bucket>,
+    /// Entries of `each` at which the full ones, which say nothing, are dropped.
+    sweep_at: usize,
+}
+
+impl Buckets {
+    fn new(now: Instant) -> Self {
+        Self { all: Bucket::new(ALL, now), each: HashMap::default(), sweep_at: 0 }
+    }
+
+    fn take(&mut self, who: &str, now: Instant) -> bool {
+        if self.each.len() >= self.sweep_at {
+            self.each.retain(|_, bucket| bucket.refill(ONE, now) < ONE.burst);
+            self.sweep_at = 2 * self.each.len() + 64;
+        }
+        let each = self.each.entry(who.to_owned()).or_insert_with(|| Bucket::new(ONE, now));
+        // What one has used up takes nothing from the others.
+        each.take(ONE, now) && self.all.take(ALL, now)
+    }
 }
 
 impl Events {
-    pub(crate) fn new(client: kube::Client, instance: String) -> Self {
-        Self { events: events::Events::new(client, keys::MANAGER, Some(instance)) }
+    pub(crate) fn new(client: kube::Client, instance: String, clock: Clock) -> Self {
+        let events = events::Events::new(client, keys::MANAGER, Some(instance));
+        Self { events, clock, buckets: Mutex::new(Buckets::new(clock.now())) }
     }
 
-    pub(crate) async fn companion_refused(&self, rule: &RuleId, uid: &str, message: &str) {
-        let about = reference(rule, uid);
-        self.events.publish(true, "CompanionRefused", "CreateCompanion", message, &about).await;
+    /// `who`: the namespace of the tenant that has caused it, or the name of the platform's object.
+    async fn publish(
+        &self,
+        who: &str,
+        warning: bool,
+        (reason, action): (&str, &str),
+        message: &str,
+        about: &ObjectReference,
+    ) {
+        if self.buckets.lock().take(who, self.clock.now()) {
+            self.events.publish(warning, reason, action, message, about).await;
+        } else {
+            debug!(of = who, reason, "left out an event: there were too many");
+        }
     }
 
-    /// A problem of a rule that its author has to solve.
-    pub(crate) async fn rule(&self, rule: &RuleId, uid: &str, reason: &str, message: &str) {
-        self.events.publish(true, reason, "ReconcileRule", message, &reference(rule, uid)).await;
+    /// Companions of a rule can't be made, for the tenant of a namespace.
+    pub(crate) async fn companion_refused(&self, tenant: &str, rule: &RuleId, uid: &str, message: &str) {
+        const WORDS: (&str, &str) = ("CompanionRefused", "CreateCompanion");
+        self.publish(tenant, true, WORDS, message, &reference(rule, uid)).await;
+    }
+
+    /// A problem of a rule that its author has to solve, for the tenant of a namespace.
+    pub(crate) async fn rule(&self, tenant: &str, rule: &RuleId, uid: &str, reason: &str, message: &str) {
+        self.publish(tenant, true, (reason, "ReconcileRule"), message, &reference(rule, uid)).await;
     }
 
     /// A tenant's Ready condition has another reason than before.
     pub(crate) async fn tenant(&self, tenant: &Tenant, good: bool, reason: &str, message: &str) {
-        self.events.publish(!good, reason, "ReconcileTenant", message, &tenant.object_ref(&())).await;
+        let (who, about) = (tenant.target_namespace(), tenant.object_ref(&()));
+        self.publish(&who, !good, (reason, "ReconcileTenant"), message, &about).await;
     }
 
     /// A problem of a Machine or its pool that an administrator has to solve.
     pub(crate) async fn machine(&self, about: &ObjectReference, cause: Cause, message: &str) {
-        self.events.publish(true, cause.as_str(), "ReconcileMachine", message, about).await;
+        let who = about.name.as_deref().unwrap_or_default();
+        self.publish(who, true, (cause.as_str(), "ReconcileMachine"), message, about).await;
     }
 
     /// A NamespaceOffloading can't do what it asks for.
     pub(crate) async fn offloading(&self, object: &NamespaceOffloading, cause: Cause, message: &str) {
-        let about = object.object_ref(&());
-        self.events.publish(true, cause.as_str(), "ReconcileNamespaceOffloading", message, &about).await;
+        let (who, about) = (object.namespace().unwrap_or_default(), object.object_ref(&()));
+        let words = (cause.as_str(), "ReconcileNamespaceOffloading");
+        self.publish(&who, true, words, message, &about).await;
     }
 }
 
@@ -53,5 +115,43 @@ fn reference(rule: &RuleId, uid: &str) -> ObjectReference {
         namespace: Some(rule.namespace.to_string()),
         uid: Some(uid.to_owned()),
         ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// How many of so many Events there are.
+    fn taken(buckets: &mut Buckets, who: &str, count: usize, now: Instant) -> usize {
+        (0..count).filter(|_| buckets.take(who, now)).count()
+    }
+
+    #[test]
+    fn a_tenant_that_causes_events_without_end_leaves_others_theirs() {
+        let begin = Instant::now();
+        let mut buckets = Buckets::new(begin);
+        assert_eq!(taken(&mut buckets, "loud", 10_000, begin), 100);
+        assert_eq!(taken(&mut buckets, "quiet", 3, begin), 3);
+        let later = begin + Duration::from_secs(120);
+        assert_eq!(taken(&mut buckets, "loud", 10_000, later), 20);
+    }
+
+    #[test]
+    fn tenants_together_cause_no_more_than_all_may() {
+        let begin = Instant::now();
+        let mut buckets = Buckets::new(begin);
+        let all: usize = (0..100).map(|i| taken(&mut buckets, &i.to_string(), 200, begin)).sum();
+        assert_eq!(all, 1000);
+        let later = begin + Duration::from_secs(60);
+        assert_eq!((0..100).map(|i| taken(&mut buckets, &i.to_string(), 200, later)).sum::<usize>(), 120);
+        // Buckets that nobody uses any longer are dropped.
+        let much_later = begin + Duration::from_secs(3600);
+        for i in 0..1000 {
+            taken(&mut buckets, &format!("new{i}"), 1, much_later + Duration::from_secs(60) * i);
+        }
+        assert!(buckets.each.len() < 200, "{}", buckets.each.len());
     }
 }

@@ -147,7 +147,7 @@ impl Context {
             data.closing = entry.deleting();
             // A Tenant that isn't valid has the limits that it had.
             let matched = match &entry.tenant {
-                Ok(tenant) => data.index.limit(tenant.limits.matches()),
+                Ok(tenant) => data.set_limits(tenant.limits),
                 Err(_) => Vec::new(),
             };
             let metadata = &entry.object.metadata;

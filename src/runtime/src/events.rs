@@ -5,11 +5,9 @@ use std::collections::HashMap;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use outrigger_core::reason::MAX_MESSAGE;
 use parking_lot::Mutex;
 use tracing::warn;
-
-/// Longest note, in bytes (events.k8s.io/v1 Event.note).
-const MAX_NOTE: usize = 1024;
 
 /// Maximum number of objects and reasons that are remembered to aggregate Events into series.
 const MAX_SERIES: usize = 1024;
@@ -74,8 +72,8 @@ impl Events {
         about: &ObjectReference,
     ) -> kube::Result<()> {
         let mut note = message.to_owned();
-        if note.len() > MAX_NOTE {
-            note.truncate(note.floor_char_boundary(MAX_NOTE));
+        if note.len() > MAX_MESSAGE {
+            note.truncate(note.floor_char_boundary(MAX_MESSAGE));
         }
         let recorder = self.recorder(about, reason, &note);
         let event = Event {

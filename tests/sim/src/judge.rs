@@ -24,7 +24,9 @@ mod tenants;
 mod wanted;
 
 use states::States;
-use wanted::{Wanted, companion, is_workload, linger, lingers, mark, selects, served, wanted, written};
+use wanted::{
+    Wanted, companion, is_ready, is_workload, linger, lingers, mark, selects, served, wanted, written,
+};
 
 /// Processes write an object less often than this within a time: what is written again and again is a fight, or a loop.
 const MOST_WRITES: u64 = 60;
@@ -68,6 +70,8 @@ struct Found {
     offloadings: BTreeSet<String>,
     /// Workloads that have got other labels: a rule may have matched them for a part of their life.
     relabelled: BTreeSet<(&'static str, String)>,
+    /// The uids of companions that have been ready.
+    served: BTreeSet<String>,
     /// When workloads ended, with their labels.
     ended: BTreeMap<(&'static str, String), (Timestamp, Value)>,
     /// Writes of processes, renewals of Leases left out.
@@ -194,6 +198,7 @@ impl Judge {
             return;
         }
         let Some(key) = companion(object) else { return };
+        self.outlives(&world, commit, &key);
         if commit.old.is_none() {
             self.created(&world, &key, object);
             self.companion_created(&world, commit, &key, object);
@@ -317,9 +322,23 @@ impl Judge {
         }
     }
 
+    /// A companion is written. If that records the end of its workload, it must have been ready: no other one outlives its workload.
+    fn outlives(&self, world: &World, commit: &Commit, key: &Key) {
+        let Some(now) = &commit.new else { return };
+        let mut found = self.found.lock();
+        if is_ready(now) {
+            found.served.insert(text(now, "/metadata/uid").to_owned());
+        }
+        let is_new = mark(now).is_some() && commit.old.as_ref().is_some_and(|old| mark(old).is_none());
+        if is_new && !found.served.contains(text(now, "/metadata/uid")) {
+            drop(found);
+            self.violation(world, format!("the companion of {key:?} lingers and has never been ready"));
+        }
+    }
+
     /// A companion is deleted whose workload has ended. That is a violation before the time that its rule lets it linger, but for
-    /// the difference of clocks, if no manager can take it for one that isn't matched: its rule hasn't changed since the last rest,
-    /// and its workload had the same labels all the time.
+    /// the difference of clocks, if it is ready and no manager can take it for one that isn't matched: its rule hasn't changed since
+    /// the last rest, and its workload had the same labels all the time.
     fn lingered(&self, world: &World, commit: &Commit, key: &Key, companion: &Value) {
         let (id, name, workload) = key;
         let gated = companion["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
@@ -329,7 +348,8 @@ impl Judge {
             found.ended.get(&workload).filter(|_| !found.relabelled.contains(&workload)).cloned()
         };
         let Some((ended, labels)) = ended else { return };
-        if gated || !commit.client.starts_with("manager") || self.has_changed(id, name) {
+        let exempt = gated || !is_ready(companion);
+        if exempt || !commit.client.starts_with("manager") || self.has_changed(id, name) {
             return;
         }
         let Some(rule) = written(world, key).filter(|rule| rule["metadata"]["deletionTimestamp"].is_null())

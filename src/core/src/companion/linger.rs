@@ -5,12 +5,16 @@
 //! present rule counts. Only managers' clocks matter. Another manager's clock may be behind the one that the record was made by, so
 //! an end in the future is recorded again as now: records only move back, and a companion never lingers longer than its rule
 //! asks for, counted from the moment when a manager looks at it.
+//!
+//! Only a companion that has been ready outlives its workload. A tenant can end as many workloads as it likes, and companions that no
+//! DPU could run would stay for all of them. The record says of a companion that it has been ready: no other one gets it. For the same
+//! reason there is room for a limited number of them, which the rules share ([`equal_part`]).
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Observed;
+use super::{DeleteReason, Observed};
 use crate::keys;
 use crate::rule::Rule;
 
@@ -41,14 +45,16 @@ pub enum LingerStep {
 }
 
 impl Lingering {
-    /// `None` where the companion doesn't linger: it is another rule's, or was never admitted and so has never run.
-    pub(super) fn of(rule: &Rule, o: &Observed) -> Option<Self> {
-        (o.rule_uid == rule.uid() && !o.gated && !rule.linger().is_zero()).then(|| Self {
-            uid: o.uid.clone(),
-            ended: o.ended,
-            time: rule.linger(),
-            resource_version: o.resource_version,
-        })
+    /// The error is why the companion is deleted instead: it is another rule's, was never admitted, or has never been ready.
+    pub(super) fn of(rule: &Rule, o: &Observed) -> Result<Self, DeleteReason> {
+        if o.rule_uid != rule.uid() || o.gated || rule.linger().is_zero() {
+            return Err(DeleteReason::Unmatched);
+        }
+        if !o.ready && !o.was_ready && o.ended.is_none() {
+            return Err(DeleteReason::NeverReady);
+        }
+        let resource_version = o.resource_version;
+        Ok(Self { uid: o.uid.clone(), ended: o.ended, time: rule.linger(), resource_version })
     }
 
     /// What it needs at a time, in milliseconds since 1970.
@@ -77,6 +83,22 @@ pub(super) fn unmark(o: &Observed) -> Option<Value> {
     o.ended.map(|_| json!({"metadata": {"uid": o.uid, "annotations": {keys::WORKLOAD_ENDED: null}}}))
 }
 
+/// How many companions of each rule may outlive their workloads where `room` of all rules may: an equal part for each, and what the
+/// others leave of theirs. So no rule takes another one's place, however many workloads of it end. `counts`: how many of each rule do.
+pub fn equal_part(mut counts: Vec<usize>, room: usize) -> usize {
+    counts.sort_unstable();
+    let (mut left, mut rules) = (room, counts.len());
+    for count in counts {
+        let part = left / rules;
+        if count > part {
+            return part;
+        }
+        left -= count;
+        rules -= 1;
+    }
+    usize::MAX
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -84,7 +106,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::companion::{Action, DeleteReason, Home, plan};
+    use crate::companion::{Action, Home, plan};
     use crate::ids::{RuleName, TenantId};
     use crate::index::{CompanionKey, Desired};
     use crate::rule::RuleSpec;
@@ -97,7 +119,7 @@ mod tests {
         Arc::new(Rule::compile(spec).unwrap())
     }
 
-    /// A companion as the rule wants it.
+    /// A companion as the rule wants it, which is ready.
     fn companion(rule: &Rule) -> Observed {
         Observed {
             uid: "pod".into(),
@@ -106,6 +128,7 @@ mod tests {
             template_hash: rule.template_hash().into(),
             host: nginx().node_name,
             injected: Some(Vec::new()),
+            ready: true,
             ..Observed::default()
         }
     }
@@ -142,6 +165,49 @@ mod tests {
             unmatched,
             "the workload is there and doesn't match"
         );
+    }
+
+    #[test]
+    fn only_a_companion_that_has_been_ready_outlives_its_workload() {
+        let rule = rule(60);
+        let desired = Desired::Ended { rule: &rule };
+        let never = Observed { ready: false, ..companion(&rule) };
+        let deleted = Action::Delete { uid: "pod".into(), reason: DeleteReason::NeverReady };
+        assert_eq!(planned(&desired, Some(&never)), deleted);
+        let formerly = Observed { was_ready: true, ..never.clone() };
+        let recorded = Observed { ended: Some(5), ..never };
+        for served in [companion(&rule), formerly, recorded] {
+            assert!(matches!(planned(&desired, Some(&served)), Action::Linger(_)), "{served:?}");
+        }
+    }
+
+    #[test]
+    fn rules_share_the_room_and_what_one_leaves_is_the_others() {
+        for (counts, room, expected) in [
+            (vec![], 0, usize::MAX),
+            (vec![3], 3, usize::MAX),
+            (vec![4], 3, 3),
+            (vec![1, 9, 9], 9, 4),
+            (vec![9, 0, 9], 18, usize::MAX),
+            (vec![9, 5], 10, 5),
+            (vec![1, 1], 1, 0),
+        ] {
+            assert_eq!(equal_part(counts.clone(), room), expected, "{counts:?} {room}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_more_stay_than_there_is_room_for_and_none_goes_without_need(
+            counts in prop::collection::vec(0..50_usize, 0..8), room in 0..200_usize
+        ) {
+            let part = equal_part(counts.clone(), room);
+            let stay: usize = counts.iter().map(|count| part.min(*count)).sum();
+            let all: usize = counts.iter().sum();
+            prop_assert!(stay <= room && (stay == all) == (all <= room));
+            // What is left of the room isn't enough for one more of each rule.
+            prop_assert!(stay == all || room - stay < counts.len());
+        }
     }
 
     #[test]

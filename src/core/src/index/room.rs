@@ -55,6 +55,11 @@ impl Room {
         false
     }
 
+    /// How many pairs of the tenant's own rules there are.
+    pub(super) fn taken(&self) -> usize {
+        self.taken
+    }
+
     /// A pair of a rule is no more.
     pub(super) fn give(&mut self, rule: &RuleName) {
         if !rule.is_admin() {

@@ -25,7 +25,7 @@ use tracing::debug;
 use super::{AdminRuleEntry, WrittenEntries, finalizer};
 use crate::conditions::{ConditionValue, conditions, rejected};
 use crate::context::Context;
-use crate::rules::{PACE, devices, validate_template};
+use crate::rules::{PACE, devices, tell_refusals, validate_template};
 use crate::state::companions::Counts;
 use crate::state::{RuleId, TenantState, TenantStates};
 use crate::tenants;
@@ -51,7 +51,10 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
     let wanted = changes(&context.states, &id.name, &entry, leads, context.environment.clock.wall());
     // A rule may be about very many tenants, so its status shows a refusal only after the next step.
     let validations = futures::stream::iter(context.states.all());
-    let validate = |state: Arc<TenantState>| async move { validate_template(context, &state, id).await };
+    let validate = |state: Arc<TenantState>| async move {
+        validate_template(context, &state, id).await;
+        tell_refusals(context, &state, id).await;
+    };
     validations.for_each_concurrent(VALIDATIONS, validate).await;
     if let Some((rule, _)) = entry.compiled.as_ref().ok().filter(|_| leads) {
         devices::keep_admins(context, id, rule).await;
@@ -168,7 +171,7 @@ fn known(states: &TenantStates, name: &RuleName, leads: bool) -> ReplicaView {
         if !data.acts(leads) || (matched == 0 && !data.index.synced()) {
             continue;
         }
-        let mut refusals = data.refusals_of(name).map(|(_, refusal)| refusal);
+        let mut refusals = data.refusals.of_rule(name).map(|(_, refusal)| refusal);
         let tried = data.rules.get(name).and_then(|entry| entry.validation.refusal());
         let untaken = tried.map(|refusal| refusal.message.chars().take(MAX_REFUSAL).collect());
         let refused = untaken.or_else(|| {

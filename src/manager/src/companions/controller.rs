@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use kube::Error;
 use outrigger_core::claim;
-use outrigger_core::companion::{self, Action as Plan, DeleteReason, LingerStep, Lingering};
-use outrigger_core::index::{CompanionKey, Desired};
+use outrigger_core::companion::{Action as Plan, DeleteReason, LingerStep, Lingering};
+use outrigger_core::index::Desired;
 use outrigger_core::keys;
 use outrigger_core::reason::Cause;
 use outrigger_core::template::{self, Kind};
@@ -16,6 +16,7 @@ use tracing::{Instrument, debug, info, warn};
 
 use super::location::CompanionLocation;
 use super::object::{self, Object, Objects};
+use super::planned::{is_of_later_claim, is_of_later_rule, planned, still_refused};
 use super::refusal::{WriteFailure, of_template};
 use crate::context::Context;
 use crate::latency::TracedStep;
@@ -23,7 +24,7 @@ use crate::metrics::{Operation, WriteOutcome};
 use crate::queue::Queue;
 use crate::rules::deleted::DeletedRules;
 use crate::state::companions::CompanionCache;
-use crate::state::{CompanionId, Refusal, TenantData, TenantState, Why};
+use crate::state::{CompanionId, Refusal, TenantState, Why};
 use crate::worker::{Action, Controller};
 use crate::writes;
 
@@ -68,13 +69,15 @@ impl Controller for Companions {
         let companion =
             Companion { context, deleted_rules: &self.deleted_rules, state: &state, id, location };
         let action = companion.step(&mut traced).await;
-        // Whatever the result, it may be another companion's turn now.
-        let turns = {
+        // Whatever the result, it may be another companion's turn now, or another one may have to give way.
+        let others = {
             let mut data = state.lock();
             data.assess(std::slice::from_ref(&id.key), &context.registry, context.environment.clock.wall());
-            data.turns(&id.key.rule, &context.registry)
+            let mut others = data.turns(&id.key.rule, &context.registry);
+            others.extend(data.lingering_beyond(&id.key.rule));
+            others
         };
-        context.queues.companions.add(state.ids(turns));
+        context.queues.companions.add(state.ids(others));
         Ok(action)
     }
 }
@@ -142,7 +145,7 @@ impl Companion<'_> {
             }
         };
         let rule = self.state.rule_id(&self.id.key.rule);
-        let action = self.concluded(kind, done, traced).await;
+        let action = self.concluded(kind, done, traced);
         self.context.queues.rules.add_after(rule, crate::rules::SETTLE);
         action
     }
@@ -157,7 +160,7 @@ impl Companion<'_> {
     }
 
     /// What follows from the end of a step.
-    async fn concluded(
+    fn concluded(
         &self,
         kind: Kind,
         done: Result<Action, WriteFailure>,
@@ -184,9 +187,9 @@ impl Companion<'_> {
             Err(WriteFailure::Exists) => {
                 let kind = kind.as_str();
                 let message = format!("a {kind} {name} exists that is no companion of this rule");
-                self.refused(Why::new(Cause::ObjectExists, message)).await
+                self.refused(Why::new(Cause::ObjectExists, message))
             }
-            Err(WriteFailure::Refused(why)) => self.refused(why).await,
+            Err(WriteFailure::Refused(why)) => self.refused(why),
         }
     }
 
@@ -205,9 +208,11 @@ impl Companion<'_> {
             return Err(Undecided::Ends(Action::Done));
         }
         let desired = data.index.desired(key);
-        if !matches!(desired, Desired::Wanted { .. }) {
+        if matches!(desired, Desired::Wanted { .. }) {
+            data.refusals.take_back(key, self.now());
+        } else {
             // A companion that is no longer wanted is no longer refused, and has no turn in a rollout.
-            data.refusals.remove(key);
+            data.refusals.set_aside(key, self.now());
             data.rollouts.unwanted(key);
         }
         if let Some(pause) = still_refused(data, key, &desired, self.now()) {
@@ -237,20 +242,22 @@ impl Companion<'_> {
                 }
                 Ok((Plan::Create(object), kind))
             }
-            (Plan::Linger(lingering), kind) => self.linger(&lingering).map(|plan| (plan, kind)),
+            (Plan::Linger(lingering), kind) => {
+                self.linger(&lingering, data.gives_way(key)).map(|plan| (plan, kind))
+            }
             plan => Ok(plan),
         }
     }
 
-    /// The next step for a companion that outlives its workload, by the present time.
-    fn linger(&self, lingering: &Lingering) -> Result<Plan, Undecided> {
+    /// The next step for a companion that outlives its workload, by the present time. `gives_way`: there is no room for it.
+    fn linger(&self, lingering: &Lingering, gives_way: bool) -> Result<Plan, Undecided> {
+        let delete = |reason| Ok(Plan::Delete { uid: lingering.uid.clone(), reason });
         let now = self.context.environment.clock.wall();
         match lingering.step(now.as_millisecond()) {
+            LingerStep::Delete => delete(DeleteReason::Unmatched),
+            _ if gives_way => delete(DeleteReason::LingeringLimit),
             LingerStep::Mark => Ok(Plan::Annotate(lingering.mark(&format!("{now:.3}")))),
             LingerStep::Stay(left) => Err(Undecided::Ends(Action::Requeue(left))),
-            LingerStep::Delete => {
-                Ok(Plan::Delete { uid: lingering.uid.clone(), reason: DeleteReason::Unmatched })
-            }
         }
     }
 
@@ -321,11 +328,17 @@ impl Companion<'_> {
         if matches!(reason, DeleteReason::RuleDeleted | DeleteReason::OtherRule) {
             self.confirm_rule_deleted(uid).await?;
         }
+        // It may be ready by now, which the watch hasn't shown yet: only the state that isn't is deleted.
+        let version = match reason {
+            DeleteReason::NeverReady => Some(self.never_ready(uid).ok_or(WriteFailure::CacheStale)?),
+            _ => None,
+        };
         let started = self.now();
-        let result = self.objects(kind).delete(name, uid).await;
+        let result = self.objects(kind).delete(name, uid, version).await;
         self.wrote(Operation::Delete, &result, started);
-        // Deleted, or replaced by another object: the watch shows which.
-        if let Err(error) = writes::deleted(result) {
+        // Deleted, or replaced by another object: the watch shows which. So it does where it is in another state.
+        let result = if version.is_some() { result } else { writes::deleted(result) };
+        if let Err(error) = result {
             self.state.lock().rollouts.undo(key);
             return Err(WriteFailure::of(&error));
         }
@@ -334,6 +347,15 @@ impl Companion<'_> {
         data.with_companions(&key.rule, |companions| companions.deleting(key, uid));
         data.companion_observed(key);
         Ok(Action::Done)
+    }
+
+    /// The resourceVersion of the companion with this uid if it has never been ready, as far as is known.
+    fn never_ready(&self, uid: &str) -> Option<u64> {
+        let key = &self.id.key;
+        let of_uid = |companions: &mut CompanionCache| {
+            companions.get(key).filter(|o| o.uid == uid && !o.was_ready).map(|o| o.resource_version)
+        };
+        self.state.lock().with_companions(&key.rule, of_uid).flatten()
     }
 
     /// Asks whether the rule that the companion with this uid was made for is deleted. The rules' cache may be older than the
@@ -380,23 +402,23 @@ impl Companion<'_> {
         is_companion
     }
 
-    async fn refused(&self, why: Why) -> Action {
+    fn refused(&self, why: Why) -> Action {
         let message = why.message.clone();
         let rule = &self.id.key.rule;
-        let news = {
+        // The rule's next step writes the Event: there is one for all of its companions.
+        let is_new = {
             let mut data = self.state.lock();
             let Some(entry) = data.rules.get(rule) else { return Action::Done };
-            let (uid, generation) = (entry.uid.clone(), entry.generation);
+            let generation = entry.generation;
             let until = self.now() + REFUSED_PAUSE;
             let refusal = Refusal { why, generation, until };
             let before = data.refusals.insert(self.id.key.clone(), refusal);
             data.changed(&self.id.key.workload);
-            before.is_none_or(|before| before.why.message != message).then_some(uid)
+            before.is_none_or(|before| before.why.message != message)
         };
-        if let Some(uid) = news {
+        if is_new {
             let CompanionLocation { name, namespace, .. } = &self.location;
             warn!(companion = %name, %namespace, %rule, reason = message, "companion refused");
-            self.context.events.companion_refused(&self.state.rule_id(rule), &uid, &message).await;
         }
         Action::Requeue(REFUSED_PAUSE)
     }
@@ -408,86 +430,6 @@ enum Undecided {
     Ends(Action),
     /// It was made under a later claim on the tenant's stream than is known here.
     LaterClaim,
-}
-
-/// Whether a companion was made from a later state of its rule than is known here: nothing can be decided about it until the
-/// cache has caught up.
-fn is_of_later_rule(data: &mut TenantData, key: &CompanionKey) -> bool {
-    let Some((uid, generation)) = data.rules.get(&key.rule).map(|rule| (rule.uid.clone(), rule.generation))
-    else {
-        return false;
-    };
-    let made_later = |companions: &mut CompanionCache| {
-        companions.get(key).is_some_and(|o| o.rule_uid == uid && o.rule_generation > generation)
-    };
-    data.with_companions(&key.rule, made_later).unwrap_or_default()
-}
-
-/// Whether a companion was made by a replica that has claimed the stream later than is known here: that one may know workloads that
-/// this one doesn't.
-fn is_of_later_claim(data: &mut TenantData, key: &CompanionKey) -> bool {
-    let Some(known) = data.stream.latest() else { return false };
-    let made_later = |companions: &mut CompanionCache| {
-        companions.get(key).is_some_and(|o| o.claim.as_ref().is_some_and(|made| made.is_after(&known)))
-    };
-    data.with_companions(&key.rule, made_later).unwrap_or_default()
-}
-
-/// The next step for a companion, whatever else is going on, and the kind of what it is about.
-fn planned(data: &TenantData, key: &CompanionKey, location: &CompanionLocation) -> (Plan, Kind) {
-    let admin = data.admin_companions.as_ref().filter(|_| key.rule.is_admin()).map(|store| store.lock());
-    let companions = match &admin {
-        Some(admin) => admin,
-        // Looked after from elsewhere.
-        None if key.rule.is_admin() => return (Plan::Nothing, Kind::Pod),
-        None => &data.companions,
-    };
-    let observed = companions.get(key);
-    let known_rule = data.rules.get(&key.rule).map(|rule| &rule.uid);
-    if let Some(orphan) = observed.filter(|o| known_rule != Some(&o.rule_uid)) {
-        // The garbage collector takes these too, also while we are down; but it learns of a kind of owner that is new to
-        // the cluster only after half a minute. That the rule is deleted is confirmed before anything is deleted: the cache may
-        // lack a rule that was created just now, or still have a deleted one of the same name, which says nothing about the
-        // companion, whatever it matches.
-        let reason = if known_rule.is_some() { DeleteReason::OtherRule } else { DeleteReason::RuleDeleted };
-        let action =
-            if orphan.terminating { Plan::Wait } else { Plan::Delete { uid: orphan.uid.clone(), reason } };
-        return (action, orphan.kind);
-    }
-    let desired = data.index.desired(key);
-    if let (Some(kept), Some(duplicate)) = (observed, companions.duplicate(key))
-        && !duplicate.terminating
-    {
-        let superseded = match desired {
-            Desired::Wanted { rule, .. } => kept.kind == rule.kind(),
-            // One of them lingers.
-            Desired::Ended { .. } => true,
-            _ => false,
-        };
-        if superseded {
-            let reason = DeleteReason::Superseded;
-            return (Plan::Delete { uid: duplicate.uid.clone(), reason }, duplicate.kind);
-        }
-    }
-    let kind = match (desired, observed) {
-        (_, Some(observed)) => observed.kind,
-        (Desired::Wanted { rule, .. }, None) => rule.kind(),
-        _ => Kind::Pod,
-    };
-    (companion::plan(key, &desired, observed, &location.home()), kind)
-}
-
-/// How much longer a companion that was refused has to wait, unless its rule has changed since.
-fn still_refused(
-    data: &TenantData,
-    key: &CompanionKey,
-    desired: &Desired<'_>,
-    now: Instant,
-) -> Option<Duration> {
-    let Desired::Wanted { rule, .. } = desired else { return None };
-    let refusal = data.refusals.get(key)?;
-    let left = refusal.until.checked_duration_since(now)?;
-    (refusal.generation == rule.generation() && !left.is_zero()).then_some(left)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ pub mod observe;
 pub(crate) mod templates;
 
 mod controller;
+mod planned;
 pub(crate) mod refusal;
 
 pub(crate) use controller::Companions;

@@ -116,8 +116,17 @@ impl<'a> Objects<'a> {
         })
     }
 
-    pub(crate) async fn delete(&self, name: &str, uid: &str) -> Result<(), kube::Error> {
-        let params = writes::only(uid);
+    /// Deletes the object with this uid; where a resourceVersion is given, in this state only.
+    pub(crate) async fn delete(
+        &self,
+        name: &str,
+        uid: &str,
+        version: Option<u64>,
+    ) -> Result<(), kube::Error> {
+        let mut params = writes::only(uid);
+        if let Some(preconditions) = &mut params.preconditions {
+            preconditions.resource_version = version.map(|version| version.to_string());
+        }
         match self.kind {
             Kind::Pod => self.api::<Pod>().delete(name, &params).await.map(drop),
             Kind::Claim => self.api::<ResourceClaim>().delete(name, &params).await.map(drop),

@@ -64,6 +64,7 @@ async fn step(context: &Context, id: &RuleId) -> Result<Action, kube::Error> {
     fill(context, &state, id);
     validate_template(context, &state, id).await;
     devices::keep(context, id).await;
+    tell_refusals(context, &state, id).await;
     let Some(StatusChange { over, before, status, last }) = status_change(context, &state, id) else {
         return Ok(Action::Done);
     };
@@ -92,7 +93,7 @@ async fn step(context: &Context, id: &RuleId) -> Result<Action, kube::Error> {
     // The replica whose dry run was refused writes the Event of a refusal.
     let news = status.news(&before);
     for (reason, message) in news.iter().filter(|(reason, _)| !reason.ends_with("Refused")) {
-        context.events.rule(id, &over.uid, reason, message).await;
+        context.events.rule(&state.namespace, id, &over.uid, reason, message).await;
     }
     // What has changed meanwhile is written then; if nothing has, nothing is.
     Ok(Action::Requeue(PACE))
@@ -242,7 +243,22 @@ pub(crate) async fn validate_template(context: &Context, state: &TenantState, id
         context.queues.rules.add_after(id.clone(), pause);
     }
     if let Some(why) = refusal {
-        context.events.rule(id, &dry_run.uid, "TemplateRefused", &why.message).await;
+        context.events.rule(&state.namespace, id, &dry_run.uid, "TemplateRefused", &why.message).await;
+    }
+}
+
+/// Writes the Events of a rule's companions for this namespace's tenant that can't be made.
+pub(crate) async fn tell_refusals(context: &Context, state: &TenantState, id: &RuleId) {
+    let (uid, news) = {
+        let mut data = state.lock();
+        let Some(uid) = data.rules.get(&id.name).map(|entry| entry.uid.clone()) else { return };
+        if !data.acts(context.leadership.leads()) {
+            return;
+        }
+        (uid, data.refusals.news(&id.name, context.environment.clock.now()))
+    };
+    for message in news {
+        context.events.companion_refused(&state.namespace, id, &uid, &message).await;
     }
 }
 

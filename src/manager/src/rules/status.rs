@@ -124,7 +124,7 @@ impl StatusInput<'_> {
         if let Some(refusal) = self.entry.validation.refusal() {
             return (Status::False, REFUSED, refusal.message.clone());
         }
-        let mut refused = self.data.refusals_of(self.name);
+        let mut refused = self.data.refusals.of_rule(self.name);
         if let Some((_, first)) = refused.next() {
             let others = match refused.count() {
                 0 => String::new(),

@@ -153,9 +153,9 @@ fn what_is_refused_of_a_rule_is_not_anothers() {
             data.refusals.insert(key, refusal);
         }
     }
-    let count = |data: &TenantData, rule: &RuleName| data.refusals_of(rule).count();
+    let count = |data: &TenantData, rule: &RuleName| data.refusals.of_rule(rule).count();
     assert!(others.iter().chain([&own]).all(|rule| count(&data, rule) == 3));
-    assert!(data.refusals_of(&own).all(|(key, _)| key.rule == own));
+    assert!(data.refusals.of_rule(&own).all(|(key, _)| key.rule == own));
     data.remove_rule(&own);
     assert_eq!((count(&data, &own), data.refusals.len()), (0, 9));
 }

@@ -5,7 +5,7 @@ use outrigger_core::map::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use outrigger_core::companion::Observed;
+use outrigger_core::companion::{Observed, equal_part};
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::template::Kind;
@@ -59,6 +59,8 @@ pub(crate) struct CompanionCache {
     duplicates: BTreeMap<CompanionKey, Observed>,
     /// The companion that an object is, by the object's kind and name.
     names: HashMap<(Kind, Box<str>), CompanionKey>,
+    /// How many companions outlive their workloads, of all rules.
+    lingering: usize,
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +71,8 @@ struct RuleCompanions {
     unplaced: BTreeSet<Arc<str>>,
     /// Workloads that have ended, and whose companions linger or wait to be deleted for it.
     ended: BTreeSet<Arc<str>>,
+    /// Those of `ended` that aren't being deleted, after the end of their workloads: the oldest comes first.
+    lingering: BTreeSet<(i64, Arc<str>)>,
     /// How many that exist and are not being deleted were made from which template, by its hash.
     templates: BTreeMap<String, i64>,
 }
@@ -88,9 +92,12 @@ impl CompanionCache {
         &mut self,
         name: &str,
         key: CompanionKey,
-        observed: Observed,
+        mut observed: Observed,
     ) -> Option<CompanionKey> {
         let kind = observed.kind;
+        let known = [self.get(&key), self.duplicate(&key)];
+        let was_ready = known.into_iter().flatten().any(|o| o.uid == observed.uid && o.was_ready);
+        observed.was_ready = was_ready || observed.ready;
         let before = self.names.insert((kind, name.into()), key.clone()).filter(|before| *before != key);
         if let Some(before) = &before {
             self.remove(before, kind);
@@ -147,6 +154,33 @@ impl CompanionCache {
         of_rule.flat_map(|of_rule| of_rule.unplaced.iter().filter_map(|w| of_rule.by_workload.get(w)))
     }
 
+    /// The companions of workloads that have ended which give way where those of all rules may be `room` at most: the oldest of each
+    /// rule beyond its part. No more than so many of each rule, because each deletion asks for the next.
+    pub(crate) fn lingering_beyond(&self, room: usize, most: usize) -> Vec<CompanionKey> {
+        let Some(part) = self.part(room) else { return Vec::new() };
+        let beyond = |(rule, of_rule): (&RuleName, &RuleCompanions)| {
+            let rule = rule.clone();
+            let oldest = of_rule.beyond(part).take(most);
+            let keys = oldest.map(|workload| CompanionKey { rule: rule.clone(), workload: workload.clone() });
+            keys.collect::<Vec<_>>()
+        };
+        self.by_rule.iter().flat_map(beyond).collect()
+    }
+
+    /// Whether a companion of a workload that has ended gives way.
+    pub(crate) fn gives_way(&self, key: &CompanionKey, room: usize) -> bool {
+        let (Some(part), Some(of_rule)) = (self.part(room), self.by_rule.get(&key.rule)) else {
+            return false;
+        };
+        of_rule.beyond(part).any(|workload| *workload == key.workload)
+    }
+
+    /// How many companions of each rule may outlive their workloads; `None` where all that do may.
+    fn part(&self, room: usize) -> Option<usize> {
+        let counts = || self.by_rule.values().map(|of_rule| of_rule.lingering.len()).collect();
+        (self.lingering > room).then(|| equal_part(counts(), room))
+    }
+
     /// The companions of a rule that have the mark of their workload's end. Where the rule changes, the index doesn't name them,
     /// because it doesn't know their workloads.
     pub(crate) fn ended(&self, rule: &RuleName) -> Vec<CompanionKey> {
@@ -179,26 +213,39 @@ impl CompanionCache {
 
     fn set(&mut self, key: &CompanionKey, new: Option<Observed>) {
         let of_rule = self.by_rule.entry(key.rule.clone()).or_default();
+        self.lingering -= of_rule.lingering.len();
         if let Some(old) = of_rule.by_workload.remove(&key.workload) {
             of_rule.count(&old, -1);
             of_rule.unplaced.remove(&key.workload);
             of_rule.ended.remove(&key.workload);
+            of_rule.lingering.remove(&(old.ended.unwrap_or_default(), key.workload.clone()));
         }
         if let Some(new) = new {
             of_rule.count(&new, 1);
-            if new.ended.is_some() {
+            if let Some(end) = new.ended {
                 of_rule.ended.insert(key.workload.clone());
+                if !new.terminating {
+                    of_rule.lingering.insert((end, key.workload.clone()));
+                }
             } else if new.unplaced {
                 of_rule.unplaced.insert(key.workload.clone());
             }
             of_rule.by_workload.insert(key.workload.clone(), new);
-        } else if of_rule.by_workload.is_empty() {
+        }
+        self.lingering += of_rule.lingering.len();
+        if of_rule.by_workload.is_empty() {
             self.by_rule.remove(&key.rule);
         }
     }
 }
 
 impl RuleCompanions {
+    /// The workloads of those that outlive them beyond so many, the oldest first.
+    fn beyond(&self, part: usize) -> impl Iterator<Item = &Arc<str>> {
+        let beyond = self.lingering.len().saturating_sub(part);
+        self.lingering.iter().take(beyond).map(|(_, workload)| workload)
+    }
+
     /// Adds a companion to the counts (`change` is 1), or subtracts it (-1).
     fn count(&mut self, o: &Observed, change: i64) {
         if o.terminating {
@@ -290,6 +337,50 @@ mod tests {
         assert_eq!((cache.ended(&a.rule).len(), cache.counts(&a.rule).created), (1, 1));
         cache.deleted(Kind::Pod, "b");
         assert_eq!(cache.ended(&a.rule), []);
+    }
+
+    #[test]
+    fn the_oldest_of_the_rule_of_which_most_outlive_their_workloads_give_way() {
+        let mut cache = CompanionCache::default();
+        let ended = |cache: &mut CompanionCache, rule: &str, end: i64| {
+            let name = format!("{rule}{end}");
+            let observed = Observed { ended: Some(end), ..pod(&name, true) };
+            cache.applied(&name, key(rule, &end.to_string()), observed);
+        };
+        for end in 0..6 {
+            ended(&mut cache, "loud", 10 + end);
+        }
+        ended(&mut cache, "quiet", 1);
+        let beyond = |cache: &CompanionCache, room| {
+            let keys = cache.lingering_beyond(room, 9);
+            assert!(keys.iter().all(|key| cache.gives_way(key, room)));
+            keys.iter().map(|key| key.workload.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(beyond(&cache, 7), [""; 0]);
+        assert_eq!(beyond(&cache, 5), ["10", "11"], "not the oldest of all, which is another rule's");
+        assert!(!cache.gives_way(&key("quiet", "1"), 5));
+        assert_eq!(cache.lingering_beyond(5, 1).len(), 1);
+        assert_eq!(beyond(&cache, 0).len(), 7);
+        // One that is being deleted gives way already, and one whose workload is there again outlives nothing.
+        cache.deleting(&key("loud", "10"), "loud10");
+        cache.applied("loud11", key("loud", "11"), pod("loud11", true));
+        assert_eq!((beyond(&cache, 5), cache.lingering), (vec![], 5));
+        for name in ["loud10", "loud11", "loud12", "loud13", "loud14", "loud15", "quiet1"] {
+            cache.deleted(Kind::Pod, name);
+        }
+        assert_eq!(cache.lingering, 0);
+    }
+
+    #[test]
+    fn a_companion_has_been_ready_until_it_is_another_one() {
+        let mut cache = CompanionCache::default();
+        let k = key("r", "w");
+        let mut was_ready = |uid: &str, ready| {
+            cache.applied("n", k.clone(), pod(uid, ready));
+            cache.get(&k).unwrap().was_ready
+        };
+        let seen = [("a", false), ("a", true), ("a", false), ("b", false), ("b", true)];
+        assert_eq!(seen.map(|(uid, ready)| was_ready(uid, ready)), [false, true, true, false, true]);
     }
 
     #[test]

@@ -14,15 +14,18 @@ use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::map::HashMap;
 use outrigger_core::template::Kind;
+use outrigger_core::tenant::usual_namespace;
 use parking_lot::{Mutex, RwLock};
 
 use self::companions::CompanionCache;
 use crate::queue::{Group, Key};
 
 pub(crate) mod companions;
+mod lingering;
 pub(crate) mod listeners;
 pub(crate) mod outcomes;
 pub(crate) mod pauses;
+pub(crate) mod refusals;
 pub(crate) mod registry;
 pub(crate) mod rollout;
 mod rules;
@@ -30,7 +33,8 @@ pub(crate) mod stream;
 mod tenant;
 pub(crate) mod validation;
 
-pub(crate) use rules::{Refusal, RuleEntry, Why, WrittenStatus};
+pub(crate) use refusals::{Refusal, Why};
+pub(crate) use rules::{RuleEntry, WrittenStatus};
 pub(crate) use tenant::{TenantData, TenantState};
 
 /// A namespace of the infrastructure cluster, by name.
@@ -159,7 +163,7 @@ impl TenantStates {
         let namespace = {
             let by_tenant = self.by_tenant.read();
             let namespaces = by_tenant.get(tenant)?;
-            let usual = format!("tenant-{tenant}");
+            let usual = usual_namespace(tenant.as_str());
             namespaces.get(usual.as_str()).or_else(|| namespaces.first())?.clone()
         };
         Some(self.state(&namespace))

@@ -184,18 +184,18 @@ impl Registry {
         self.data.read().quotas.get(namespace).map(|quota| quota.full.clone()).unwrap_or_default()
     }
 
-    /// Whether the caller may act for a tenant now, and the tenant. Returns PERMISSION_DENIED, with the same message whether
-    /// there is such a tenant or not, so that names can't be guessed; to administrators NOT_FOUND. FAILED_PRECONDITION when the
-    /// tenant can't be served.
+    /// Whether the caller may act for a tenant now, and the tenant. Returns PERMISSION_DENIED, with the same message after the
+    /// same work whether there is such a tenant or not, so that names can't be guessed; to administrators NOT_FOUND.
+    /// FAILED_PRECONDITION when the tenant can't be served.
     pub(crate) fn authorize(&self, caller: &Caller, id: &TenantId) -> Result<Arc<tenant::Tenant>, Status> {
         let data = self.data.read();
-        let entry = data.tenants.get(id);
-        if !self.is_admin(caller) && !entry.is_some_and(|entry| data.is_its_own(caller, id, entry)) {
+        // Only the caller's names decide. The tenant that the call names is looked up for those who may act for it.
+        if !self.is_admin(caller) && data.tenant_of(caller) != Some(id) {
             return Err(Status::permission_denied(format!(
                 "the client certificate may not speak for tenant {id}"
             )));
         }
-        let Some(entry) = entry else {
+        let Some(entry) = data.tenants.get(id) else {
             return Err(Status::not_found(format!("there is no tenant {id}; create a Tenant of that name")));
         };
         if entry.deleting() {
@@ -337,12 +337,13 @@ impl Registry {
 }
 
 impl RegistryData {
-    fn is_its_own(&self, caller: &Caller, id: &TenantId, entry: &TenantEntry) -> bool {
-        let Ok(tenant) = &entry.tenant else { return false };
-        let Caller::Certificate { names, .. } = caller else { return false };
-        // An identity that two tenants list is valid for neither: no tenant is better than the wrong one.
-        names.iter().any(|name| tenant.identities.contains(name))
-            && !names.iter().any(|name| self.who_else(name, id).next().is_some())
+    /// The tenant whose agent calls. An identity that two tenants list is valid for neither: no tenant is better than the wrong one.
+    fn tenant_of(&self, caller: &Caller) -> Option<&TenantId> {
+        let Caller::Certificate { names, .. } = caller else { return None };
+        let listed = names.iter().filter_map(|name| self.by_identity.get(name));
+        let mut tenants = listed.flatten().inspect(|_| step());
+        let first = tenants.next()?;
+        tenants.all(|other| other == first).then_some(first)
     }
 
     fn who_else<'a>(&'a self, identity: &Identity, id: &'a TenantId) -> impl Iterator<Item = &'a TenantId> {

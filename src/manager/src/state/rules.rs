@@ -1,4 +1,4 @@
-//! The rules of a namespace, and the companions of them that can't be created.
+//! The rules of a namespace.
 
 use std::sync::Arc;
 
@@ -7,7 +7,6 @@ use outrigger_api::{WorkloadRule, WorkloadRuleStatus, rule_wire};
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::CompanionKey;
-use outrigger_core::reason::Cause;
 use outrigger_core::rule::Rule;
 use tokio::time::Instant;
 
@@ -35,31 +34,6 @@ pub(crate) struct RuleEntry {
     pub etag: String,
     /// The object in the tenant's cluster that it was made from.
     pub origin: String,
-}
-
-/// Why the API server refuses an object of a rule.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub(crate) struct Why {
-    /// For the rule's status and Events: its words may be those of the cluster's other admission plugins.
-    pub message: String,
-    pub cause: Cause,
-    /// Faults of the rule's own fields, each with its path, as the API server says them; empty for none.
-    pub faults: String,
-}
-
-impl Why {
-    pub(crate) fn new(cause: Cause, message: impl Into<String>) -> Self {
-        Self { message: message.into(), cause, faults: String::new() }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    pub why: Why,
-    /// Generation of the rule that was refused: another generation is not delayed.
-    pub generation: i64,
-    pub until: Instant,
 }
 
 /// A status that this replica has written.
@@ -127,7 +101,7 @@ impl TenantData {
                 self.index.remove_rule(&name)
             }
         };
-        self.forget_refusals(&name);
+        self.refusals.forget_rule(&name);
         self.rollouts.restart(&name);
         keys.extend(self.companions.ended(&name));
         keys
@@ -147,7 +121,7 @@ impl TenantData {
         }
         let validation = rule.as_ref().map(|rule| self.validation_of(rule, &entry)).unwrap_or_default();
         self.rules.insert(name.clone(), RuleEntry { validation, ..entry });
-        self.forget_refusals(name);
+        self.refusals.forget_rule(name);
         self.rollouts.restart(name);
         let mut keys = match rule {
             Some(rule) => self.index.apply_rule(rule),
@@ -161,7 +135,7 @@ impl TenantData {
     pub(crate) fn remove_rule(&mut self, name: &RuleName) -> Vec<CompanionKey> {
         self.rules.remove(name);
         self.rollouts.forget(name);
-        self.forget_refusals(name);
+        self.refusals.forget_rule(name);
         let mut keys = self.index.remove_rule(name);
         keys.extend(self.with_companions(name, |companions| companions.ended(name)).into_iter().flatten());
         keys
@@ -186,23 +160,6 @@ impl TenantData {
             (Some(known), Some(_)) => known.validation.clone(),
             _ if entry.is_accepted() => TemplateValidation::passed(),
             _ => TemplateValidation::default(),
-        }
-    }
-
-    /// Companions of a rule that can't be created, in the order of their workloads. A tenant may have as many refusals as matches, so
-    /// those of other rules are skipped.
-    pub(crate) fn refusals_of<'a>(
-        &'a self,
-        rule: &'a RuleName,
-    ) -> impl Iterator<Item = (&'a CompanionKey, &'a Refusal)> {
-        let first = CompanionKey { rule: rule.clone(), workload: Arc::default() };
-        self.refusals.range(first..).take_while(move |(key, _)| key.rule == *rule)
-    }
-
-    fn forget_refusals(&mut self, rule: &RuleName) {
-        let keys: Vec<CompanionKey> = self.refusals_of(rule).map(|(key, _)| key.clone()).collect();
-        for key in keys {
-            self.refusals.remove(&key);
         }
     }
 }

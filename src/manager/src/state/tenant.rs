@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::{CompanionKey, TenantIndex};
+use outrigger_core::tenant::Limits;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::companions::CompanionCache;
 use super::outcomes::Outcomes;
 use super::pauses::{FailurePauses, WritePauses};
+use super::refusals::Refusals;
 use super::rollout::Rollouts;
-use super::rules::{Refusal, RuleEntry};
+use super::rules::RuleEntry;
 use super::stream::{ObservedClaim, Stream};
 use super::{CompanionId, Namespace, RuleId, SharedCompanions};
 use crate::usage::Usage;
@@ -27,6 +29,8 @@ pub(crate) struct TenantState {
 pub(crate) struct TenantData {
     /// The tenant that the namespace belongs to. Nothing is created in a namespace without a tenant.
     pub tenant: Option<TenantId>,
+    /// What its Tenant allows; `None` until that is known.
+    pub limits: Option<Limits>,
     pub index: TenantIndex,
     /// Every rule there is, also those that don't compile; and the admin rules that are about the tenant.
     pub rules: BTreeMap<RuleName, RuleEntry>,
@@ -35,7 +39,7 @@ pub(crate) struct TenantData {
     /// The companions of admin rules; `None` where another namespace of the tenant has them.
     pub admin_companions: Option<SharedCompanions>,
     /// Companions that can't be made for a reason that only a user can remove.
-    pub refusals: BTreeMap<CompanionKey, Refusal>,
+    pub refusals: Refusals,
     /// How long companions that keep failing wait before they are replaced.
     pub pauses: FailurePauses,
     /// How often facts are written into companions.
@@ -135,9 +139,10 @@ impl TenantData {
     /// The workloads of another tenant say nothing about this one's.
     pub(super) fn change_tenant(&mut self, tenant: Option<TenantId>) {
         self.forget_workloads();
-        self.outcomes.forget_hosts();
+        self.outcomes.change_tenant();
         self.admin_companions = None;
         self.tenant = tenant;
+        self.limits = None;
         self.stream.restart();
     }
 }

@@ -52,6 +52,12 @@ pub(super) fn mark(companion: &Value) -> Option<Timestamp> {
     companion["metadata"]["annotations"][keys::WORKLOAD_ENDED].as_str()?.parse().ok()
 }
 
+/// Whether a Pod's Ready condition is true.
+pub(super) fn is_ready(pod: &Value) -> bool {
+    let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
 /// Whether a companion that isn't wanted outlives its workload, and isn't due.
 pub(super) fn lingers(world: &World, key: &Key, companion: &Value) -> bool {
     let (id, _, workload) = key;

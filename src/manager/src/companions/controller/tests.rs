@@ -1,11 +1,13 @@
-use outrigger_core::companion::{Observed, StreamClaim};
+use outrigger_core::companion::{self, Observed, StreamClaim};
 use outrigger_core::ids::RuleName;
+use outrigger_core::index::CompanionKey;
+use outrigger_core::workload::Workload;
 use serde_json::json;
 
 use super::*;
 use crate::fixtures;
 use outrigger_runtime::environment::Environment;
-use outrigger_runtime::fake_api::{FakeApi, not_found};
+use outrigger_runtime::fake_api::{FakeApi, failure, not_found};
 
 mod linger;
 
@@ -188,4 +190,28 @@ async fn a_companion_that_another_deletes_is_not_created_again_and_again() {
     tokio::time::advance(Duration::from_secs(60)).await;
     assert_eq!(world.step().await, Action::Done);
     assert_eq!(created(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_holds_while_its_workload_stops_matching_and_matches_again() {
+    let world = World::new();
+    world.shows_rule("u", 1, "web");
+    world.api.answers("POST", PODS, 403, failure(403, "Forbidden"));
+    let tried = || world.api.calls("POST").len();
+    let named = |name: &str| {
+        let workload = Workload { resource_name: name.to_owned(), ..fixtures::workload("w") };
+        world.state().lock().index.update(workload);
+    };
+    world.step().await;
+    for _ in 0..10 {
+        named("other");
+        assert_eq!(world.step().await, Action::Done);
+        assert_eq!(world.state().lock().refusals.len(), 0, "it isn't wanted");
+        named("web");
+        assert!(matches!(world.step().await, Action::Requeue(left) if left <= REFUSED_PAUSE));
+    }
+    assert_eq!((tried(), world.state().lock().refusals.len()), (1, 1));
+    tokio::time::advance(REFUSED_PAUSE).await;
+    world.step().await;
+    assert_eq!(tried(), 2);
 }

@@ -1,7 +1,7 @@
 //! Companions that outlive their workloads.
 
 use jiff::Timestamp;
-use outrigger_runtime::fake_api::failure;
+use outrigger_core::tenant::Limits;
 
 use super::*;
 
@@ -44,17 +44,23 @@ impl Lingering {
 
     /// The watch shows the companion, with the recorded end of its workload.
     fn shows_mark(&self, ended: Option<Timestamp>) {
+        self.shows("pod", true, ended);
+    }
+
+    fn shows(&self, uid: &str, ready: bool, ended: Option<Timestamp>) {
         let rule = self.world.state().lock().index.rule(&id().key.rule).cloned().unwrap();
-        self.world.shows(Observed {
+        let observed = Observed {
+            uid: uid.into(),
             rule_uid: "u".into(),
             rule_generation: 1,
             resource_version: 7,
             template_hash: rule.template_hash().into(),
             injected: Some(Vec::new()),
-            ready: true,
+            ready,
             ended: ended.map(Timestamp::as_millisecond),
             ..Observed::default()
-        });
+        };
+        self.world.state().lock().companions.applied("r-w", id().key, observed);
     }
 
     /// The API server accepts a patch of the companion's mark.
@@ -168,4 +174,48 @@ async fn of_two_companions_of_an_ended_workload_one_lingers() {
     t.world.step().await;
     let deleted = t.world.api.calls("DELETE");
     assert!(deleted.len() == 1 && deleted[0].0.contains("resourceclaims"), "{deleted:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_companion_that_was_never_ready_is_deleted_at_once_unless_it_is_ready_by_now() {
+    let t = Lingering::new();
+    t.shows("never", false, None);
+    t.world.api.answers("DELETE", &t.path, 409, failure(409, "Conflict"));
+    assert_eq!(t.world.step().await, Action::Wait, "the watch will show its other state");
+    let deleted = t.world.api.calls("DELETE");
+    assert_eq!(deleted[0].1["preconditions"], json!({"uid": "never", "resourceVersion": "7"}));
+    // It is another one that has been ready, and isn't any longer.
+    t.shows("once", true, None);
+    t.shows("once", false, None);
+    t.takes_mark();
+    t.world.step().await;
+    assert_eq!((t.marks().len(), t.world.deletions()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_oldest_gives_way_where_more_linger_than_there_is_room_for() {
+    let t = Lingering::new();
+    t.shows_mark(Some(begin()));
+    let later = Observed {
+        uid: "v".into(),
+        ended: Some(begin().as_millisecond() + 1),
+        ready: true,
+        ..Observed::default()
+    };
+    let v = CompanionKey { workload: "v".into(), ..id().key };
+    t.world.state().lock().companions.applied("r-v", v, later);
+    let limit = |companions| t.world.state().lock().set_limits(Limits { companions, ..Limits::default() });
+    assert_eq!(limit(2), []);
+    t.world.step().await;
+    assert_eq!(t.world.deletions(), 0);
+    // What is wanted has the room first.
+    t.world.state().lock().index.sync(vec![fixtures::workload("another")]);
+    assert_eq!(limit(2), [id().key]);
+    t.world.step().await;
+    assert_eq!(t.world.deletions(), 1);
+    // Without any room nothing is recorded before.
+    t.shows_mark(None);
+    limit(1);
+    t.world.step().await;
+    assert_eq!((t.marks().len(), t.world.deletions()), (0, 2));
 }

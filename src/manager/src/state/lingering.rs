@@ -1,0 +1,48 @@
+//! Room for companions that outlive their workloads. Their number would otherwise follow from how fast workloads come and go: each that
+//! ends leaves one, for as long as its rule asks for.
+
+use outrigger_core::ids::RuleName;
+use outrigger_core::index::CompanionKey;
+use outrigger_core::tenant::Limits;
+
+use super::tenant::TenantData;
+
+/// Companions of a rule that are asked to give way after one step.
+const AT_ONCE: usize = 64;
+
+impl TenantData {
+    /// The Tenant allows this. Returns the companions that this concerns.
+    pub(crate) fn set_limits(&mut self, limits: Limits) -> Vec<CompanionKey> {
+        self.limits = Some(limits);
+        let mut keys = self.index.limit(limits.matches());
+        keys.extend(self.companions.lingering_beyond(self.lingering_room(false), AT_ONCE));
+        if let Some(store) = &self.admin_companions {
+            keys.extend(store.lock().lingering_beyond(self.lingering_room(true), AT_ONCE));
+        }
+        keys
+    }
+
+    /// How many companions of the tenant may outlive their workloads: beside those that the tenant's own rules want, so that both
+    /// together keep to `spec.limits.companions`; and as many again of admin rules, whose other companions have no limit.
+    fn lingering_room(&self, admin: bool) -> usize {
+        let most =
+            self.limits.map_or(usize::MAX, |limits| usize::try_from(limits.companions).unwrap_or(usize::MAX));
+        if admin { most } else { most.saturating_sub(self.index.own_matches()) }
+    }
+
+    /// Companions that have to give way to others, of admin rules if this is one, else of the tenant's own.
+    pub(crate) fn lingering_beyond(&mut self, rule: &RuleName) -> Vec<CompanionKey> {
+        let room = self.lingering_room(rule.is_admin());
+        self.with_companions(rule, |companions| companions.lingering_beyond(room, AT_ONCE))
+            .unwrap_or_default()
+    }
+
+    /// Whether the companion of a workload that has ended has to give way to others.
+    pub(crate) fn gives_way(&mut self, key: &CompanionKey) -> bool {
+        let room = self.lingering_room(key.rule.is_admin());
+        room == 0
+            || self
+                .with_companions(&key.rule, |companions| companions.gives_way(key, room))
+                .unwrap_or_default()
+    }
+}
