@@ -4,15 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
-use kube::api::{Api, ListParams, WatchParams};
+use kube::api::{Api, DeleteParams, ListParams, WatchParams};
 use outrigger_api::rule_wire;
+use outrigger_core::keys::COMPANIONS_GATE;
+use outrigger_proto::companion::companion_service_server::CompanionServiceServer;
+use outrigger_proto::companion::{Companion, CompanionState};
 use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_server::{WorkloadRuleService, WorkloadRuleServiceServer};
 use outrigger_proto::v1::workload_service_server::{WorkloadService, WorkloadServiceServer};
 use outrigger_tests::history::modified;
-use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::outrigger::{Outrigger, get};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for, rule_with};
 use outrigger_tests::{InWords, always, create, eventually, holds};
 use parking_lot::Mutex;
@@ -21,6 +26,7 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::abuse::companions::{Teller, companion, has, pod, workload};
 use crate::abuse::{alone, is_modest};
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -32,9 +38,7 @@ fn term(annotation: &str) -> Value {
 
 async fn injected(t: &Tenant, rule: &str, fact: &str) -> Result<String, String> {
     let all = t.companions().await?;
-    let of = |pod: &&k8s_openapi::api::core::v1::Pod| {
-        pod.owner_references().iter().any(|owner| owner.name == rule)
-    };
+    let of = |pod: &&Pod| pod.owner_references().iter().any(|owner| owner.name == rule);
     let companion = all.iter().find(of).ok_or("there is none")?;
     annotation(companion, fact).map(str::to_owned).ok_or_else(|| "it has no such fact".to_owned())
 }
@@ -144,7 +148,7 @@ async fn large_pods_do_not_exhaust_the_agent() {
     t.companion().await;
     is_modest("agent", "--tenant-id=ab-large");
     o.plane.command("term agent-ab-large").unwrap();
-    let gone = kube::api::DeleteParams::default().grace_period(0);
+    let gone = DeleteParams::default().grace_period(0);
     t.work().delete_collection(&gone, &ListParams::default().labels("app=large")).await.unwrap();
 }
 
@@ -157,16 +161,24 @@ struct Hostile {
     says: Arc<dyn Fn(usize) -> Vec<v1::Rule> + Send + Sync>,
     /// What else it has been asked.
     asked: Arc<Mutex<Vec<String>>>,
+    /// What it says of companions.
+    tells: Teller,
 }
 
 impl Hostile {
     async fn start(says: impl Fn(usize) -> Vec<v1::Rule> + Send + Sync + 'static) -> (Self, u16) {
-        let this = Self { lists: Arc::default(), says: Arc::new(says), asked: Arc::default() };
+        let this = Self {
+            lists: Arc::default(),
+            says: Arc::new(says),
+            asked: Arc::default(),
+            tells: Teller::default(),
+        };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = Server::builder()
             .add_service(WorkloadRuleServiceServer::new(this.clone()).max_encoding_message_size(1 << 30))
-            .add_service(WorkloadServiceServer::new(this.clone()));
+            .add_service(WorkloadServiceServer::new(this.clone()))
+            .add_service(CompanionServiceServer::new(this.tells.clone()));
         tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
         (this, port)
     }
@@ -236,9 +248,44 @@ impl WorkloadService for Hostile {
     }
 }
 
-fn agent_of(t: &Tenant, port: u16) {
+/// Starts the tenant's agent, and returns its admin port.
+fn agent_of(t: &Tenant, port: u16) -> u16 {
     let [insecure, address, _] = Tenant::in_plain_text(&format!("http://127.0.0.1:{port}"));
-    t.start_agent(&[insecure, address, "--periodic-check-interval=50ms".to_owned()]);
+    let more = ["--periodic-check-interval=50ms".to_owned(), "--debug-endpoints".to_owned()];
+    t.start_agent_with_admin(&[&[insecure, address], &more[..]].concat())
+}
+
+/// Pods of which a manager tells as much as an agent reads: with the names of all rules, they would take more than its memory.
+const TOLD: usize = 2500;
+/// Pods of which it tells before it waits until the agent has read that.
+const AT_ONCE: usize = 250;
+
+/// Creates these Pods, which nobody schedules. Returns their uids, and for each part of them a Pod by which it is seen that the agent
+/// has read what the manager says of that part.
+async fn told_pods(t: &Tenant) -> (Vec<String>, Vec<Pod>) {
+    let made = stream::iter(0..TOLD)
+        .map(|i| async move { pod(t, &format!("told-{i}"), false).await.uid().unwrap() });
+    let uids = made.buffer_unordered(16).collect().await;
+    let marks =
+        stream::iter(0..TOLD / AT_ONCE).then(|i| async move { pod(t, &format!("mark-{i}"), true).await });
+    (uids, marks.collect().await)
+}
+
+/// Tells of each of these Pods that so many rules with names as long as names can be have companions for it, in both orders.
+async fn tell_many_names(t: &Tenant, manager: &Hostile, uids: &[String], marks: &[Pod]) {
+    let named = |i: usize| Companion {
+        rule: format!("{i:03}{}", "r".repeat(250)),
+        before_start: true,
+        ..companion(CompanionState::Lost, "", &"m".repeat(600))
+    };
+    let companions: Vec<Companion> = (0..256).map(named).collect();
+    for (uids, mark) in uids.chunks(AT_ONCE).zip(marks) {
+        for uid in uids {
+            manager.tells.send(&workload(uid.clone(), companions.clone()));
+        }
+        manager.tells.send(&workload(mark.uid().unwrap(), vec![companion(CompanionState::Lost, "", "read")]));
+        has(t, &mark.name_any(), COMPANIONS_GATE, "False", "Lost").await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -297,6 +344,7 @@ async fn a_hostile_manager_does_not_exhaust_the_agent() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ab-many", &[]).await;
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
+    let (uids, marks) = told_pods(&t).await;
     let (manager, port) = Hostile::start(|nth| match nth % 3 {
         // Two bytes each on the wire, and some hundred in memory.
         0 => vec![v1::Rule::default(); 2_000_000],
@@ -313,10 +361,21 @@ async fn a_hostile_manager_does_not_exhaust_the_agent() {
             .collect(),
     })
     .await;
-    agent_of(&t, port);
+    let admin = agent_of(&t, port);
     manager.asked_so_often(9).await;
     is_modest("agent", "--tenant-id=ab-many");
+    eventually("the agent has all Pods", || async {
+        let (_, state) = get(admin, "/debug/state").await?;
+        let state: Value = serde_json::from_str(&state).in_words()?;
+        holds(state["agent"]["workloads"] == uids.len() + marks.len(), state.to_string())
+    })
+    .await;
+    manager.tells.is_heard().await;
+    tell_many_names(&t, &manager, &uids, &marks).await;
+    is_modest("agent", "--tenant-id=ab-many");
     o.plane.command("term agent-ab-many").unwrap();
+    let gone = DeleteParams::default().grace_period(0);
+    t.work().delete_collection(&gone, &ListParams::default()).await.unwrap();
     let asked = manager.asked.lock().clone();
     assert!(asked.iter().any(|what| what.starts_with("delete x")), "unowned rules are deleted: {asked:?}");
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
-use kube::api::{Api, ListParams, WatchParams};
-use outrigger_core::keys::{COMPANIONS_CONDITION, COMPANIONS_GATE};
-use outrigger_core::reason::Cause;
+use kube::api::{Api, ListParams, Patch, PatchParams, WatchParams};
+use outrigger_core::keys::{AGENT, COMPANIONS_CONDITION, COMPANIONS_GATE};
+use outrigger_core::reason::{Cause, MAX_MESSAGE, MAX_REASON};
 use outrigger_proto::companion::companion_service_server::{CompanionService, CompanionServiceServer};
 use outrigger_proto::companion::watch_response::Message;
 use outrigger_proto::companion::{
@@ -17,10 +17,11 @@ use outrigger_proto::companion::{
 };
 use outrigger_proto::v1;
 use outrigger_proto::v1::workload_service_server::{WorkloadService, WorkloadServiceServer};
+use outrigger_tests::control_plane::config;
 use outrigger_tests::history::modified;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, get};
-use outrigger_tests::tenant::Tenant;
-use outrigger_tests::{InWords, always, create, eventually, holds, until};
+use outrigger_tests::tenant::{Tenant, is_ready};
+use outrigger_tests::{InWords, always, create, eventually, holds, is_gone, until};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -78,6 +79,7 @@ impl Teller {
         self.send(&workload(id, companions));
     }
 
+    /// Tells something to all that listen now.
     pub(crate) fn send(&self, message: &Message) {
         self.streams.lock().retain(|stream| stream.send(Ok(response(message.clone()))).is_ok());
     }
@@ -98,8 +100,9 @@ fn response(message: Message) -> WatchResponse {
     WatchResponse { message: Some(message) }
 }
 
-fn workload(workload_id: String, companions: Vec<Companion>) -> Message {
-    Message::Workload(WorkloadCompanions { workload_id, companions })
+/// What the manager says of a workload.
+pub(crate) fn workload(workload_id: String, companions: Vec<Companion>) -> Message {
+    Message::Workload(WorkloadCompanions { workload_id, companions, ..WorkloadCompanions::default() })
 }
 
 #[tonic::async_trait]
@@ -143,7 +146,8 @@ impl WorkloadService for Teller {
     }
 }
 
-fn companion(state: CompanionState, reason: &str, message: &str) -> Companion {
+/// A companion before which its workload isn't ready.
+pub(crate) fn companion(state: CompanionState, reason: &str, message: &str) -> Companion {
     Companion {
         rule: "firewall".into(),
         state: state.into(),
@@ -155,7 +159,7 @@ fn companion(state: CompanionState, reason: &str, message: &str) -> Companion {
 }
 
 /// Creates a Pod with or without the readiness gate, which nobody schedules.
-async fn pod(t: &Tenant, name: &str, gated: bool) -> Pod {
+pub(crate) async fn pod(t: &Tenant, name: &str, gated: bool) -> Pod {
     let gates = if gated { json!([{"conditionType": COMPANIONS_GATE}]) } else { json!([]) };
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
         "spec": {"schedulerName": "nobody", "readinessGates": gates, "containers": [{"name": "c", "image": "i"}]}});
@@ -169,7 +173,7 @@ fn conditions(pod: &Pod) -> BTreeMap<&str, &PodCondition> {
 }
 
 /// Waits until a condition of a Pod has this status and reason, and returns it.
-async fn has(t: &Tenant, name: &str, kind: &str, status: &str, reason: &str) -> PodCondition {
+pub(crate) async fn has(t: &Tenant, name: &str, kind: &str, status: &str, reason: &str) -> PodCondition {
     until(&format!("{name}: {kind} is {status} {reason}"), &t.work(), name, |pod| {
         let all = conditions(&pod);
         let found = all.get(kind).ok_or_else(|| format!("{:?}", all.keys()))?;
@@ -302,6 +306,46 @@ async fn a_hostile_manager_writes_nothing_but_these_conditions_and_not_often() {
     }
     let now = other.work().get("foreign").await.unwrap();
     assert_eq!(now.resource_version(), foreign.resource_version(), "the agent doesn't watch it");
+}
+
+/// The end of a Pod can't be stored beside a condition that fills the object, and then the Pod is never deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stolen_account_of_the_agent_keeps_no_pod_from_ending() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "ab-stolen", &[("a", 1)]).await;
+    t.start("w", "a", json!({})).await;
+    until("the Pod runs", &t.work(), "w", |pod| holds(is_ready(&pod), format!("{:?}", pod.status))).await;
+    let kubeconfig = o.plane.dir.join("ab-stolen.kubeconfig");
+    o.plane.tenant.service_account(SYSTEM, "outrigger-agent", &kubeconfig).unwrap();
+    let stolen = kube::Client::try_from(config(&kubeconfig).await).unwrap();
+    let stolen: Api<Pod> = Api::namespaced(stolen, &t.source);
+    let write = async |field: &str, size: usize| {
+        let mut condition =
+            json!({"type": COMPANIONS_CONDITION, "status": "False", "reason": "R", "message": "m"});
+        condition[field] = json!("x".repeat(size));
+        let patch = json!({"status": {"conditions": [condition]}});
+        let params = PatchParams { field_manager: Some(AGENT.to_owned()), ..PatchParams::default() };
+        stolen.patch_status("w", &params, &Patch::Strategic(patch)).await
+    };
+    for (field, size) in [("message", 1_200_000), ("reason", 1_200_000), ("status", 1_200_000)] {
+        let refused = write(field, size).await.unwrap_err().to_string();
+        assert!(refused.contains("'outrigger-agent-conditions'"), "{field}: {refused}");
+    }
+    // Each apply would leave its manager's entry in the object.
+    let apply = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w"},
+        "status": {"conditions": [{"type": COMPANIONS_CONDITION, "status": "False"}]}});
+    let refused =
+        stolen.patch_status("w", &PatchParams::apply("somebody").force(), &Patch::Apply(apply)).await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.contains("metadata.managedFields: the agent writes as outrigger-agent only"),
+        "{refused}"
+    );
+    // What the agent itself writes has room.
+    write("message", MAX_MESSAGE).await.unwrap();
+    write("reason", MAX_REASON).await.unwrap();
+    t.end("w").await;
+    is_gone(&t.work(), "w").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,8 @@
 //! part of what its shipped Pod may have.
 
 mod agent;
+mod binding;
+mod churn;
 mod companions;
 mod forms;
 mod gate;
@@ -10,6 +12,7 @@ mod grpc;
 mod nodes;
 mod port;
 mod rules;
+mod users;
 mod watch;
 
 use std::future::Future;

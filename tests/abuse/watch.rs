@@ -1,10 +1,14 @@
 //! Callers of Watch: those who may not, those who call too often, and those who never read.
 
 use futures::future::join_all;
-use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::stream::update;
-use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_api::conditions::Status;
+use outrigger_proto::v1;
+use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
+use outrigger_tests::outrigger::{Outrigger, tenant_identity};
+use outrigger_tests::stream::{about, update};
+use outrigger_tests::tenant::{Tenant, rule_for, tenant};
 use outrigger_tests::{eventually, holds, watch};
+use serde_json::json;
 use tonic::Code;
 
 use crate::abuse::grpc::channel;
@@ -24,6 +28,47 @@ async fn nobody_hears_of_another_tenants_companions() {
     let heard = t.watches().await.heard();
     assert!(heard.workloads.contains_key("w"), "{heard:?}");
     assert!(!opened.1.is_finished());
+}
+
+/// An administrator gives a namespace to another tenant, while the former one's calls go on.
+#[tokio::test]
+async fn who_has_lost_a_namespace_hears_and_writes_nothing_of_the_next_tenant() {
+    let o = Outrigger::shared().await;
+    let former = Tenant::without_agent(o, "ab-former", &[]).await;
+    former.rule("r", rule_for("app", "web")).await;
+    let mut next = Tenant::named(o, "ab-next").await;
+    next.namespace = former.namespace.clone();
+    let spec = json!({"namespace": next.namespace, "identities": [tenant_identity("ab-next")]});
+    o.plane.infra.apply(&[tenant("ab-next", spec)]).unwrap();
+    next.is("NamespaceReady", Status::False, "NotOurs").await;
+    let mut rules = WorkloadRuleServiceClient::new(channel(o, "ab-former").await);
+    let get = || about("ab-former", v1::GetRequest { id: "r".into() });
+    let delete = || about("ab-former", v1::DeleteRequest { id: "r".into(), ..Default::default() });
+    rules.get(get()).await.unwrap();
+
+    // A call that waits for the workloads.
+    let waits = watch::open(channel(o, "ab-former").await, "ab-former").await.unwrap();
+    let waits = watch::Watch::of(waits);
+    let label = format!("outrigger.dev/tenant={}", next.id);
+    o.plane.infra.kubectl(&["label", "--overwrite", "namespace", &next.namespace, &label]).unwrap();
+    next.is("Ready", Status::True, "Served").await;
+    let _opened = next.tells([update("secret", "")]).await;
+    // The control: the owner hears it.
+    let heard = next.watches().await.heard();
+    assert_eq!(heard.workloads["secret"].len(), 1, "{heard:?}");
+
+    eventually("the call has ended", || async { holds(waits.call.is_finished(), "it goes on") }).await;
+    let heard = waits.heard();
+    assert_eq!(heard.log, "", "not a word");
+    let status = waits.call.await.unwrap();
+    assert!(status.message().contains("has belonged to another one"), "{status}");
+    for status in [rules.get(get()).await.map(drop), rules.delete(delete()).await.map(drop)] {
+        let status = status.unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+    }
+    next.rules().get("r").await.unwrap();
+    let again = watch::open(channel(o, "ab-former").await, "ab-former").await;
+    assert_eq!(again.unwrap_err().code(), Code::Unavailable);
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use crate::e2e::companions_first::{BINDING, pod, published, scheduled, stage};
 const GO: &str = "example.com/go";
 
 /// A rule by which a Pod isn't bound before a companion that is Ready only when [`go`] says so.
-fn before_binding(app: &str) -> Value {
+pub(crate) fn before_binding(app: &str) -> Value {
     let mut spec = rule_for("app", app);
     spec["ordering"] = json!("BeforeBinding");
     spec["template"]["spec"]["readinessGates"] = json!([{"conditionType": GO}]);
@@ -23,7 +23,7 @@ fn before_binding(app: &str) -> Value {
 }
 
 /// Makes the rule, and waits until its Pods get its claim.
-async fn has_rule(t: &Tenant, app: &str, spec: Value) {
+pub(crate) async fn has_rule(t: &Tenant, app: &str, spec: Value) {
     t.own_rule(app, spec).await.unwrap();
     eventually("its Pods wait to be bound", || async {
         let created = dry_run(&t.work(), &pod("w", app, json!({}))).await.in_words()?;
@@ -48,7 +48,7 @@ fn go(t: &Tenant, companion: &Pod) {
 }
 
 /// The claim of a Pod.
-async fn claim(t: &Tenant, name: &str) -> Result<ResourceClaim, String> {
+pub(crate) async fn claim(t: &Tenant, name: &str) -> Result<ResourceClaim, String> {
     let pod: Pod = t.work().get(name).await.in_words()?;
     let statuses = pod.status.and_then(|status| status.resource_claim_statuses).unwrap_or_default();
     let claim = statuses.into_iter().find_map(|status| status.resource_claim_name).ok_or("no claim")?;
@@ -57,7 +57,7 @@ async fn claim(t: &Tenant, name: &str) -> Result<ResourceClaim, String> {
 }
 
 /// The Node that the claim of a Pod is allocated on.
-async fn allocated(t: &Tenant, name: &str) -> Result<String, String> {
+pub(crate) async fn allocated(t: &Tenant, name: &str) -> Result<String, String> {
     let status = claim(t, name).await?.status.unwrap_or_default();
     let devices = status.allocation.and_then(|allocation| allocation.devices).unwrap_or_default();
     let result = devices.results.unwrap_or_default().pop().ok_or("it isn't allocated")?;

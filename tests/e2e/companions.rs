@@ -6,6 +6,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use outrigger_core::keys;
 use outrigger_core::reason::Cause;
 use outrigger_proto::companion::CompanionState::{Lost, NoDpu, Pending, Ready, Refused, Starting};
+use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::stream::update;
 use outrigger_tests::tenant::{Tenant, admin_rule, is_ready, rule_for, rule_with};
@@ -58,6 +59,28 @@ async fn a_tenant_hears_how_its_companion_comes_up_is_lost_and_goes() {
     drop(opened.0);
     let status = watch.call.await.unwrap();
     assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+}
+
+#[tokio::test]
+async fn a_tenant_hears_for_which_node_of_a_workload_its_companions_are() {
+    let t = Tenant::without_agent(Outrigger::shared().await, "dl-node", &[("a", 1), ("b", 1)]).await;
+    t.rule("r", rule_with("/dpuSelectionPolicy", json!("Any"))).await;
+    let opened = t.tells([update("w", "")]).await;
+    let watch = t.watches().await;
+    watch.tells("w", &[(Ready, "")]).await;
+    assert_eq!(watch.heard().nodes["w"].as_deref(), Some(""), "it has none");
+    let companion = t.companion().await;
+    // The same companion serves it everywhere, and that is said again for each Node.
+    for node in [t.node("a"), t.node("b")] {
+        opened.0.send(Message::WorkloadUpdate(update("w", &node))).await.unwrap();
+        watch
+            .says("it is about the next Node", |heard| {
+                holds(heard.nodes["w"].as_ref() == Some(&node), format!("{:?}", heard.nodes))
+            })
+            .await;
+        watch.tells("w", &[(Ready, "")]).await;
+    }
+    assert_eq!(t.companion().await.uid(), companion.uid());
 }
 
 #[tokio::test]

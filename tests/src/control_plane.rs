@@ -318,9 +318,14 @@ impl Cluster {
         self.service_account(namespace, name, file)
     }
 
+    /// A new token of a service account.
+    pub fn token(&self, namespace: &str, name: &str) -> anyhow::Result<String> {
+        self.direct.token(namespace, name)
+    }
+
     /// Writes a kubeconfig with which a service account talks to this cluster.
     pub fn service_account(&self, namespace: &str, name: &str, file: &Path) -> anyhow::Result<()> {
-        let token = self.direct.token(namespace, name)?;
+        let token = self.token(namespace, name)?;
         let kubeconfig = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": {"server": self.server, "certificate-authority": self.ca}}],

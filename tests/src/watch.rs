@@ -23,6 +23,8 @@ use crate::{eventually, holds};
 pub struct Heard {
     /// The companions of each workload.
     pub workloads: BTreeMap<String, Vec<Companion>>,
+    /// The node of each workload that this is about.
+    pub nodes: BTreeMap<String, Option<String>>,
     /// The hosts.
     pub hosts: BTreeMap<String, HostStatus>,
     /// Whether everything was received that was known at the beginning.
@@ -107,7 +109,8 @@ impl Heard {
     fn take(&mut self, response: WatchResponse) {
         self.log.push_str(&format!("{response:?}\n"));
         match response.message {
-            Some(Message::Workload(WorkloadCompanions { workload_id, companions })) => {
+            Some(Message::Workload(WorkloadCompanions { workload_id, companions, node_name })) => {
+                self.nodes.insert(workload_id.clone(), node_name);
                 self.workloads.insert(workload_id, companions);
             }
             Some(Message::Host(host)) => _ = self.hosts.insert(host.node_name.clone(), host),

@@ -5,13 +5,10 @@ use std::fmt;
 
 use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
-use outrigger_core::reason::{Cause, NO_COMPANION, READY};
+use outrigger_core::reason::{Cause, MAX_MESSAGE, NO_COMPANION, READY};
 use outrigger_runtime::pod::Pod;
 
 use super::told::{Companions, Group};
-
-/// Maximum length of a condition's message in bytes.
-pub(super) const MAX_MESSAGE: usize = 1024;
 
 /// What the agent knows of the companions of a Pod.
 #[derive(Debug, Clone, Copy)]
@@ -22,9 +19,11 @@ pub(super) enum Knowledge<'a> {
     Absent,
     /// The manager hasn't told anything of this Pod, and may do so at any moment.
     Unheard,
+    /// The manager's last word is about companions for another Node than the Pod's.
+    Elsewhere,
     /// The manager can't be reached, or hasn't told everything.
     Unreachable,
-    /// The manager doesn't have the call.
+    /// The manager doesn't have the call, or it doesn't say which Node its word is about, of a Pod that has been on another one.
     Unsupported,
 }
 
@@ -140,12 +139,12 @@ fn information(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) 
         Knowledge::Absent => wrong.then(|| condition(&Group::default())),
         Knowledge::Unsupported => wrong.then(|| Condition::of(Status::Unknown, Cause::ManagerTooOld)),
         // The last truth stays.
-        Knowledge::Unheard | Knowledge::Unreachable => None,
+        Knowledge::Unheard | Knowledge::Elsewhere | Knowledge::Unreachable => None,
     }
 }
 
 /// A gate opens only when the manager says that all companions are ready that the workload waits for, and stays as it is while
-/// the manager says nothing.
+/// the manager says nothing. One that was opened for another Node closes.
 fn gate(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) -> Option<Condition> {
     let closed = |cause| Some(Condition::of(Status::False, cause));
     match knowledge {
@@ -156,7 +155,8 @@ fn gate(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) -> Opti
         Knowledge::Absent => Some(condition(&Group::default())),
         Knowledge::Unsupported if !has.is_some_and(Condition::is_true) => closed(Cause::ManagerTooOld),
         Knowledge::Unreachable if has.is_none() && lasted => closed(Cause::ManagerUnreachable),
-        Knowledge::Unheard | Knowledge::Unreachable | Knowledge::Unsupported => None,
+        Knowledge::Elsewhere if has.is_some_and(Condition::is_true) => closed(Cause::WorkloadMoved),
+        Knowledge::Unheard | Knowledge::Elsewhere | Knowledge::Unreachable | Knowledge::Unsupported => None,
     }
 }
 
@@ -167,6 +167,7 @@ pub(super) fn start(knowledge: Knowledge<'_>, awaited: Option<&RuleName>) -> Opt
     let found = match knowledge {
         Knowledge::Told(companions) => condition(&companions.start),
         Knowledge::Absent => condition(&Group::default()),
+        Knowledge::Elsewhere => Condition::of(Status::False, Cause::WorkloadMoved),
         Knowledge::Unsupported => Condition::of(Status::False, Cause::ManagerTooOld),
         Knowledge::Unheard if awaited.is_some() => condition(&Group::default()),
         Knowledge::Unheard | Knowledge::Unreachable => {

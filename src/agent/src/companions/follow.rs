@@ -145,7 +145,7 @@ impl Follower {
             }
             match told.message {
                 Some(Message::Workload(workload)) => {
-                    let companions = Companions::of(&workload.companions);
+                    let companions = Companions::of(&workload.companions).on(workload.node_name.as_deref());
                     if let Ok(id) = WorkloadId::new(&workload.workload_id)
                         && !self.board.told(stream, &id, companions)
                     {

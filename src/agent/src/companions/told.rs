@@ -1,12 +1,16 @@
 //! What the manager told of the companions of one workload, reduced to what conditions need.
 //!
 //! The manager is another party, and its texts are stored in the tenant's etcd and shown on terminals. So they are bounded and
-//! made printable when they arrive, and of many companions only the worst are kept: memory doesn't grow with their number.
+//! made printable when they arrive, and of many companions only the worst are kept: memory doesn't grow with their number. Of the
+//! names of rules only fingerprints are kept, because the agent asks no more than whether the manager has told of a rule of this
+//! cluster.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::hash::{BuildHasher, Hash};
+use std::sync::OnceLock;
 
 use outrigger_core::ids::RuleName;
+use outrigger_core::map;
 use outrigger_core::reason::Cause;
 use outrigger_proto::companion::{Companion, CompanionState};
 
@@ -15,7 +19,8 @@ use crate::rules::printable;
 /// Maximum length of the manager's own text in bytes.
 const MAX_TEXT: usize = 512;
 
-/// Maximum number of rules whose names are kept. A workload with more of them waits for the first in the alphabet.
+/// Maximum number of rules of one workload that are kept, in the order of their names. A workload with more of them waits for the
+/// others without an end.
 const MAX_RULES: usize = 256;
 
 /// The companions of one workload.
@@ -26,11 +31,46 @@ pub(crate) struct Companions {
     /// Those that the workload waits for: their rules have the ordering `BeforeReady` or `BeforeStart`.
     pub ordered: Group,
     /// The tenant's own rules among those.
-    pub rules: BTreeSet<RuleName>,
+    pub rules: Rules,
     /// Those before which the workload doesn't start: their rules have the ordering `BeforeStart`.
     pub start: Group,
     /// The tenant's own rules among those.
-    pub start_rules: BTreeSet<RuleName>,
+    pub start_rules: Rules,
+    /// Fingerprint of the workload's Node as the manager had it when it told this; `None` if it didn't say.
+    pub node: Option<u64>,
+}
+
+/// A set of the tenant's own rules.
+///
+/// It has eight bytes for each rule, however long the name is. The names themselves can't be compared with this cluster's rules when
+/// they arrive, because the agent may learn of a rule after the manager has told of its companions, and the manager tells it once. The
+/// fingerprints depend on the seed of the process, so nobody can choose two names with the same one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Rules(Box<[u64]>);
+
+impl Rules {
+    /// The rules of the companions that belong here.
+    fn of(told: &[Companion], belongs: impl Fn(&Companion) -> bool) -> Self {
+        let own = told.iter().filter(|companion| belongs(companion));
+        let mut names: Vec<RuleName> =
+            own.filter_map(|companion| RuleName::new(&companion.rule).ok()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let mut all: Vec<u64> = names.iter().take(MAX_RULES).map(fingerprint).collect();
+        all.sort_unstable();
+        Self(all.into())
+    }
+
+    /// Whether the manager told of this rule.
+    pub(crate) fn contains(&self, name: &RuleName) -> bool {
+        self.0.binary_search(&fingerprint(name)).is_ok()
+    }
+}
+
+/// Returns the same number for the same text as long as the process runs, whatever seeds of maps are set meanwhile.
+fn fingerprint(text: impl Hash) -> u64 {
+    static KEY: OnceLock<map::State> = OnceLock::new();
+    KEY.get_or_init(map::State::default).hash_one(text)
 }
 
 /// A number of companions, and the worst of them.
@@ -62,22 +102,22 @@ impl Companions {
         Self {
             all: Group::of(told, |_| true),
             ordered: Group::of(told, ordered),
-            rules: rules(told, ordered),
+            rules: Rules::of(told, ordered),
             start: Group::of(told, start),
-            start_rules: rules(told, start),
+            start_rules: Rules::of(told, start),
+            node: None,
         }
     }
-}
 
-/// The tenant's own rules of those companions.
-fn rules(told: &[Companion], belongs: impl Fn(&Companion) -> bool) -> BTreeSet<RuleName> {
-    let own = told.iter().filter(|companion| belongs(companion));
-    let mut rules: BTreeSet<RuleName> =
-        own.filter_map(|companion| RuleName::new(&companion.rule).ok()).collect();
-    while rules.len() > MAX_RULES {
-        rules.pop_last();
+    /// The same, about a workload on this Node, empty for none; `None` if the manager didn't say.
+    pub(crate) fn on(self, node: Option<&str>) -> Self {
+        Self { node: node.map(fingerprint), ..self }
     }
-    rules
+
+    /// Whether it is about a workload on this Node; `None` if the manager didn't say.
+    pub(crate) fn is_on(&self, node: Option<&str>) -> Option<bool> {
+        self.node.map(|told| told == fingerprint(node.unwrap_or_default()))
+    }
 }
 
 impl Group {
@@ -189,6 +229,39 @@ mod tests {
         }
         let hostile = of(&companion("a\u{1b}[2J", CompanionState::Failed, "", "x\u{202e}y\u{7}\n"));
         assert_eq!(&*hostile.text, "a rule with an unreadable name: x y");
+    }
+
+    #[test]
+    fn of_rules_is_kept_whether_they_were_told_and_no_more_than_a_few_bytes() {
+        let name = |n: usize| format!("{n:04}{}", "r".repeat(249));
+        let told = |n: usize| Companion {
+            before_ready: n.is_multiple_of(2),
+            before_start: !n.is_multiple_of(2),
+            ..companion(&name(n), CompanionState::Ready, "", "")
+        };
+        let mut all: Vec<Companion> = (0..1000).map(told).collect();
+        all.push(companion("", CompanionState::Ready, "", ""));
+        all.push(Companion { before_ready: true, ..companion("no name\n", CompanionState::Ready, "", "") });
+        all.reverse();
+        let companions = Companions::of(&all);
+        for (rules, first) in [(&companions.rules, 0), (&companions.start_rules, 1)] {
+            let has = |n: usize| rules.contains(&RuleName::new(&name(n)).unwrap());
+            let kept: Vec<usize> = (0..1000).filter(|n| has(*n)).collect();
+            let wanted: Vec<usize> = (0..MAX_RULES).map(|nth| 2 * nth + first).collect();
+            assert_eq!(kept, wanted, "the first of those that belong here");
+            assert!(size_of_val(&*rules.0) <= MAX_RULES * 8);
+        }
+        assert_eq!(Companions::of(&[]).rules, Rules::default());
+    }
+
+    #[test]
+    fn a_word_is_about_the_node_that_it_names() {
+        let told = |node| Companions::of(&[]).on(node);
+        for (node, is) in [(Some("a"), true), (Some("b"), false), (None, false)] {
+            assert_eq!(told(Some("a")).is_on(node), Some(is), "{node:?}");
+            assert_eq!(told(None).is_on(node), None, "a manager of an earlier version");
+        }
+        assert_eq!((told(Some("")).is_on(None), told(Some("")).is_on(Some("a"))), (Some(true), Some(false)));
     }
 
     proptest! {

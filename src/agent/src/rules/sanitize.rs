@@ -3,14 +3,11 @@
 //! The status is stored in the tenant's etcd and shown on terminals, and the manager is another party. Each part is
 //! therefore copied separately, with a limited length.
 
+use outrigger_core::reason::{MAX_MESSAGE, MAX_REASON};
 use outrigger_proto::v1;
 
 /// The condition types of a rule, in the order in which they are shown.
 pub(super) const CONDITIONS: [&str; 4] = ["Accepted", "Synced", "Matched", "Ready"];
-/// Maximum length of a reason in bytes.
-pub(super) const MAX_REASON: usize = 128;
-/// Maximum length of a message in bytes, including the note about its truncation.
-pub(super) const MAX_MESSAGE: usize = 1024;
 /// Replaces an invalid reason.
 const UNREADABLE: &str = "Unreadable";
 

@@ -100,7 +100,8 @@ pub(super) fn tell_ordering(
     let Some(accepted) = status.conditions.iter_mut().find(is_served) else { return status };
     let (reason, message) = match complaint {
         Some(complaint) => {
-            (ORDERING_NOT_ENFORCED, format!("the rule is served without its ordering. {complaint}"))
+            let message = format!("the rule is served without its ordering. {complaint}");
+            (ORDERING_NOT_ENFORCED, sanitize::message(&message))
         }
         // It was kept from before.
         None if accepted.reason == ORDERING_NOT_ENFORCED => ("Valid", "the rule is served".to_owned()),

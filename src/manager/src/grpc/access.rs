@@ -22,6 +22,14 @@ pub(super) struct Access {
     readiness: Readiness,
 }
 
+/// UNAVAILABLE: the namespace that a Tenant names doesn't exist yet, or is labeled as another tenant's. What is in it, rules, companions and
+/// workloads, isn't this tenant's then.
+pub(super) fn no_namespace(id: &TenantId) -> Status {
+    Status::unavailable(format!(
+        "the namespace of tenant {id} is not there yet, or belongs to another tenant; call again"
+    ))
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct Admitted {
     pub caller: Caller,

@@ -25,7 +25,7 @@ use tonic::{Request, Response, Status};
 use tracing::info;
 
 use super::Answer;
-use super::access::{Access, Admitted};
+use super::access::{Access, Admitted, no_namespace};
 use super::bucket::Bucket;
 use super::limits::{
     WATCH_COMPANIONS, WATCH_MESSAGES_PER_SECOND, WATCH_PATIENCE, WATCH_SETTLE, WATCH_STALL, WATCH_TEXT_BYTES,
@@ -74,6 +74,8 @@ enum Next {
     Wait,
     /// The tenant's workloads aren't known here.
     Unknown,
+    /// The call follows nothing any longer ([`crate::state::outcomes::Outcomes::dismiss`]).
+    Dismissed,
 }
 
 /// Ends its part in the tenant's state with the call.
@@ -121,8 +123,7 @@ impl CompanionOutcomes {
         let (number, changed) = {
             let mut data = state.lock();
             if data.tenant.as_ref() != Some(&id) {
-                let message = format!("the namespace of tenant {id} is not there yet; call again");
-                return Err(Status::unavailable(message));
+                return Err(no_namespace(&id));
             }
             data.outcomes.follow(most).ok_or_else(|| {
                 let message = format!("tenant {id} has {most} calls of Watch open already; end one");
@@ -205,6 +206,12 @@ impl Watch {
                     self.changed.notified().await;
                     sleep_until(self.settled).await;
                 }
+                Next::Dismissed => {
+                    let id = &self.id;
+                    return Status::unavailable(format!(
+                        "the namespace of tenant {id} has belonged to another one, or its workloads have been forgotten; call again"
+                    ));
+                }
                 Next::Unknown => {
                     let before = matches!(self.progress, Progress::Workloads(None));
                     let patience = self.began + WATCH_PATIENCE;
@@ -231,6 +238,9 @@ impl Watch {
     fn next(&mut self) -> Next {
         let now = self.context.environment.clock.wall();
         let mut data = self.state.lock();
+        if !data.outcomes.is_followed_by(self.number) {
+            return Next::Dismissed;
+        }
         if !data.tells() {
             return Next::Unknown;
         }
@@ -269,14 +279,19 @@ fn stalled() -> Status {
 }
 
 fn workload(told: Told) -> WorkloadCompanions {
-    let Told { id, mut companions } = told;
+    let Told { id, node, mut companions } = told;
     if companions.len() > WATCH_COMPANIONS {
         companions.sort_by_key(|companion| companion.outcome.progress.stage == Stage::Ready);
         companions.truncate(WATCH_COMPANIONS);
     }
     let mut texts = WATCH_TEXTS;
     let companions = companions.into_iter().map(|told| companion(told, &mut texts)).collect();
-    WorkloadCompanions { workload_id: id.as_str().to_owned(), companions }
+    WorkloadCompanions {
+        workload_id: id.as_str().to_owned(),
+        companions,
+        // Said also of a workload without a node: an absent field is that of an earlier version.
+        node_name: Some(node.unwrap_or_default()),
+    }
 }
 
 /// Of a companion of an admin rule only its state and its cause are sent, and whether the workload waits for it.

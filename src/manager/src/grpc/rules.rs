@@ -14,7 +14,7 @@ use outrigger_proto::v1::workload_rule_service_server::WorkloadRuleService;
 use tonic::{Request, Response, Status};
 
 use super::Answer;
-use super::access::Admitted;
+use super::access::{Admitted, no_namespace};
 use super::verbs::{self, Wire};
 use crate::context::Context;
 use crate::state::{RuleEntry, TenantState};
@@ -24,8 +24,18 @@ pub(super) struct Rules(pub Arc<Context>);
 
 impl Rules {
     fn api<T>(&self, request: &Request<T>) -> Result<Api<WorkloadRule>, Status> {
-        let Admitted { tenant, .. } = super::admitted(request)?;
+        let tenant = self.tenant(request)?;
         Ok(self.rules_of(&tenant))
+    }
+
+    /// The tenant that a call is about. Fails as [`no_namespace`].
+    fn tenant<T>(&self, request: &Request<T>) -> Result<Arc<Tenant>, Status> {
+        let Admitted { id, tenant, .. } = super::admitted(request)?;
+        if self.0.states.tenant_of(&tenant.namespace).as_ref() == Some(&id) {
+            Ok(tenant)
+        } else {
+            Err(no_namespace(&id))
+        }
     }
 
     fn rules_of(&self, tenant: &Tenant) -> Api<WorkloadRule> {
@@ -83,7 +93,7 @@ impl WorkloadRuleService for Rules {
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Answer<v1::ListResponse> {
-        let Admitted { tenant, .. } = super::admitted(&request)?;
+        let tenant = self.tenant(&request)?;
         if request.get_ref().brief {
             let mut brief = brief(&self.0.states.state(&tenant.namespace));
             brief.rules.iter_mut().for_each(|rule| hide(rule, &tenant.namespace));
@@ -126,7 +136,51 @@ fn hide(rule: &mut v1::Rule, namespace: &str) {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_core::ids::TenantId;
+    use outrigger_runtime::cache::Change;
+    use outrigger_runtime::fake_api::FakeApi;
+    use tonic::Code;
+
     use super::*;
+    use crate::fixtures;
+    use crate::identity::Caller;
+
+    #[tokio::test]
+    async fn rules_of_a_namespace_that_another_tenant_has_are_not_served() {
+        let api = FakeApi::default();
+        let context = fixtures::context(api.client());
+        let tenant = fixtures::tenant_claimed(1, "me");
+        context.registry.tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));
+        let state = fixtures::served_tenant(&context);
+        state.lock().apply_rule(&serde_json::from_value(fixtures::rule()).unwrap());
+        let rules = Rules(context.clone());
+        let id = TenantId::new("blue").unwrap();
+        let tenant = context.registry.authorize(&Caller::Local, &id).unwrap();
+        let about = |extensions: &mut tonic::Extensions| {
+            let (id, tenant) = (id.clone(), tenant.clone());
+            extensions.insert(Some(Admitted { caller: Caller::Local, id, tenant }));
+        };
+        let listed = async || {
+            let mut request = Request::new(v1::ListRequest { brief: true, ..Default::default() });
+            about(request.extensions_mut());
+            rules.list(request).await.map(|answer| answer.into_inner().rules.len()).map_err(|s| s.code())
+        };
+        let deleted = async || {
+            let mut request = Request::new(v1::DeleteRequest { id: "r".into(), ..Default::default() });
+            about(request.extensions_mut());
+            rules.delete(request).await.err().map(|status| status.code())
+        };
+        assert_eq!(listed().await, Ok(1), "the control");
+        for other in [TenantId::new("red").ok(), None] {
+            context.states.set_tenant("tenant-blue", other);
+            assert_eq!(listed().await, Err(Code::Unavailable));
+            assert_eq!(deleted().await, Some(Code::Unavailable));
+        }
+        assert!(api.calls("DELETE").is_empty());
+        context.states.set_tenant("tenant-blue", Some(id.clone()));
+        let _ = deleted().await;
+        assert_eq!(api.calls("DELETE").len(), 1, "the control");
+    }
 
     #[test]
     fn the_name_of_the_namespace_stays_in_the_infrastructure_cluster() {

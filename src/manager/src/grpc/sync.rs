@@ -14,6 +14,7 @@ use parking_lot::MutexGuard;
 use tonic::Status;
 
 use super::workloads::{bad, exhausted};
+use crate::context::Context;
 use crate::state::{TenantData, TenantState};
 use crate::usage::{self, Usage};
 
@@ -23,6 +24,7 @@ const AT_ONCE: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct Sync {
+    context: Arc<Context>,
     state: Arc<TenantState>,
     /// The stream that sends it.
     stream: u64,
@@ -38,13 +40,14 @@ impl Sync {
     /// A sync begins. `announced`: how many workloads it will have; 0 where that isn't known. Returns RESOURCE_EXHAUSTED when
     /// there are too many.
     pub(super) fn begin(
+        context: Arc<Context>,
         state: Arc<TenantState>,
         stream: u64,
         limits: Limits,
         announced: u64,
     ) -> Result<Self, Status> {
         usage::within(announced, 0, &limits).map_err(|e| exhausted(&e))?;
-        Ok(Self { state, stream, limits, told: Usage::default(), made_room: false })
+        Ok(Self { context, state, stream, limits, told: Usage::default(), made_room: false })
     }
 
     /// Takes in some workloads. `path`: the field of the message that has them. Tens of thousands take a moment, so this isn't
@@ -86,11 +89,13 @@ impl Sync {
             // after a restart.
             if !std::mem::replace(&mut self.made_room, true) {
                 data.index.doubt(|id| self.told.contains(id));
+                data.outcomes.dismiss();
                 data.usage.retain(&self.told);
             }
             data.usage.set(&workload.id, size);
         }
-        let keys = data.index.update(workload);
+        let (registry, now) = (&self.context.registry, self.context.environment.clock.wall());
+        let keys = data.update_workload(workload, registry, now);
         if data.index.synced() { keys } else { Vec::new() }
     }
 

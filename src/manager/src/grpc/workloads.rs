@@ -24,7 +24,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::{Instrument, debug_span, info, warn};
 
 use super::Answer;
-use super::access::{Access, Admitted};
+use super::access::{Access, Admitted, no_namespace};
 use super::bucket::Bucket;
 use super::intake::{DecodedMessage, Inbound};
 use super::sync::Sync;
@@ -120,9 +120,7 @@ impl Workloads {
         let begun = {
             let mut data = state.lock();
             if data.tenant.as_ref() != Some(&id) {
-                let message =
-                    format!("namespace {} of tenant {id} is not there yet; connect again", tenant.namespace);
-                return Err(Status::unavailable(message));
+                return Err(no_namespace(&id));
             }
             data.stream.begin(most, self.now())
         };
@@ -277,7 +275,9 @@ impl Workloads {
         self.context.companions_touched(&session.state, keys);
         if session.untold {
             let mut data = session.state.lock();
-            if data.index.synced() && !std::mem::replace(&mut data.outcomes.complete, true) {
+            // Another tenant's stream, or a newer one, says so itself.
+            let current = data.stream.check(session.begun.number).is_ok();
+            if current && data.index.synced() && !std::mem::replace(&mut data.outcomes.complete, true) {
                 data.outcomes.wake();
             }
         }
@@ -304,7 +304,7 @@ impl Workloads {
                 Ok(data.index.delete(&id))
             }
             Message::WorkloadSync(sync) => {
-                let mut all = session.begin_sync(0)?;
+                let mut all = self.begin_sync(session, 0)?;
                 let keys = self.aside(move || {
                     let mut keys = all.take(&sync.workload_updates, "workload_sync.workload_updates")?;
                     keys.extend(all.end()?);
@@ -317,7 +317,7 @@ impl Workloads {
             _ if !session.chunked => Err(none_set(false)),
             Message::WorkloadSyncBegin(begin) => {
                 let announced = u64::try_from(begin.workloads).unwrap_or_default();
-                session.sync = Some(session.begin_sync(announced)?);
+                session.sync = Some(self.begin_sync(session, announced)?);
                 Ok(Vec::new())
             }
             Message::WorkloadSyncChunk(chunk) => {
@@ -341,13 +341,18 @@ impl Workloads {
         }
     }
 
+    fn begin_sync(&self, session: &Session, announced: u64) -> Result<Sync, Status> {
+        let Session { state, begun, tenant, .. } = session;
+        Sync::begin(self.context.clone(), state.clone(), begun.number, tenant.limits, announced)
+    }
+
     fn update(&self, session: &Session, update: &WorkloadUpdate) -> Result<Vec<CompanionKey>, Status> {
         let size = usage::size(update);
         let workload = workload_wire::workload(update).map_err(|e| bad(e.below("workload_update")))?;
         let mut data = session.state.lock();
         data.stream.check(session.begun.number)?;
         data.usage.update(&workload.id, size, &session.tenant.limits).map_err(|e| exhausted(&e))?;
-        Ok(data.index.update(workload))
+        Ok(data.update_workload(workload, &self.context.registry, self.wall()))
     }
 
     /// Writes to the Tenant's status that a sync was received. No companion waits for it.
@@ -390,12 +395,6 @@ impl Workloads {
         work: impl FnOnce() -> Result<T, Status> + Send + 'static,
     ) -> Result<T, Status> {
         self.context.environment.aside(work).await.map_err(|e| Status::internal(e.to_string()))?
-    }
-}
-
-impl Session {
-    fn begin_sync(&self, announced: u64) -> Result<Sync, Status> {
-        Sync::begin(self.state.clone(), self.begun.number, self.tenant.limits, announced)
     }
 }
 

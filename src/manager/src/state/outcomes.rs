@@ -16,6 +16,7 @@ use outrigger_core::progress::{Facts, HostDpu, Progress, Stage, Wish};
 use outrigger_core::reason::Cause;
 use outrigger_core::rule::Ordering;
 use outrigger_core::steps::step;
+use outrigger_core::workload::Workload;
 use tokio::sync::Notify;
 
 use super::TenantData;
@@ -42,6 +43,8 @@ pub(crate) struct Outcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Told {
     pub id: WorkloadId,
+    /// The node of the workload with which all outcomes were assessed.
+    pub node: Option<String>,
     pub companions: Vec<ToldCompanion>,
 }
 
@@ -101,6 +104,17 @@ impl Outcomes {
         self.followers.remove(&follower);
     }
 
+    /// Whether somebody still follows: [`Self::dismiss`] hasn't been called since they began.
+    pub(crate) fn is_followed_by(&self, follower: u64) -> bool {
+        self.followers.contains_key(&follower)
+    }
+
+    /// Nobody follows any longer: what they have been told isn't kept up to date from now on, or is about another tenant.
+    pub(crate) fn dismiss(&mut self) {
+        self.wake();
+        self.followers.clear();
+    }
+
     /// Has all followers look whether they still may follow.
     pub(crate) fn wake(&self) {
         for follower in self.followers.values() {
@@ -137,13 +151,12 @@ impl Outcomes {
         self.wake();
     }
 
-    /// The tenant is another one.
-    pub(super) fn forget_hosts(&mut self) {
+    /// The tenant is another one. Who followed the outcomes of the former one must not hear those of this one, and has missed some if the
+    /// former one comes back.
+    pub(super) fn change_tenant(&mut self) {
         self.hosts.clear();
         self.hosts_of = None;
-        for follower in self.followers.values_mut() {
-            follower.hosts.clear();
-        }
+        self.dismiss();
     }
 
     fn get(&self, key: &CompanionKey) -> Option<&Outcome> {
@@ -226,6 +239,31 @@ impl TenantData {
         }
     }
 
+    /// A workload is as it was received just now. Returns the companions that this may concern.
+    ///
+    /// If it is on another node than before, its outcomes are assessed under the same lock, so that no message about this node has those
+    /// of the former one. There is a message also where all outcomes are as before, because that about the former node counts no
+    /// longer.
+    pub(crate) fn update_workload(
+        &mut self,
+        workload: Workload,
+        registry: &Registry,
+        now: Timestamp,
+    ) -> Vec<CompanionKey> {
+        let label = workload.id.label_value();
+        let before = self.index.workload(&label);
+        let moved = before.is_some_and(|before| before.node_name != workload.node_name);
+        let touched = self.index.update(workload);
+        if moved {
+            self.assess(&touched, registry, now);
+            let label = label.into();
+            if self.told(&label, now).is_some_and(|told| !told.companions.is_empty()) {
+                self.changed(&label);
+            }
+        }
+        touched
+    }
+
     /// A companion of the workload with this label value has another outcome, or the reason for it has other words.
     pub(crate) fn changed(&mut self, label: &Arc<str>) {
         let most = 2 * self.index.workloads() + SPARE;
@@ -304,7 +342,7 @@ impl TenantData {
             },
             faults: String::new(),
         }));
-        Some(Told { id: workload.id.clone(), companions })
+        Some(Told { id: workload.id.clone(), node: workload.node_name.clone(), companions })
     }
 
     /// All companions of which there is something to tell.
@@ -364,9 +402,11 @@ impl TenantData {
             }
             Desired::Waiting => (Wish::Waiting, self.index.rule(&key.rule), None),
             Desired::OverLimit => {
-                // Without a companion it is among those that are left out.
-                observed?;
-                (Wish::OverLimit, self.index.rule(&key.rule), None)
+                // Without a companion it is among those that are left out, and so is one whose companion serves another host: that one
+                // stays where it is.
+                let (rule, workload) = (self.index.rule(&key.rule)?, self.index.workload(&key.workload)?);
+                observed.filter(|o| o.host.as_deref() == companion::host(rule, workload))?;
+                (Wish::OverLimit, Some(rule), None)
             }
             Desired::RuleUnknown if !entry.errors.is_empty() && !entry.deleting => {
                 (Wish::Kept, None, observed?.host.as_deref())

@@ -67,12 +67,13 @@ enum Step {
 impl Board {
     /// Records on which Node the claim of a Pod is allocated that isn't bound yet.
     pub(crate) fn allocated(&self, id: &WorkloadId, allocation: Option<Allocation>) {
+        let now = self.clock.now();
         let mut state = self.state.lock();
         let Some(known) = state.pods.get_mut(id) else { return };
         if known.allocation == allocation {
             return;
         }
-        known.allocate(allocation);
+        known.allocate(allocation, now);
         state.push(id);
         drop(state);
         self.notify();

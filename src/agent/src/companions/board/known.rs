@@ -1,6 +1,5 @@
 //! One Pod, with what the manager told of it.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use super::start::ClaimName;
 use super::{Link, NewCondition, SILENCE, Write};
 use crate::binding::Allocation;
 use crate::companions::decide::{Condition, Conditions, Knowledge};
-use crate::companions::told::Companions;
+use crate::companions::told::{Companions, Rules};
 use crate::pod::{is_gated, workload};
 
 /// A Pod.
@@ -40,8 +39,10 @@ pub(super) struct Known {
     /// When its claim may be written.
     pub(super) pace: Pace,
     pub(super) deleted: bool,
-    /// Since when the agent has known it.
+    /// Since when the agent has known it, on the Node that it is on.
     pub(super) seen: Instant,
+    /// It has been on another Node before: its claim was allocated there.
+    moved: bool,
     /// What the manager told on the stream with this number.
     pub(super) told: Option<(u64, Companions)>,
     /// Since when one of its companions isn't ready.
@@ -74,6 +75,7 @@ impl Known {
             pace: Pace::default(),
             deleted: pod.metadata.deletion_timestamp.is_some(),
             seen,
+            moved: false,
             told: None,
             wrong: None,
             busy: false,
@@ -86,7 +88,7 @@ impl Known {
 
     /// Takes in a later state of the Pod. Returns whether something has changed that concerns its companions.
     pub(super) fn update(&mut self, later: Self) -> bool {
-        let Self { has, mut workload, gate, claim, deleted, bound, .. } = later;
+        let Self { has, mut workload, gate, claim, deleted, bound, seen, .. } = later;
         if let (Some(workload), Some(allocation), false) = (&mut workload, &self.allocation, bound) {
             workload.node_name = Some(allocation.node.clone());
         }
@@ -94,21 +96,39 @@ impl Known {
         if same && self.gate == gate && self.claim == claim && self.bound == bound {
             return false;
         }
+        let before = self.place();
         (self.has, self.deleted, self.workload, self.gate, self.claim, self.bound) =
             (has, deleted, workload, gate, claim, bound);
+        self.placed(before.as_deref(), seen);
         true
     }
 
     /// Takes in where its claim is allocated. A Pod that is bound has the Node that it is bound to.
-    pub(super) fn allocate(&mut self, allocation: Option<Allocation>) {
+    pub(super) fn allocate(&mut self, allocation: Option<Allocation>, now: Instant) {
         let same = |before: &Allocation| allocation.as_ref().is_some_and(|now| now.is_same(before));
         if !self.allocation.as_ref().is_some_and(same) {
             // Failures were those of another one.
             self.pace.renew();
         }
         self.allocation = allocation;
+        let before = self.place();
         if let (Some(workload), false) = (&mut self.workload, self.bound) {
             workload.node_name = self.allocation.as_ref().map(|allocation| allocation.node.clone());
+        }
+        self.placed(before.as_deref(), now);
+    }
+
+    /// Returns the Node that the manager creates its companions for: as the agent sends it.
+    fn place(&self) -> Option<String> {
+        self.workload.as_deref()?.node_name.clone()
+    }
+
+    /// Compares its Node with the one before. What the manager says of it, or that it says nothing, is about the former one for a while.
+    fn placed(&mut self, before: Option<&str>, now: Instant) {
+        let node = self.workload.as_deref().and_then(|workload| workload.node_name.as_deref());
+        if node != before {
+            self.seen = now;
+            self.moved |= before.is_some();
         }
     }
 
@@ -146,7 +166,7 @@ impl Known {
     fn untold<'a>(
         &self,
         mut rules: impl Iterator<Item = &'a Arc<Rule>>,
-        of: impl Fn(&Companions) -> &BTreeSet<RuleName>,
+        of: impl Fn(&Companions) -> &Rules,
     ) -> Option<&'a RuleName> {
         let workload = self.workload.as_deref()?;
         let told =
@@ -169,14 +189,31 @@ impl Known {
         };
         let open = matches!(link, Link::Open { .. });
         let silent = complete.map(|at| at.max(self.seen) + SILENCE);
-        match &self.told {
-            Some((told, companions)) if *told == stream && open => {
+        let told = self.told.as_ref().filter(|(told, _)| *told == stream && open);
+        match told.and_then(|(_, companions)| self.heard(companions)) {
+            Some(Knowledge::Told(companions)) => {
                 (Knowledge::Told(companions), self.wrong.map(|since| since + after))
             }
+            Some(other) => (other, None),
             _ if silent.is_some_and(|at| at <= now) => (Knowledge::Absent, None),
             _ if silent.is_some() => (Knowledge::Unheard, silent),
             // Only a Pod with the gate has to say so.
             _ => (Knowledge::Unreachable, self.gated().then_some(since.max(self.seen) + after)),
+        }
+    }
+
+    /// Returns what the manager's last word about it says of the Node that it is on now. `None` if it says nothing.
+    fn heard<'a>(&self, companions: &'a Companions) -> Option<Knowledge<'a>> {
+        // A Pod that doesn't wait is only informed.
+        let Some(workload) = self.workload.as_deref() else { return Some(Knowledge::Told(companions)) };
+        match companions.is_on(workload.node_name.as_deref()) {
+            Some(true) => Some(Knowledge::Told(companions)),
+            // The manager says once that no rule matches any longer, and nothing more if none matches on this Node either.
+            Some(false) if companions.all.total == 0 => None,
+            Some(false) => Some(Knowledge::Elsewhere),
+            // It may be about the companion for the former Node, and nothing says when it no longer is.
+            None if self.moved => Some(Knowledge::Unsupported),
+            None => Some(Knowledge::Told(companions)),
         }
     }
 

@@ -93,7 +93,8 @@ impl Starts {
 }
 
 impl Board {
-    /// Waits until the Pod of a claim may start, or until then. Returns the last answer. `node` is the Node that asks.
+    /// Waits until the Pod of a claim may start, or until then. Returns the last answer. `node` is the Node that asks. A Pod of another Node
+    /// is waited for as one that isn't known: an earlier answer would tell that there is such a Pod.
     pub(crate) async fn start(&self, node: &str, claim: &ClaimName, until: Instant) -> Start {
         let waiting = Waiting::new(self, claim);
         loop {
@@ -102,7 +103,7 @@ impl Board {
             changed.as_mut().enable();
             let now = self.clock.now();
             let (start, due) = self.state.lock().start(node, claim, self.after, now);
-            if !matches!(start, Start::Waits { .. }) || now >= until {
+            if matches!(start, Start::Ready) || now >= until {
                 return start;
             }
             let wake = due.filter(|due| *due > now).map_or(until, |due| due.min(until));
@@ -125,13 +126,16 @@ impl State {
     ) -> (Start, Option<Instant>) {
         let unknown = (Start::waits(Cause::PodUnknown), None);
         let Some(ids) = self.starts.pods.get(claim) else { return unknown };
-        let Some(ordered) = &self.ordered else { return (Start::waits(Cause::ManagerUnreachable), None) };
-        for known in ids.iter().filter_map(|id| self.pods.get(id)) {
+        let pods = || ids.iter().filter_map(|id| self.pods.get(id));
+        for known in pods() {
             match known.node() {
                 None => return unknown,
                 Some(of) if of != node => return (Start::Elsewhere, None),
                 Some(_) => {}
             }
+        }
+        let Some(ordered) = &self.ordered else { return (Start::waits(Cause::ManagerUnreachable), None) };
+        for known in pods() {
             let (knowledge, due) = known.knowledge(self.link, self.stream, after, now);
             if let Some((cause, message)) = decide::start(knowledge, known.awaited_to_start(ordered)) {
                 return (Start::Waits { cause, message }, due);

@@ -37,7 +37,7 @@ fn is(status: Status, reason: &str) -> Option<(Status, String)> {
     Some((status, reason.to_owned()))
 }
 
-use Knowledge::{Absent, Told, Unheard, Unreachable, Unsupported};
+use Knowledge::{Absent, Elsewhere, Told, Unheard, Unreachable, Unsupported};
 use Status::{False, True};
 
 #[test]
@@ -55,7 +55,7 @@ fn what_is_wrong_is_told_when_it_lasts_and_until_it_is_right() {
     // It stays True, also through a moment in which something is wrong again.
     let moment = [(Told(&refused), true), (Told(&ready), false), (Told(&failed), false)];
     assert_eq!(information(&moment), is(True, "Ready"));
-    for outage in [Unheard, Unreachable] {
+    for outage in [Unheard, Elsewhere, Unreachable] {
         assert_eq!(information(&[(Told(&refused), true), (outage, true)]), is(False, "QuotaExceeded"));
     }
     assert_eq!(
@@ -94,6 +94,12 @@ fn the_gate_stays_in_an_outage_and_with_an_old_manager() {
     for silent in [Unheard, Unreachable] {
         assert_eq!(gate(&[(Told(&starting), false), (silent, true)]), is(False, "Starting"));
     }
+    // One that was opened for another Node closes until something is said of this one.
+    let moved = [(Told(&ready), false), (Elsewhere, false)];
+    assert_eq!(gate(&moved), is(False, "WorkloadMoved"));
+    assert_eq!(gate(&[&moved[..], &[(Told(&ready), false)]].concat()), is(True, "Ready"));
+    assert_eq!(gate(&[(Told(&starting), false), (Elsewhere, true)]), is(False, "Starting"));
+    assert_eq!(gate(&[(Elsewhere, true)]), None);
     // A Pod that nothing is known of isn't ready, and says so after a while.
     assert_eq!(gate(&[(Unheard, true)]), None);
     assert_eq!(gate(&[(Unreachable, false)]), None);
@@ -105,7 +111,7 @@ fn the_gate_stays_in_an_outage_and_with_an_old_manager() {
 #[test]
 fn a_pod_without_the_gate_has_no_condition_of_it() {
     let starting = companions(group(1, 1, "Starting"), group(1, 1, "Starting"));
-    for knowledge in [Told(&starting), Absent, Unheard, Unreachable, Unsupported] {
+    for knowledge in [Told(&starting), Absent, Unheard, Elsewhere, Unreachable, Unsupported] {
         assert_eq!(decide(knowledge, &Conditions::default(), false, true, None).gate, None);
     }
 }
@@ -128,11 +134,11 @@ fn any_condition() -> impl Strategy<Value = Option<Condition>> {
 proptest! {
     #[test]
     fn what_is_written_is_written_once(
-        groups in (any_group(), any_group()), what in 0..5usize,
+        groups in (any_group(), any_group()), what in 0..6usize,
         information in any_condition(), gate in any_condition(), gated: bool, lasted: bool,
     ) {
         let told = companions(groups.0, groups.1);
-        let knowledge = [Told(&told), Absent, Unheard, Unreachable, Unsupported][what];
+        let knowledge = [Told(&told), Absent, Unheard, Unreachable, Unsupported, Elsewhere][what];
         let has = Conditions { information, gate };
         let new = decide(knowledge, &has, gated, lasted, None);
         prop_assert!(gated || new.gate.is_none());
@@ -178,6 +184,7 @@ fn a_pod_starts_only_after_the_word_of_an_open_stream() {
     for awaited in [None, Some(&rule)] {
         assert_eq!(reason(Unreachable, awaited), waits("ManagerUnreachable"));
         assert_eq!(reason(Unsupported, awaited), waits("ManagerTooOld"));
+        assert_eq!(reason(Elsewhere, awaited), waits("WorkloadMoved"));
     }
     assert_eq!(reason(Unheard, None), waits("ManagerUnreachable"), "a rule of the platform may concern it");
 }

@@ -108,7 +108,8 @@ async fn everything_comes_first_then_what_changes() {
     world.shows("w", true);
     let ready = next(&mut messages).await;
     assert_eq!(states(&ready), ("w".into(), vec![(CompanionState::Ready, String::new())]));
-    let Message::Workload(WorkloadCompanions { companions, .. }) = ready else { panic!() };
+    let Message::Workload(WorkloadCompanions { companions, node_name, .. }) = ready else { panic!() };
+    assert_eq!(node_name.as_deref(), Some(""), "it has none, and that is said too");
     assert_eq!((companions[0].rule.as_str(), companions[0].message.as_str()), ("r", ""));
     assert!(companions[0].since.ends_with('Z'), "{companions:?}");
     let touched = world.state.lock().remove_rule(&key("").rule);
@@ -267,4 +268,72 @@ async fn a_call_ends_with_the_process_and_with_the_callers_rights() {
         (ended.code(), ended.message()),
         (Code::Unavailable, "this replica is going down; connect again")
     );
+}
+
+/// The workload with this id on a node.
+fn on(id: &str, node: &str) -> outrigger_core::workload::Workload {
+    outrigger_core::workload::Workload { node_name: Some(node.into()), ..fixtures::workload(id) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_told_names_the_node_that_it_is_about_and_is_told_again_about_another() {
+    let world = World::new();
+    let (context, state) = (&world.service.context, &world.state);
+    world.shows("w", true);
+    let mut messages = world.watch().await.unwrap();
+    synced(&mut messages).await;
+    let update = |workload| {
+        let now = context.environment.clock.wall();
+        let touched = state.lock().update_workload(workload, &context.registry, now);
+        context.companions_touched(state, touched);
+    };
+    let ready = ("w".to_owned(), vec![(CompanionState::Ready, String::new())]);
+    // Any DPU will do: the same companion serves it everywhere, so how it is doesn't change.
+    for node in ["h", "i"] {
+        update(on("w", node));
+        let message = next(&mut messages).await;
+        assert_eq!(states(&message), ready);
+        let Message::Workload(WorkloadCompanions { node_name, .. }) = message else { panic!() };
+        assert_eq!(node_name.as_deref(), Some(node));
+    }
+    update(outrigger_core::workload::Workload { ready: false, ..on("w", "i") });
+    let nothing = tokio::time::timeout(Duration::from_secs(60), messages.next()).await;
+    assert!(nothing.is_err(), "the node is the same: {nothing:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_hears_nothing_of_the_tenant_that_gets_its_namespace() {
+    let tenant = |id: &str| TenantId::new(id).ok();
+    for back in [false, true] {
+        let world = World::new();
+        let context = &world.service.context;
+        let mut told = world.watch().await.unwrap();
+        synced(&mut told).await;
+        // One that waits for the workloads.
+        world.state.lock().stream.connected = false;
+        let mut waits = world.watch().await.unwrap();
+        assert!(waits.next().now_or_never().is_none());
+        context.states.set_tenant("tenant-blue", tenant("red"));
+        if back {
+            context.states.set_tenant("tenant-blue", tenant("blue"));
+        }
+        let touched = {
+            let mut data = world.state.lock();
+            (data.stream.connected, data.outcomes.complete) = (true, true);
+            data.index.sync(["x"].map(fixtures::workload).into())
+        };
+        context.companions_touched(&world.state, touched);
+        for messages in [&mut told, &mut waits] {
+            let ended = messages.next().await.unwrap().unwrap_err();
+            assert_eq!(ended.code(), Code::Unavailable, "{ended}");
+            assert!(messages.next().await.is_none());
+        }
+        assert_eq!(context.metrics.watches.get(), 0);
+        // The control: who may hear it hears it.
+        assert_eq!(world.watch().await.is_ok(), back);
+        if back {
+            let told = synced(&mut world.watch().await.unwrap()).await;
+            assert_eq!(states(&told[0]).0, "x");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::index::Desired;
 use outrigger_proto::v1::{self, WorkloadMetadata, WorkloadState, workload_state};
+use outrigger_runtime::fake_api::FakeApi;
 use prost::Message;
 use tonic::Code;
 
@@ -40,9 +41,14 @@ fn tenant() -> (Arc<TenantState>, u64) {
     (state, stream)
 }
 
-fn begin(state: &Arc<TenantState>, stream: u64, most: u32) -> Sync {
+fn try_begin(state: &Arc<TenantState>, stream: u64, most: u32, announced: u64) -> Result<Sync, Status> {
+    let context = fixtures::context(FakeApi::default().client());
     let limits = Limits { workloads: most, ..Limits::default() };
-    Sync::begin(state.clone(), stream, limits, 0).unwrap()
+    Sync::begin(context, state.clone(), stream, limits, announced)
+}
+
+fn begin(state: &Arc<TenantState>, stream: u64, most: u32) -> Sync {
+    try_begin(state, stream, most, 0).unwrap()
 }
 
 fn names(keys: Vec<CompanionKey>) -> Vec<String> {
@@ -69,8 +75,8 @@ fn all(ids: &[&str]) -> Vec<WorkloadUpdate> {
     ids.iter().map(|id| update(id, "n")).collect()
 }
 
-#[test]
-fn nothing_is_gone_before_the_end() {
+#[tokio::test]
+async fn nothing_is_gone_before_the_end() {
     let (state, stream) = tenant();
     let mut first = begin(&state, stream, 9);
     assert!(first.take(&all(&["a", "b"]), "x").unwrap().is_empty(), "what is missing is known at the end");
@@ -87,8 +93,8 @@ fn nothing_is_gone_before_the_end() {
     assert_eq!(state.lock().usage.count(), 3);
 }
 
-#[test]
-fn a_sync_that_is_broken_off_deletes_nothing() {
+#[tokio::test]
+async fn a_sync_that_is_broken_off_deletes_nothing() {
     let (state, stream) = tenant();
     let mut first = begin(&state, stream, 9);
     first.take(&all(&["a", "b"]), "x").unwrap();
@@ -111,15 +117,17 @@ fn a_sync_that_is_broken_off_deletes_nothing() {
     assert_eq!(names(sync.end().unwrap()), ["a", "c"]);
 }
 
-#[test]
-fn a_sync_within_the_limits_is_taken_whatever_there_was_before() {
+#[tokio::test]
+async fn a_sync_within_the_limits_is_taken_whatever_there_was_before() {
     let (state, stream) = tenant();
     let mut first = begin(&state, stream, 3);
     first.take(&all(&["a", "b", "c"]), "x").unwrap();
     first.end().unwrap();
+    let (follower, _) = state.lock().outcomes.follow(1).unwrap();
     let mut next = begin(&state, stream, 3);
     next.take(&all(&["d", "e"]), "x").unwrap();
     assert!(state.lock().index.workloads() <= 3, "what there was before has made room");
+    assert!(!state.lock().outcomes.is_followed_by(follower), "who followed it has to begin again");
     // That isn't to say that it is gone.
     assert_eq!(desired(&state, "a"), "unknown");
     next.take(&all(&["c"]), "x").unwrap();
@@ -128,8 +136,8 @@ fn a_sync_within_the_limits_is_taken_whatever_there_was_before() {
     assert_eq!(state.lock().usage.count(), 3);
 }
 
-#[test]
-fn what_is_over_a_limit_is_refused_with_both_numbers_and_changes_nothing() {
+#[tokio::test]
+async fn what_is_over_a_limit_is_refused_with_both_numbers_and_changes_nothing() {
     let (state, stream) = tenant();
     let mut sync = begin(&state, stream, 2);
     sync.take(&all(&["a"]), "x").unwrap();
@@ -137,8 +145,7 @@ fn what_is_over_a_limit_is_refused_with_both_numbers_and_changes_nothing() {
     let words = "Tenant spec.limits.workloads: 3 would be used, at most 2 are allowed";
     assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, words));
     assert_eq!(state.lock().index.workloads(), 1);
-    let limits = Limits { workloads: 2, ..Limits::default() };
-    let status = Sync::begin(state.clone(), stream, limits, 3).unwrap_err();
+    let status = try_begin(&state, stream, 2, 3).unwrap_err();
     assert_eq!(status.message(), words, "it isn't waited for");
     let status = begin(&state, stream, 2).take(&[WorkloadUpdate::default()], "f").unwrap_err();
     assert_eq!(status.message(), "f[0].workload_metadata: is missing");

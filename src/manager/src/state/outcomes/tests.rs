@@ -227,6 +227,45 @@ fn a_workload_whose_match_is_over_the_limit_is_not_one_without_a_rule() {
     assert_eq!(world.told("v")[0].1, Some(Cause::Pending));
 }
 
+#[test]
+fn nobody_is_told_of_the_former_nodes_companion_on_another_node() {
+    let mut world = World::new(1);
+    world.shows("w0", |o| o.ready = true);
+    let (number, _) = world.data.outcomes.follow(1).unwrap();
+    let moved = Workload { node_name: Some("i".into()), ..on_host("w0") };
+    let (now, registry) = (world.now, &world.registry);
+    let touched = world.data.update_workload(moved, registry, now);
+    assert_eq!(touched, [key("w0")]);
+    // Before anybody else has the lock.
+    let told = world.data.told(&"w0".into(), world.now).unwrap();
+    assert_eq!(told.node.as_deref(), Some("i"));
+    let progress = told.companions[0].outcome.progress;
+    assert_eq!(progress, Progress { stage: Stage::Lost, cause: Some(Cause::WorkloadMoved) });
+    assert_eq!(world.data.outcomes.next_workload(number).as_deref(), Some("w0"));
+    world.data.update_workload(on_host("w0"), &world.registry, now);
+    assert_eq!(world.told("w0")[0].0, Stage::Ready, "the control");
+}
+
+#[test]
+fn the_companion_of_another_host_serves_no_workload_over_the_limit() {
+    let mut world = World::new(1);
+    world.shows("w0", |o| o.ready = true);
+    // The match is lost and comes back when there is no room for it.
+    world.data.index.limit(0);
+    let rule = world.data.index.rule(&key("").rule).unwrap().clone();
+    let touched = world.data.index.remove_rule(rule.name());
+    world.assess(&touched);
+    let touched = world.data.index.apply_rule(rule);
+    world.assess(&touched);
+    world.assess(&[key("w0")]);
+    assert_eq!(world.told("w0")[0].0, Stage::Ready, "on its own host it still serves it");
+    let (moved, now) = (Workload { node_name: Some("i".into()), ..on_host("w0") }, world.now);
+    world.data.update_workload(moved, &world.registry, now);
+    world.assess(&[key("w0")]);
+    let told: Vec<_> = world.told("w0").into_iter().map(|(stage, cause, _)| (stage, cause)).collect();
+    assert_eq!(told, [(Stage::Refused, Some(Cause::LimitReached))]);
+}
+
 #[cfg(debug_assertions)]
 #[test]
 fn a_change_takes_steps_for_its_own_companion_alone() {

@@ -33,9 +33,9 @@ fn pod(node: Option<&str>) -> Pod {
     .unwrap()
 }
 
-fn rule(node: &str) -> Arc<Rule> {
+fn rule(nodes: &[&str]) -> Arc<Rule> {
     let app = ExpressionSpec::new(".state.extra.labels.app", Operator::In, &["web"]);
-    let node = ExpressionSpec::new(".state.nodeName", Operator::In, &[node]);
+    let node = ExpressionSpec::new(".state.nodeName", Operator::In, nodes);
     let spec = RuleSpec {
         resource_kind: POD.into(),
         terms: vec![vec![app, node]],
@@ -65,7 +65,7 @@ fn companions(state: CompanionState) -> Companions {
 /// A board with a Pod whose claim is allocated on the Node `a`, which a rule matches there only; and its stream.
 fn stage() -> (Board, u64) {
     let board = Board::new(Clock::system(), Duration::from_secs(15), Metrics::default());
-    board.expect(vec![rule("a")]);
+    board.expect(vec![rule(&["a"])]);
     board.apply(&id("web"), &pod(None));
     board.allocated(&id("web"), Some(allocation("a", "1")));
     let stream = board.opened();
@@ -105,6 +105,8 @@ async fn the_rule_counts_on_the_node_of_the_allocation_and_without_the_manager_n
     tokio::time::advance(Duration::from_secs(60)).await;
     assert_eq!(verdict(&board), None, "the manager doesn't serve the rule");
     board.allocated(&id("web"), Some(allocation("b", "3")));
+    assert_eq!(verdict(&board), None, "a rule of the platform may match there");
+    tokio::time::advance(Duration::from_secs(10)).await;
     assert_eq!(verdict(&board), Some(Verdict::Ready), "no rule matches there");
     board.bind_done(&id("web"), WriteOutcome::Failed, 1.0);
     board.down(false);
@@ -133,7 +135,79 @@ async fn the_scheduler_chooses_again_when_the_devices_of_the_node_are_withdrawn(
     assert_eq!(verdict(&board), None, "it has devices again");
     // One whose companion is Ready stays.
     board.withdrawn("a", Some(Cause::DpuNotReady));
+    board.told(stream, &id("web"), companions(CompanionState::Ready).on(Some("a")));
+    assert_eq!(verdict(&board), Some(Verdict::Ready));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_word_about_another_node_binds_nothing() {
+    let told = |node: &str| companions(CompanionState::Ready).on(Some(node));
+    let (board, stream) = stage();
+    board.expect(vec![rule(&["a", "b"])]);
+    board.complete(stream);
+    board.told(stream, &id("web"), told("a"));
+    board.allocated(&id("web"), Some(allocation("b", "2")));
+    assert_eq!(verdict(&board), None, "that companion is on the DPU of the former Node");
+    board.told(stream, &id("web"), told("a"));
     board.told(stream, &id("web"), companions(CompanionState::Ready));
+    tokio::time::advance(Duration::from_secs(3600)).await;
+    assert_eq!(verdict(&board), None, "late words, and one that doesn't say which Node it is about");
+    // Nor does it have the scheduler choose once more.
+    board.told(stream, &id("web"), companions(CompanionState::Lost).on(Some("a")));
+    board.withdrawn("b", Some(Cause::DpuNotReady));
+    assert_eq!(verdict(&board), None);
+    board.withdrawn("b", None);
+    board.told(stream, &id("web"), told("b"));
+    assert_eq!(verdict(&board), Some(Verdict::Ready), "the control");
+    let (board, stream) = stage();
+    board.told(stream, &id("web"), told("a"));
+    assert_eq!(verdict(&board), Some(Verdict::Ready), "the same word about the Node that it is on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_that_does_not_say_the_node_binds_a_pod_on_its_first_one_only() {
+    let told = || companions(CompanionState::Ready);
+    let (board, stream) = stage();
+    board.told(stream, &id("web"), told());
+    assert_eq!(verdict(&board), Some(Verdict::Ready));
+    for chosen in [&["b"][..], &["", "a"], &["b", "a"]] {
+        let (board, stream) = stage();
+        board.expect(vec![rule(&["a", "b"])]);
+        board.told(stream, &id("web"), told());
+        for (n, node) in chosen.iter().enumerate() {
+            let next = (!node.is_empty()).then(|| allocation(node, &n.to_string()));
+            board.allocated(&id("web"), next);
+        }
+        board.told(stream, &id("web"), told());
+        assert_eq!(verdict(&board), None, "{chosen:?}");
+        board.apply(&id("web"), &pod(Some("b")));
+        let start = board.start("b", &claim(), tokio::time::Instant::now()).await;
+        assert!(matches!(&start, Start::Waits { cause, .. } if cause == "ManagerTooOld"), "{start:?}");
+        board.told(stream, &id("web"), told().on(Some("b")));
+        assert_eq!(board.start("b", &claim(), tokio::time::Instant::now()).await, Start::Ready);
+    }
+    // The same allocation again is no other Node.
+    let (board, stream) = stage();
+    board.told(stream, &id("web"), told());
+    board.allocated(&id("web"), Some(allocation("a", "4")));
+    assert_eq!(verdict(&board), Some(Verdict::Ready));
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_no_rule_matches_on_one_node_says_nothing_of_another() {
+    let none = |node: &str| Companions::of(&[]).on(Some(node));
+    let (board, stream) = stage();
+    board.expect(Vec::new());
+    board.complete(stream);
+    tokio::time::advance(Duration::from_secs(3600)).await;
+    board.told(stream, &id("web"), none("a"));
+    board.allocated(&id("web"), Some(allocation("b", "2")));
+    assert_eq!(verdict(&board), None, "a rule of the platform may match there");
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert_eq!(verdict(&board), Some(Verdict::Ready), "the manager would have said so by now");
+    let (board, stream) = stage();
+    board.expect(Vec::new());
+    board.told(stream, &id("web"), none("a"));
     assert_eq!(verdict(&board), Some(Verdict::Ready));
 }
 

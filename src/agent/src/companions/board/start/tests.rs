@@ -219,6 +219,22 @@ async fn only_the_node_of_a_pod_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_word_about_another_node_starts_nothing() {
+    let board = board(firewall());
+    let stream = board.opened();
+    board.complete(stream);
+    let ready = |node: &str| {
+        Companions::of(&[told("fw", CompanionState::Ready, Ordering::BeforeStart)]).on(Some(node))
+    };
+    for node in ["b", ""] {
+        board.told(stream, &id("web"), ready(node));
+        assert_eq!(now(&board, "a", "web").await, "WorkloadMoved", "{node:?}");
+    }
+    board.told(stream, &id("web"), ready("a"));
+    assert_eq!(now(&board, "a", "web").await, "Ready");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_arrives_later_or_leaves_wakes_the_question() {
     let board = Arc::new(board(Vec::new()));
     let stream = board.opened();
@@ -241,7 +257,12 @@ async fn a_pod_that_arrives_later_or_leaves_wakes_the_question() {
     let moved = ask("moved");
     tokio::time::sleep(Duration::from_secs(2)).await;
     board.apply(&id("moved"), &held("moved", Some("b")));
-    assert_eq!(moved.await.unwrap(), ("Elsewhere".to_owned(), 2));
+    // It is answered when a question about a Pod that isn't known would be.
+    let unknown = ask("unknown");
+    assert_eq!(moved.await.unwrap(), ("Elsewhere".to_owned(), HOLD.as_secs()));
+    assert_eq!(unknown.await.unwrap(), ("PodUnknown".to_owned(), HOLD.as_secs()));
+    let elsewhere = ask("moved");
+    assert_eq!(elsewhere.await.unwrap(), ("Elsewhere".to_owned(), HOLD.as_secs()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,6 +272,7 @@ async fn nothing_starts_before_the_rules_are_known() {
     let stream = board.opened();
     board.told(stream, &id("web"), Companions::of(&[told("log", CompanionState::Ready, Ordering::Parallel)]));
     assert_eq!(now(&board, "a", "web").await, "ManagerUnreachable");
+    assert_eq!(now(&board, "b", "web").await, "Elsewhere", "another Node learns nothing of the Pod");
     board.expect(Vec::new());
     assert_eq!(now(&board, "a", "web").await, "Ready");
 }
@@ -258,7 +280,8 @@ async fn nothing_starts_before_the_rules_are_known() {
 /// What happens to the board.
 #[derive(Debug, Clone)]
 enum Event {
-    Told(usize, CompanionState, Ordering),
+    /// On which stream, how a companion is, and the Node that this is about.
+    Told(usize, CompanionState, Ordering, &'static str),
     Opened,
     Complete,
     Down(bool),
@@ -273,7 +296,8 @@ fn event() -> impl Strategy<Value = Event> {
     let ordering =
         || prop_oneof![Just(Ordering::Parallel), Just(Ordering::BeforeReady), Just(Ordering::BeforeStart)];
     prop_oneof![
-        4 => (0..2_usize, state, ordering()).prop_map(|(stream, state, ordering)| Event::Told(stream, state, ordering)),
+        4 => (0..2_usize, state, ordering(), prop::sample::select(&["a", "a", "b", ""][..]))
+            .prop_map(|(stream, state, ordering, node)| Event::Told(stream, state, ordering, node)),
         1 => Just(Event::Opened),
         1 => Just(Event::Complete),
         1 => any::<bool>().prop_map(Event::Down),
@@ -285,7 +309,7 @@ fn event() -> impl Strategy<Value = Event> {
 
 proptest! {
     /// Whatever happens in whatever order: a Pod with a rule of its own cluster starts only after the manager said on its current
-    /// stream that this rule's companion is ready.
+    /// stream that this rule's companion is ready, and that of the Pod on its Node.
     #[test]
     fn no_order_of_events_starts_a_pod_early(events in prop::collection::vec(event(), 0..30)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -295,11 +319,11 @@ proptest! {
             let (mut holds, mut bound) = (false, true);
             for event in events {
                 match event {
-                    Event::Told(back, state, ordering) => {
+                    Event::Told(back, state, ordering, node) => {
                         let stream = streams[streams.len().saturating_sub(1 + back)];
-                        let heard = board.told(stream, &id("web"), Companions::of(&[told("fw", state, ordering)]));
-                        if heard {
-                            ready = ordering.holds() && state == CompanionState::Ready;
+                        let companions = Companions::of(&[told("fw", state, ordering)]).on(Some(node));
+                        if board.told(stream, &id("web"), companions) {
+                            ready = ordering.holds() && state == CompanionState::Ready && node == "a";
                         }
                     }
                     Event::Opened => {
