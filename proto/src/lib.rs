@@ -80,6 +80,7 @@ mod tests {
                         "l".into(),
                         workload_state::ExtraData { data: HashMap::from([("k".into(), "v".into())]) },
                     )]),
+                    disruption_groups: Vec::new(),
                 }),
             })),
         };

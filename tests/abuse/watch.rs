@@ -36,19 +36,23 @@ async fn who_has_lost_a_namespace_hears_and_writes_nothing_of_the_next_tenant() 
     let o = Outrigger::shared().await;
     let former = Tenant::without_agent(o, "ab-former", &[]).await;
     former.rule("r", rule_for("app", "web")).await;
+    let mut rules = WorkloadRuleServiceClient::new(channel(o, "ab-former").await);
+    let get = || about("ab-former", v1::GetRequest { id: "r".into() });
+    let delete = || about("ab-former", v1::DeleteRequest { id: "r".into(), ..Default::default() });
+    rules.get(get()).await.unwrap();
+    // A call that waits for the workloads.
+    let waits = watch::open(channel(o, "ab-former").await, "ab-former").await.unwrap();
+    let waits = watch::Watch::of(waits);
+
+    // Its next namespace isn't its own yet.
+    o.plane.infra.kubectl(&["create", "namespace", "ab-former-next"]).unwrap();
+    let moved = json!({"spec": {"namespace": "ab-former-next"}}).to_string();
+    o.plane.infra.kubectl(&["patch", "tenant", &former.id, "--type=merge", "-p", &moved]).unwrap();
     let mut next = Tenant::named(o, "ab-next").await;
     next.namespace = former.namespace.clone();
     let spec = json!({"namespace": next.namespace, "identities": [tenant_identity("ab-next")]});
     o.plane.infra.apply(&[tenant("ab-next", spec)]).unwrap();
     next.is("NamespaceReady", Status::False, "NotOurs").await;
-    let mut rules = WorkloadRuleServiceClient::new(channel(o, "ab-former").await);
-    let get = || about("ab-former", v1::GetRequest { id: "r".into() });
-    let delete = || about("ab-former", v1::DeleteRequest { id: "r".into(), ..Default::default() });
-    rules.get(get()).await.unwrap();
-
-    // A call that waits for the workloads.
-    let waits = watch::open(channel(o, "ab-former").await, "ab-former").await.unwrap();
-    let waits = watch::Watch::of(waits);
     let label = format!("outrigger.dev/tenant={}", next.id);
     o.plane.infra.kubectl(&["label", "--overwrite", "namespace", &next.namespace, &label]).unwrap();
     next.is("Ready", Status::True, "Served").await;

@@ -84,6 +84,7 @@ fn workload(i: usize) -> Workload {
             ("prometheus.io/port", "9090"),
         ]),
         extra: BTreeMap::new(),
+        groups: Vec::new(),
     }
 }
 

@@ -65,6 +65,7 @@ pub fn update(id: &str, node: &str) -> WorkloadUpdate {
             node_name: node.into(),
             ready: true,
             extra: HashMap::from([("labels".into(), labels)]),
+            disruption_groups: Vec::new(),
         }),
     }
 }
@@ -101,6 +102,7 @@ pub fn pod_of_deployment(tenant: usize, i: usize, version: usize) -> WorkloadUpd
             node_name: format!("node-{}", i % 1000),
             ready: true,
             extra: HashMap::from([("labels".into(), labels), ("annotations".into(), annotations)]),
+            disruption_groups: Vec::new(),
         }),
     }
 }

@@ -192,6 +192,7 @@ fn workload(request: &Request) -> Option<Workload> {
         labels: metadata.labels.as_ref().map(Texts::from).unwrap_or_default(),
         annotations: metadata.annotations.as_ref().map(Texts::from).unwrap_or_default(),
         extra: BTreeMap::new(),
+        groups: Vec::new(),
     })
 }
 

@@ -39,6 +39,7 @@ pub fn workload(pod: Pod) -> Option<Workload> {
         labels: metadata.labels.as_ref().map(Texts::from).unwrap_or_default(),
         annotations: metadata.annotations.as_ref().map(Texts::from).unwrap_or_default(),
         extra: BTreeMap::new(),
+        groups: Vec::new(),
     })
 }
 

@@ -7,7 +7,7 @@ use outrigger_core::ids::WorkloadId;
 use outrigger_core::rule::POD;
 use outrigger_core::text::quoted;
 use outrigger_core::texts::Texts;
-use outrigger_core::workload::{Orchestrator, Workload};
+use outrigger_core::workload::{DisruptionGroup, MAX_GROUPS, Orchestrator, Workload};
 use outrigger_proto::{raw, v1};
 
 /// Maximum number of workloads in a chunk of a sync.
@@ -81,7 +81,29 @@ pub fn workload(update: &raw::WorkloadUpdate) -> Result<Workload, FieldError> {
         labels,
         annotations,
         extra,
+        groups: groups(&state.disruption_groups)?,
     })
+}
+
+/// Maximum length of a group's id.
+const GROUP_ID: usize = 64;
+
+fn groups(groups: &[raw::DisruptionGroup]) -> Result<Vec<DisruptionGroup>, FieldError> {
+    const GROUPS: &str = "workload_state.disruption_groups";
+    if groups.len() > MAX_GROUPS {
+        let message = format!("are {}; at most {MAX_GROUPS} are accepted", groups.len());
+        return Err(FieldError::new(GROUPS, message));
+    }
+    let group = |(i, group): (usize, &raw::DisruptionGroup)| {
+        let path = || format!("{GROUPS}[{i}].id");
+        let id = text(&group.id, &path())?;
+        if id.is_empty() || id.len() > GROUP_ID {
+            let message = format!("has {} bytes; use 1 to {GROUP_ID}", id.len());
+            return Err(FieldError::new(path(), message));
+        }
+        Ok(DisruptionGroup { id: id.into(), desired_healthy: group.desired_healthy })
+    };
+    groups.iter().enumerate().map(group).collect()
 }
 
 const EXTRA: &str = "workload_state.extra";
@@ -111,8 +133,13 @@ pub fn update(workload: &Workload) -> v1::WorkloadUpdate {
             node_name: workload.node_name.clone().unwrap_or_default(),
             ready: workload.ready,
             extra,
+            disruption_groups: workload.groups.iter().map(wire_group).collect(),
         }),
     }
+}
+
+fn wire_group(group: &DisruptionGroup) -> v1::DisruptionGroup {
+    v1::DisruptionGroup { id: group.id.to_string(), desired_healthy: group.desired_healthy }
 }
 
 /// Returns the message that a workload has been deleted.
@@ -152,6 +179,10 @@ mod tests {
                     ),
                     ("annotations".to_owned(), v1::workload_state::ExtraData::default()),
                 ]),
+                disruption_groups: vec![
+                    v1::DisruptionGroup { id: "owner".into(), desired_healthy: None },
+                    v1::DisruptionGroup { id: "budget".into(), desired_healthy: Some(0) },
+                ],
             }),
         }
     }
@@ -178,6 +209,18 @@ mod tests {
         assert!(broken(|m| m.orchestrator = 0).starts_with("workload_metadata.orchestrator: is ORCH"));
         assert!(broken(|m| m.orchestrator = 9).contains("9 is unknown"));
         assert!(broken(|m| m.resource_type = "v1/VM".into()).contains("\"v1/VM\" is not supported"));
+        let groups = |ids: &[&str]| {
+            let group = |id: &&str| v1::DisruptionGroup { id: (*id).to_owned(), desired_healthy: None };
+            let mut m = message();
+            m.workload_state.as_mut().unwrap().disruption_groups = ids.iter().map(group).collect();
+            workload(&received(&m)).map(|w| w.groups.len()).map_err(|e| e.to_string())
+        };
+        assert_eq!(groups(&["a"; MAX_GROUPS]), Ok(MAX_GROUPS));
+        let error = groups(&["a"; MAX_GROUPS + 1]).unwrap_err();
+        assert_eq!(error, "workload_state.disruption_groups: are 9; at most 8 are accepted");
+        let error = groups(&["a", ""]).unwrap_err();
+        assert_eq!(error, "workload_state.disruption_groups[1].id: has 0 bytes; use 1 to 64");
+        assert!(groups(&[&"a".repeat(64)]).is_ok() && groups(&[&"a".repeat(65)]).is_err());
         let none = raw::WorkloadUpdate::default();
         assert_eq!(workload(&none).unwrap_err().to_string(), "workload_metadata: is missing");
     }

@@ -80,6 +80,7 @@ fn workload(i: usize, labels: usize, length: usize) -> (Workload, usize) {
             node_name: String::new(),
             ready: true,
             extra: HashMap::from([("labels".to_owned(), map)]),
+            disruption_groups: Vec::new(),
         }),
     };
     let size = update.encoded_len() + (labels + 1) * 64;

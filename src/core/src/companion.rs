@@ -319,6 +319,7 @@ pub fn trial(rule: &Rule, home: &Home<'_>) -> Result<Value, String> {
         labels: Texts::default(),
         annotations: Texts::default(),
         extra: BTreeMap::new(),
+        groups: Vec::new(),
     };
     match create(&key, rule, &workload, home) {
         Action::Create(mut object) => {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -56,6 +57,22 @@ pub struct Workload {
     pub annotations: Texts,
     /// Maps of `state.extra` besides labels and annotations, which other orchestrators may send.
     pub extra: BTreeMap<String, Texts>,
+    /// The groups of workloads that it belongs to. Rules can't name them, and companions don't get them.
+    pub groups: Vec<DisruptionGroup>,
+}
+
+/// Most groups that a workload may belong to.
+pub const MAX_GROUPS: usize = 8;
+
+/// Workloads of which few may lose a companion of one rule at the same time: those that one controller owns, or those that one
+/// PodDisruptionBudget selects.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct DisruptionGroup {
+    /// Unique within the tenant: `metadata.uid` of the controller or of the PodDisruptionBudget.
+    pub id: Arc<str>,
+    /// Of a PodDisruptionBudget, how many must be healthy (`status.desiredHealthy`). `None` for a controller, whose workloads may lose as
+    /// many companions as the rule's [`MaxUnavailable`](crate::rollout::MaxUnavailable) says.
+    pub desired_healthy: Option<u32>,
 }
 
 impl Workload {
@@ -182,6 +199,7 @@ impl TryFrom<&Value> for Workload {
             labels: extra.remove("labels").unwrap_or_default(),
             annotations: extra.remove("annotations").unwrap_or_default(),
             extra,
+            groups: Vec::new(),
         })
     }
 }
@@ -214,6 +232,7 @@ pub(crate) mod tests {
             labels: Texts::from([("k8s-app", "nginx")]),
             annotations: Texts::from([("k8s.v1.cni.cncf.io/networks-status", "[{}]")]),
             extra: BTreeMap::new(),
+            groups: Vec::new(),
         }
     }
 

@@ -97,5 +97,6 @@ pub(crate) fn workload(id: &str) -> Workload {
         labels: Texts::default(),
         annotations: Texts::default(),
         extra: BTreeMap::new(),
+        groups: Vec::new(),
     }
 }

@@ -9,11 +9,12 @@ use prost::Message;
 /// What a label or an annotation counts beyond the bytes that it has on the wire: its share of what receiving and keeping it takes.
 pub const ITEM_BYTES: usize = 64;
 
-/// The size of a workload that counts: its bytes on the wire and [`ITEM_BYTES`] for each label and annotation.
+/// The size of a workload that counts: its bytes on the wire and [`ITEM_BYTES`] for each label, annotation and group.
 pub fn size(update: &WorkloadUpdate) -> usize {
     let extra = update.workload_state.iter().flat_map(|state| &state.extra);
     let items = extra.map(|entry| 1 + entry.value.as_ref().map_or(0, |map| map.data.len()));
-    update.encoded_len() + items.sum::<usize>() * ITEM_BYTES
+    let groups = update.workload_state.as_ref().map_or(0, |state| state.disruption_groups.len());
+    update.encoded_len() + (items.sum::<usize>() + groups) * ITEM_BYTES
 }
 
 /// Sizes of a tenant's workloads, as [`size`] counts them.

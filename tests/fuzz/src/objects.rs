@@ -163,6 +163,7 @@ pub(crate) fn workload(c: &mut Choice<'_>) -> Workload {
         labels: texts(c),
         annotations: texts(c),
         extra: std::collections::BTreeMap::new(),
+        groups: Vec::new(),
     }
 }
 

@@ -33,7 +33,7 @@ fn update() -> impl Strategy<Value = WorkloadUpdate> {
                 orchestrator: 1,
                 ..WorkloadMetadata::default()
             }),
-            workload_state: Some(WorkloadState { node_name, ready, extra }),
+            workload_state: Some(WorkloadState { node_name, ready, extra, ..WorkloadState::default() }),
         }
     })
 }

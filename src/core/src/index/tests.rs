@@ -249,6 +249,7 @@ fn any_workload() -> impl Strategy<Value = Workload> {
             labels: (&labels).into(),
             annotations: (&annotations).into(),
             extra: BTreeMap::from([("other".to_owned(), (&other).into())]),
+            groups: Vec::new(),
             ..workload(&id.to_string(), None, &[])
         },
     )

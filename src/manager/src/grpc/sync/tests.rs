@@ -24,6 +24,7 @@ fn update(id: &str, node: &str) -> WorkloadUpdate {
             node_name: node.to_owned(),
             ready: true,
             extra: [("labels".to_owned(), labels)].into(),
+            disruption_groups: Vec::new(),
         }),
     };
     WorkloadUpdate::decode(update.encode_to_vec().as_slice()).unwrap()
