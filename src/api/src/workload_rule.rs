@@ -157,7 +157,8 @@ pub struct UpdateStrategy {
 pub struct RollingUpdate {
     /// maxUnavailable is the maximum number of companions of the rule that may be unavailable during a rollout: a
     /// number, or a percentage ("25%") that is rounded down to at least one. Companions that can't run because their
-    /// host has no DPU don't count. Defaults to 25%.
+    /// host has no DPU don't count. The same maximum applies to the workloads of each owner. Defaults to 25%, and to 10% with an
+    /// ordering other than Parallel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "max_unavailable_schema")]
     pub max_unavailable: Option<IntOrString>,
@@ -247,7 +248,7 @@ fn rolling_update() -> String {
 
 fn max_unavailable_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
-        "description": "maxUnavailable is the maximum number of companions of the rule that may be unavailable during a rollout: a number, or a percentage (\"25%\") that is rounded down to at least one. Companions that can't run because their host has no DPU don't count. Defaults to 25%.",
+        "description": "maxUnavailable is the maximum number of companions of the rule that may be unavailable during a rollout: a number, or a percentage (\"25%\") that is rounded down to at least one. Companions that can't run because their host has no DPU don't count. The same maximum applies to the workloads of each owner (a ReplicaSet, StatefulSet, DaemonSet or Job). Defaults to 25%, and to 10% with an ordering other than Parallel.",
         "pattern": "^(100|[1-9][0-9]?)%$",
         "minimum": 1,
         "maximum": 2_147_483_647,
@@ -351,13 +352,14 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
                 annotation: inject.as_annotation.name.clone(),
             })
             .collect();
+        let default = rollout::UpdateStrategy::default_for(ordering);
         let update = spec
             .update_strategy
             .as_ref()
-            .map_or_else(|| Ok(rollout::UpdateStrategy::default()), rollout::UpdateStrategy::try_from);
+            .map_or_else(|| Ok(default), |strategy| update_strategy(strategy, default));
         let update = update.unwrap_or_else(|error| {
             errors.push(error);
-            rollout::UpdateStrategy::default()
+            default
         });
         match name {
             Some(name) if errors.is_empty() => Ok(RuleSpec {
@@ -403,32 +405,28 @@ fn terms(spec: &WorkloadRuleSpec, errors: &mut Vec<FieldError>) -> Vec<Vec<Expre
     terms
 }
 
-impl TryFrom<&UpdateStrategy> for rollout::UpdateStrategy {
-    type Error = FieldError;
-
-    fn try_from(strategy: &UpdateStrategy) -> Result<Self, FieldError> {
-        match strategy.kind.as_str() {
-            "" | "RollingUpdate" => {}
-            "OnDelete" => return Ok(Self::OnDelete),
-            other => {
-                const USE: &str = "use RollingUpdate or OnDelete";
-                return Err(FieldError::of_value("spec.updateStrategy.type", other, USE));
-            }
+/// Reads a strategy. `default`: what it is where it says nothing about `maxUnavailable`.
+fn update_strategy(
+    strategy: &UpdateStrategy,
+    default: rollout::UpdateStrategy,
+) -> Result<rollout::UpdateStrategy, FieldError> {
+    match strategy.kind.as_str() {
+        "" | "RollingUpdate" => {}
+        "OnDelete" => return Ok(rollout::UpdateStrategy::OnDelete),
+        other => {
+            const USE: &str = "use RollingUpdate or OnDelete";
+            return Err(FieldError::of_value("spec.updateStrategy.type", other, USE));
         }
-        let most = strategy.rolling_update.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
-        let Some(most) = most else { return Ok(Self::default()) };
-        let text = match most {
-            IntOrString::Int(count) => count.to_string(),
-            // The API doesn't accept a number as a string.
-            IntOrString::String(text) if text.ends_with('%') => text.clone(),
-            IntOrString::String(text) => format!("{text:?}"),
-        };
-        text.parse().map(Self::RollingUpdate).map_err(|why: &str| {
-            FieldError::of_value(
-                "spec.updateStrategy.rollingUpdate.maxUnavailable",
-                text.trim_matches('"'),
-                why,
-            )
-        })
     }
+    let most = strategy.rolling_update.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
+    let Some(most) = most else { return Ok(default) };
+    let text = match most {
+        IntOrString::Int(count) => count.to_string(),
+        // The API doesn't accept a number as a string.
+        IntOrString::String(text) if text.ends_with('%') => text.clone(),
+        IntOrString::String(text) => format!("{text:?}"),
+    };
+    text.parse().map(rollout::UpdateStrategy::RollingUpdate).map_err(|why: &str| {
+        FieldError::of_value("spec.updateStrategy.rollingUpdate.maxUnavailable", text.trim_matches('"'), why)
+    })
 }

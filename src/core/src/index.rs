@@ -17,9 +17,12 @@ use crate::ids::{RuleName, WorkloadId};
 use crate::rule::{DpuSelectionPolicy, Rule};
 use crate::workload::Workload;
 
+mod groups;
 mod room;
 mod terms;
 
+use groups::Groups;
+pub use groups::Members;
 use room::Room;
 use terms::TermIndex;
 
@@ -75,6 +78,7 @@ pub struct TenantIndex {
     rules: HashMap<RuleName, Arc<Rule>>,
     terms: TermIndex,
     workloads: HashMap<Arc<str>, Entry>,
+    groups: Groups,
     matched: HashMap<RuleName, BTreeSet<Arc<str>>>,
     room: Room,
     synced: bool,
@@ -157,6 +161,7 @@ impl TenantIndex {
             Some(entry) if *entry.workload == workload => return self.fill(),
             Some(entry) => {
                 self.terms.hold(id, Some(&entry.workload), Some(&workload));
+                self.groups.hold(id, Some(&entry.workload), Some(&workload));
                 if workload.id == entry.workload.id {
                     // One text for the id, not one more with each update.
                     workload.id = entry.workload.id.clone();
@@ -166,6 +171,7 @@ impl TenantIndex {
             }
             None => {
                 self.terms.hold(id, None, Some(&workload));
+                self.groups.hold(id, None, Some(&workload));
                 let now = self.terms.matching(&workload);
                 let entry = Entry { workload: Arc::new(workload), matched: Vec::new() };
                 self.workloads.insert(id.clone(), entry);
@@ -186,6 +192,7 @@ impl TenantIndex {
     fn forget(&mut self, id: &Arc<str>) -> Vec<CompanionKey> {
         let Some(entry) = self.workloads.remove(id) else { return Vec::new() };
         self.terms.hold(id, Some(&entry.workload), None);
+        self.groups.hold(id, Some(&entry.workload), None);
         let mut touched = self.rematch(id, entry.matched, Vec::new());
         touched.append(&mut self.fill());
         touched
@@ -333,6 +340,11 @@ impl TenantIndex {
     /// A workload, by its label value.
     pub fn workload(&self, label: &str) -> Option<&Arc<Workload>> {
         self.workloads.get(label).map(|entry| &entry.workload)
+    }
+
+    /// The known workloads of a group ([`crate::workload::DisruptionGroup`]).
+    pub fn group(&self, id: &str) -> Option<&Members> {
+        self.groups.get(id)
     }
 
     /// The workloads that a rule matches, in the order of their label values.

@@ -149,12 +149,15 @@ impl Facts<'_> {
                 };
                 let replaced = replace_reason(rule, workload, o);
                 match replaced {
-                    Some(DeleteReason::OtherRule) => self.gone(Cause::Replacing),
+                    Some(DeleteReason::OtherRule) if o.terminating => self.gone(Cause::Replacing),
                     Some(DeleteReason::Moved) => self.gone(Cause::WorkloadMoved),
                     Some(DeleteReason::TemplateChanged) if o.terminating => self.gone(Cause::RollingOut),
                     _ if o.terminating && o.kind == Kind::Claim => self.gone(Cause::ClaimInUse),
                     _ if o.terminating => self.gone(Cause::Replacing),
-                    Some(DeleteReason::TemplateChanged) if rule.update() != UpdateStrategy::OnDelete => {
+                    // It serves until its turn in the rollout.
+                    Some(DeleteReason::TemplateChanged | DeleteReason::OtherRule)
+                        if rule.update() != UpdateStrategy::OnDelete =>
+                    {
                         self.exists(o, Some(Cause::RollingOut))
                     }
                     _ => self.exists(o, None),
@@ -338,7 +341,9 @@ mod tests {
         let moved = Observed { host: Some("former".into()), ..current.clone() };
         assert_eq!(of(Some(&moved), true), (Stage::Lost, Some(Cause::WorkloadMoved)), "ready elsewhere");
         let former = Observed { rule_uid: "former".into(), ..current.clone() };
-        assert_eq!(of(Some(&former), true), (Stage::Lost, Some(Cause::Replacing)), "another rule's");
+        assert_eq!(of(Some(&former), true), (Stage::Ready, None), "until its turn comes");
+        let going = Observed { terminating: true, ..former };
+        assert_eq!(of(Some(&going), true), (Stage::Lost, Some(Cause::Replacing)));
         let earlier = Observed { template_hash: "other".into(), ..current.clone() };
         assert_eq!(of(Some(&earlier), true), (Stage::Ready, None), "until its turn comes");
         let going = Observed { terminating: true, ..earlier };

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::rule::Ordering;
+
 /// How many of a rule's companions may be down at once while they are replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MaxUnavailable {
@@ -20,6 +22,11 @@ impl Default for MaxUnavailable {
 }
 
 impl MaxUnavailable {
+    /// The default for a rule with this ordering. Workloads that aren't Ready without their companions get less than others.
+    pub fn default_for(ordering: Ordering) -> Self {
+        if ordering.gates() { Self::Percent(10) } else { Self::default() }
+    }
+
     /// How many of `all` that is. At least one: otherwise a rollout would never begin.
     pub fn of(self, all: usize) -> usize {
         let some = match self {
@@ -70,6 +77,11 @@ impl Default for UpdateStrategy {
 }
 
 impl UpdateStrategy {
+    /// The default for a rule with this ordering.
+    pub fn default_for(ordering: Ordering) -> Self {
+        Self::RollingUpdate(MaxUnavailable::default_for(ordering))
+    }
+
     /// As the API spells its type.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -98,6 +110,11 @@ mod tests {
         {
             assert_eq!(max.parse::<MaxUnavailable>().unwrap().of(all), some, "{max} of {all}");
         }
+        let of = |ordering| UpdateStrategy::default_for(ordering).budget(100, 0);
+        assert_eq!(
+            (of(Ordering::Parallel), of(Ordering::BeforeReady), of(Ordering::BeforeBinding)),
+            (25, 10, 10)
+        );
         let huge = MaxUnavailable::Percent(100).of(usize::MAX);
         assert!(huge > 0);
     }

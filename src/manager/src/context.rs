@@ -30,6 +30,7 @@ use crate::metrics::Metrics;
 use crate::offloading::OffloadingCache;
 use crate::queue::Queue;
 use crate::state::registry::Registry;
+use crate::state::rollout::Moment;
 use crate::state::{CompanionId, RuleId, TenantStates};
 use crate::tenants;
 
@@ -94,6 +95,13 @@ impl Context {
             environment,
             metrics,
         })
+    }
+}
+
+impl Context {
+    /// When a decision about a rollout is made now.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment { now: self.environment.clock.now(), admin_deadline: self.args.admin_rollout_deadline }
     }
 }
 

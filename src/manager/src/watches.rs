@@ -192,7 +192,7 @@ impl Context {
             self.queues.tenants.add([Key::Node(name)]);
             // Companions that no DPU could run don't delay a rollout; which these are may have changed.
             for state in concerned.iter().flat_map(|tenant| self.states.of(tenant)) {
-                let turns = state.lock().all_turns(&self.registry);
+                let turns = state.lock().all_turns(&self.registry, self.moment());
                 self.queues.companions.add(state.ids(turns));
                 // The status of rules says which hosts have no DPU.
                 self.queues.rules.add(state.rule_ids());

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::rule::{ExpressionSpec, Operator, RuleSpec};
 use crate::texts::Texts;
+use crate::workload::DisruptionGroup;
 use crate::workload::tests::nginx;
 
 /// Small alphabets, so that random rules and workloads meet.
@@ -235,13 +236,20 @@ fn any_terms() -> impl Strategy<Value = Vec<Vec<ExpressionSpec>>> {
     proptest::collection::vec(proptest::collection::vec(any_expression(), 1..4), 1..3)
 }
 
+const GROUPS: [&str; 2] = ["g", "h"];
+
+fn group(id: &str) -> DisruptionGroup {
+    DisruptionGroup { id: id.into(), desired_healthy: None }
+}
+
 fn any_workload() -> impl Strategy<Value = Workload> {
     let text = || (0..VALUES.len()).prop_map(|v| VALUES[v].to_owned());
     let map =
         || proptest::collection::btree_map((0..2usize).prop_map(|k| ["x", "y"][k].to_owned()), text(), 0..3);
     let node = proptest::option::of(text());
-    (0..4usize, text(), text(), node, any::<bool>(), map(), map(), map()).prop_map(
-        |(id, namespace, name, node_name, ready, labels, annotations, other)| Workload {
+    let groups = || proptest::collection::vec(0..GROUPS.len(), 0..4);
+    (0..4usize, text(), text(), node, any::<bool>(), map(), map(), (map(), groups())).prop_map(
+        |(id, namespace, name, node_name, ready, labels, annotations, (other, groups))| Workload {
             resource_namespace: namespace,
             resource_name: name,
             node_name,
@@ -249,7 +257,7 @@ fn any_workload() -> impl Strategy<Value = Workload> {
             labels: (&labels).into(),
             annotations: (&annotations).into(),
             extra: BTreeMap::from([("other".to_owned(), (&other).into())]),
-            groups: Vec::new(),
+            groups: groups.into_iter().map(|i| group(GROUPS[i])).collect(),
             ..workload(&id.to_string(), None, &[])
         },
     )
@@ -293,6 +301,14 @@ proptest! {
                 prop_assert_eq!(index.matched(&name), now.iter().filter(|k| k.rule == name).count());
             }
             prop_assert_eq!(index.workloads(), workloads.len());
+            for id in GROUPS {
+                let of = workloads.iter().filter(|(_, workload)| workload.groups.contains(&group(id)));
+                let (labels, ready): (BTreeSet<Arc<str>>, Vec<bool>) =
+                    of.map(|(label, workload)| (label.as_str().into(), workload.ready)).unzip();
+                let members = index.group(id);
+                prop_assert_eq!(members.map_or(0, Members::ready), ready.iter().filter(|ready| **ready).count());
+                prop_assert_eq!(members.map(Members::labels), Some(&labels).filter(|labels| !labels.is_empty()));
+            }
             for (id, workload) in &workloads {
                 prop_assert_eq!(&**index.workload(id).unwrap(), workload);
                 let names: Vec<RuleName> = rules.values().filter(|r| r.matches(workload)).map(|r| r.name().clone()).collect();

@@ -73,8 +73,12 @@ impl Controller for Companions {
         let others = {
             let mut data = state.lock();
             data.assess(std::slice::from_ref(&id.key), &context.registry, context.environment.clock.wall());
-            let mut others = data.turns(&id.key.rule, &context.registry);
+            let moment = context.moment();
+            let mut others = data.turns(&id.key.rule, &context.registry, moment);
             others.extend(data.lingering_beyond(&id.key.rule));
+            if let Some((key, pause)) = data.look_at_rollout(&id.key.rule, moment.now) {
+                context.queues.companions.add_after(CompanionId { key, ..id.clone() }, pause);
+            }
             others
         };
         context.queues.companions.add(state.ids(others));
@@ -208,7 +212,8 @@ impl Companion<'_> {
             return Err(Undecided::Ends(Action::Done));
         }
         let desired = data.index.desired(key);
-        if matches!(desired, Desired::Wanted { .. }) {
+        let is_wanted = matches!(desired, Desired::Wanted { .. });
+        if is_wanted {
             data.refusals.take_back(key, self.now());
         } else {
             // A companion that is no longer wanted is no longer refused, and has no turn in a rollout.
@@ -226,7 +231,16 @@ impl Companion<'_> {
         }
         match planned(data, key, &self.location) {
             (Plan::Delete { reason: DeleteReason::TemplateChanged, .. }, _)
-                if !data.may_replace(key, &self.context.registry) =>
+                if !data.may_replace(key, &self.context.registry, self.context.moment()) =>
+            {
+                Err(Undecided::Ends(Action::Done))
+            }
+            // A rule that was created again has the budget of one whose template changes, as far as its owner references have not had
+            // the companions deleted already.
+            (Plan::Delete { reason: DeleteReason::OtherRule, .. }, _)
+                if is_wanted
+                    && data.serves(key)
+                    && !data.may_replace(key, &self.context.registry, self.context.moment()) =>
             {
                 Err(Undecided::Ends(Action::Done))
             }

@@ -67,6 +67,8 @@ pub(crate) struct CompanionCache {
 struct RuleCompanions {
     by_workload: BTreeMap<Arc<str>, Observed>,
     counts: Counts,
+    /// Workloads of those that aren't available, and haven't ended.
+    unready: BTreeSet<Arc<str>>,
     /// Workloads of those that the scheduler has found no Node for: few, and looked at often.
     unplaced: BTreeSet<Arc<str>>,
     /// Workloads that have ended, and whose companions linger or wait to be deleted for it.
@@ -148,6 +150,23 @@ impl CompanionCache {
         Availability { existing, unready: existing.saturating_sub(available).saturating_sub(without_dpu) }
     }
 
+    /// The workloads whose companions of a rule aren't available, without those that no DPU could run: as many as
+    /// [`Self::availability`] says.
+    pub(crate) fn unready(
+        &self,
+        rule: &RuleName,
+        has_dpu: impl Fn(&str) -> bool,
+    ) -> impl Iterator<Item = &Arc<str>> {
+        let of_rule = self.by_rule.get(rule).into_iter();
+        of_rule.flat_map(|of_rule| of_rule.unready.iter().map(move |w| (of_rule, w))).filter_map(
+            move |(of_rule, workload)| {
+                let without_dpu = of_rule.unplaced.contains(workload)
+                    && of_rule.by_workload[workload].host.as_deref().is_some_and(|host| !has_dpu(host));
+                (!without_dpu).then_some(workload)
+            },
+        )
+    }
+
     /// The companions of a rule that the scheduler has found no Node for.
     pub(crate) fn unplaced<'a>(&'a self, rule: &RuleName) -> impl Iterator<Item = &'a Observed> + use<'a> {
         let of_rule = self.by_rule.get(rule).into_iter();
@@ -217,6 +236,7 @@ impl CompanionCache {
         if let Some(old) = of_rule.by_workload.remove(&key.workload) {
             of_rule.count(&old, -1);
             of_rule.unplaced.remove(&key.workload);
+            of_rule.unready.remove(&key.workload);
             of_rule.ended.remove(&key.workload);
             of_rule.lingering.remove(&(old.ended.unwrap_or_default(), key.workload.clone()));
         }
@@ -227,7 +247,10 @@ impl CompanionCache {
                 if !new.terminating {
                     of_rule.lingering.insert((end, key.workload.clone()));
                 }
-            } else if new.unplaced {
+            } else if !is_available(&new) {
+                of_rule.unready.insert(key.workload.clone());
+            }
+            if new.unplaced && new.ended.is_none() {
                 of_rule.unplaced.insert(key.workload.clone());
             }
             of_rule.by_workload.insert(key.workload.clone(), new);
@@ -237,6 +260,11 @@ impl CompanionCache {
             self.by_rule.remove(&key.rule);
         }
     }
+}
+
+/// Whether a companion is ready, or a claim that no Pod has used yet: nothing waits for that.
+fn is_available(o: &Observed) -> bool {
+    !o.terminating && (o.ready || o.kind == Kind::Claim)
 }
 
 impl RuleCompanions {
@@ -324,12 +352,14 @@ mod tests {
         cache.applied("b", b.clone(), pod("2", true));
         assert_eq!((cache.ended(&a.rule), cache.unplaced(&a.rule).count()), (vec![], 1));
         assert_eq!(cache.availability(&a.rule, |_| true), Availability { existing: 2, unready: 1 });
+        assert_eq!(cache.unready(&a.rule, |_| true).collect::<Vec<_>>(), [&a.workload]);
         cache.applied("a", a.clone(), Observed { ended: Some(0), ..unplaced.clone() });
         assert_eq!(cache.counts(&a.rule), Counts { created: 1, ready: 1, lingering: 1, ..Counts::default() });
         assert!(cache.counts(&a.rule).lingering_note().starts_with("; 1 more companion outlives"));
         assert_eq!((cache.ended(&a.rule), cache.unplaced(&a.rule).count()), (vec![a.clone()], 0));
         assert_eq!((cache.updated(&a.rule, ""), cache.of_rule(&a.rule).count()), (1, 2));
         assert_eq!(cache.availability(&a.rule, |_| true), Availability { existing: 1, unready: 0 });
+        assert_eq!(cache.unready(&a.rule, |_| true).count(), 0);
         cache.applied("b", b, Observed { ended: Some(0), ..pod("2", true) });
         assert!(cache.counts(&a.rule).lingering_note().starts_with("; 2 more companions outlive"));
         // Its workload is there again.

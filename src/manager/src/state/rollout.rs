@@ -2,18 +2,30 @@
 //!
 //! Unavailable companions are counted from those that exist and from those that the rollout itself has deleted and that have not been
 //! created again. Companions that no DPU could run don't count: they would block a rollout for ever.
+//!
+//! Besides the rule's own maximum there are the [`groups`] of the workloads, which the tenant tells: the workloads of one owner, and those
+//! of a PodDisruptionBudget. A tenant can only delay its own rules by them. Rules of the platform wait for them no longer than the
+//! administrator permits (`--admin-rollout-deadline`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use outrigger_core::companion::Observed;
 use outrigger_core::ids::RuleName;
-use outrigger_core::index::{CompanionKey, Desired};
-use outrigger_core::rollout::UpdateStrategy;
+use outrigger_core::index::{CompanionKey, Desired, TenantIndex};
+use outrigger_core::rollout::{MaxUnavailable, UpdateStrategy};
+use tokio::time::Instant;
 
+use self::groups::Groups;
 use super::companions::CompanionCache;
 use super::registry::Registry;
 use super::tenant::TenantData;
+
+mod groups;
+
+/// The time after which a rollout that waits for groups is looked at again. What changes in them isn't always about the rule.
+const LOOK: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub(crate) struct Rollouts {
@@ -26,6 +38,21 @@ struct Rollout {
     waiting: BTreeSet<Arc<str>>,
     /// Workloads whose companions are being replaced.
     replaced: BTreeMap<Arc<str>, Stage>,
+    /// Workloads that were ready when their companions were replaced. Until they are ready again they count as down in their groups, but
+    /// not in the rule's own maximum.
+    settling: BTreeSet<Arc<str>>,
+    /// Since when companions of `waiting` wait for their groups.
+    held: BTreeMap<Arc<str>, Instant>,
+    /// When the rollout is looked at again.
+    look: Option<Instant>,
+}
+
+/// When a decision about a rollout is made, and by which rules.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    pub now: Instant,
+    /// For how long a companion of an admin rule waits for its groups.
+    pub admin_deadline: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,25 +73,34 @@ pub(crate) struct Availability {
     pub unready: usize,
 }
 
+fn serves(o: &Observed) -> bool {
+    o.ready && !o.terminating
+}
+
 impl Rollouts {
-    /// Whether a companion of an earlier template may be replaced now, which then counts as decided. Otherwise it waits.
-    pub(crate) fn ask(
+    /// Whether a companion of an earlier template may be replaced now, which then counts as decided. Otherwise it waits. `permitted`:
+    /// whether its groups permit it, which is asked only where they matter; `settles`: its workload is ready.
+    fn ask(
         &mut self,
         key: &CompanionKey,
-        ready: bool,
+        (ready, settles): (bool, bool),
         strategy: UpdateStrategy,
         availability: Availability,
+        permitted: impl FnOnce(&mut Rollout) -> bool,
     ) -> bool {
         let rollout = self.by_rule.entry(key.rule.clone()).or_default();
         // A companion that is down already is replaced at once.
         let stage = if ready { Stage::Doomed } else { Stage::Down };
         let turn = strategy != UpdateStrategy::OnDelete
             && (!ready
-                || rollout.budget(strategy, availability) > 0
-                || rollout.replaced.contains_key(&key.workload));
+                || rollout.replaced.contains_key(&key.workload)
+                || rollout.budget(strategy, availability) > 0 && permitted(rollout));
         if turn {
-            rollout.waiting.remove(&key.workload);
+            rollout.leaves(&key.workload);
             rollout.replaced.insert(key.workload.clone(), stage);
+            if settles {
+                rollout.settling.insert(key.workload.clone());
+            }
         } else {
             rollout.waiting.insert(key.workload.clone());
         }
@@ -84,6 +120,7 @@ impl Rollouts {
     pub(crate) fn undo(&mut self, key: &CompanionKey) {
         if let Some(rollout) = self.by_rule.get_mut(&key.rule) {
             rollout.replaced.remove(&key.workload);
+            rollout.settling.remove(&key.workload);
         }
         self.tidy(&key.rule);
     }
@@ -103,7 +140,7 @@ impl Rollouts {
     pub(crate) fn observed(&mut self, key: &CompanionKey, now: Option<&Observed>) {
         let Some(rollout) = self.by_rule.get_mut(&key.rule) else { return };
         let Some(stage) = rollout.replaced.get_mut(&key.workload) else { return };
-        let serves = now.is_some_and(|o| o.ready && !o.terminating);
+        let serves = now.is_some_and(serves);
         match (*stage, now) {
             (_, None) => *stage = Stage::Gone,
             (Stage::Doomed, Some(_)) if !serves => *stage = Stage::Down,
@@ -121,8 +158,9 @@ impl Rollouts {
     /// A companion that is no longer wanted takes no part in a rollout.
     pub(crate) fn unwanted(&mut self, key: &CompanionKey) {
         if let Some(rollout) = self.by_rule.get_mut(&key.rule) {
-            rollout.waiting.remove(&key.workload);
+            rollout.leaves(&key.workload);
             rollout.replaced.remove(&key.workload);
+            rollout.settling.remove(&key.workload);
         }
         self.tidy(&key.rule);
     }
@@ -138,28 +176,49 @@ impl Rollouts {
         self.by_rule.get(rule).is_some_and(|rollout| !rollout.waiting.is_empty())
     }
 
-    /// The companions whose turn has come. [`Self::ask`] decides about each again.
-    pub(crate) fn next(
+    /// The companions whose turn has come, of those that are `permitted`. [`Self::ask`] decides about each again. It is asked about
+    /// one that waits as long as there is room in the rule's own maximum.
+    fn next(
         &mut self,
         rule: &RuleName,
         strategy: UpdateStrategy,
         availability: Availability,
+        mut permitted: impl FnMut(&mut Rollout, &Arc<str>) -> bool,
     ) -> Vec<CompanionKey> {
         let Some(rollout) = self.by_rule.get_mut(rule) else { return Vec::new() };
         let turns = rollout.budget(strategy, availability);
         let mut keys = Vec::new();
-        while keys.len() < turns
-            && let Some(workload) = rollout.waiting.pop_first()
-        {
-            keys.push(CompanionKey { rule: rule.clone(), workload });
+        if turns > 0 {
+            for workload in std::mem::take(&mut rollout.waiting) {
+                if keys.len() < turns && permitted(rollout, &workload) {
+                    keys.push(CompanionKey { rule: rule.clone(), workload });
+                } else {
+                    rollout.waiting.insert(workload);
+                }
+            }
         }
         self.tidy(rule);
         keys
     }
 
+    /// One of the companions that wait for their groups: a step for it after [`LOOK`] looks at the rollout again. `None` where no
+    /// companion does, or there is such a step already.
+    fn look(&mut self, rule: &RuleName, now: Instant) -> Option<CompanionKey> {
+        let rollout = self.by_rule.get_mut(rule)?;
+        let (workload, _) = rollout.held.first_key_value()?;
+        if rollout.look.is_some_and(|at| now < at) {
+            return None;
+        }
+        rollout.look = Some(now + LOOK);
+        Some(CompanionKey { rule: rule.clone(), workload: workload.clone() })
+    }
+
     /// No companion waits now. Returns those that did: [`Self::ask`] decides about each again.
     pub(crate) fn restart(&mut self, rule: &RuleName) -> Vec<CompanionKey> {
-        let waiting = self.by_rule.get_mut(rule).map(|rollout| std::mem::take(&mut rollout.waiting));
+        let waiting = self.by_rule.get_mut(rule).map(|rollout| {
+            rollout.held.clear();
+            std::mem::take(&mut rollout.waiting)
+        });
         let key = |workload| CompanionKey { rule: rule.clone(), workload };
         waiting.unwrap_or_default().into_iter().map(key).collect()
     }
@@ -170,6 +229,23 @@ impl Rollouts {
 }
 
 impl Rollout {
+    /// A companion waits no longer.
+    fn leaves(&mut self, workload: &Arc<str>) {
+        self.waiting.remove(workload);
+        self.held.remove(workload);
+    }
+
+    /// Whether the groups of a companion's workload permit that it is replaced, or the rule need not wait for them any longer.
+    fn permits(&mut self, groups: &mut Groups<'_>, key: (&RuleName, &Arc<str>), at: Moment) -> bool {
+        let (rule, workload) = key;
+        if groups.permit(workload) {
+            self.held.remove(workload);
+            return true;
+        }
+        let since = *self.held.entry(workload.clone()).or_insert(at.now);
+        rule.is_admin() && at.now.duration_since(since) >= at.admin_deadline
+    }
+
     fn budget(&self, strategy: UpdateStrategy, availability: Availability) -> usize {
         let count = |stage| self.replaced.values().filter(|s| **s == stage).count();
         let gone = count(Stage::Gone);
@@ -192,7 +268,7 @@ impl TenantData {
     }
 
     /// Whether a companion of an earlier template may be replaced now; otherwise it waits for its turn.
-    pub(crate) fn may_replace(&mut self, key: &CompanionKey, registry: &Registry) -> bool {
+    pub(crate) fn may_replace(&mut self, key: &CompanionKey, registry: &Registry, at: Moment) -> bool {
         let (Some(rule), Some(entry)) = (self.index.rule(&key.rule), self.rules.get(&key.rule)) else {
             return false;
         };
@@ -201,15 +277,25 @@ impl TenantData {
             return false;
         }
         let strategy = rule.update();
-        let serves =
-            |companions: &mut CompanionCache| companions.get(key).is_some_and(|o| o.ready && !o.terminating);
-        let ready = self.with_companions(&key.rule, serves).unwrap_or_default();
-        let availability = self.availability(&key.rule, registry);
-        self.rollouts.ask(key, ready, strategy, availability)
+        self.with_rollouts(&key.rule, strategy, registry, |rollouts, scene| {
+            let ready = scene.companions.get(key).is_some_and(serves);
+            let settles = scene.index.workload(&key.workload).is_some_and(|workload| workload.ready);
+            rollouts.ask(key, (ready, settles), strategy, scene.availability(), |rollout| {
+                let mut groups = scene.groups(rollout);
+                rollout.permits(&mut groups, (&key.rule, &key.workload), at)
+            })
+        })
+        .unwrap_or_default()
+    }
+
+    /// Whether a companion is ready, and isn't being deleted.
+    pub(crate) fn serves(&mut self, key: &CompanionKey) -> bool {
+        let serves = |companions: &mut CompanionCache| companions.get(key).is_some_and(serves);
+        self.with_companions(&key.rule, serves).unwrap_or_default()
     }
 
     /// Companions whose turn in a rollout has come.
-    pub(crate) fn turns(&mut self, rule: &RuleName, registry: &Registry) -> Vec<CompanionKey> {
+    pub(crate) fn turns(&mut self, rule: &RuleName, registry: &Registry, at: Moment) -> Vec<CompanionKey> {
         if !self.rollouts.waits(rule)
             || !self.rules.get(rule).is_some_and(|entry| entry.validation.has_passed())
         {
@@ -219,14 +305,33 @@ impl TenantData {
         if strategy == UpdateStrategy::OnDelete {
             return Vec::new();
         }
-        let availability = self.availability(rule, registry);
-        self.rollouts.next(rule, strategy, availability)
+        self.with_rollouts(rule, strategy, registry, |rollouts, scene| {
+            let mut groups = None;
+            rollouts.next(rule, strategy, scene.availability(), |rollout, workload| {
+                let groups = groups.get_or_insert_with(|| scene.groups(rollout));
+                let permitted = rollout.permits(groups, (rule, workload), at);
+                if permitted {
+                    groups.take(workload);
+                }
+                permitted
+            })
+        })
+        .unwrap_or_default()
+    }
+
+    /// See [`Rollouts::look`].
+    pub(crate) fn look_at_rollout(
+        &mut self,
+        rule: &RuleName,
+        now: Instant,
+    ) -> Option<(CompanionKey, Duration)> {
+        self.rollouts.look(rule, now).map(|key| (key, LOOK))
     }
 
     /// Companions whose turn has come in any rollout.
-    pub(crate) fn all_turns(&mut self, registry: &Registry) -> Vec<CompanionKey> {
+    pub(crate) fn all_turns(&mut self, registry: &Registry, at: Moment) -> Vec<CompanionKey> {
         let rules = self.rollouts.waiting();
-        rules.iter().flat_map(|rule| self.turns(rule, registry)).collect()
+        rules.iter().flat_map(|rule| self.turns(rule, registry, at)).collect()
     }
 
     /// A companion may be other than before.
@@ -237,171 +342,44 @@ impl TenantData {
         }
     }
 
-    fn availability(&mut self, rule: &RuleName, registry: &Registry) -> Availability {
-        let tenant = self.tenant.clone();
+    /// What a decision about a rule's rollout depends on; `None` where another namespace of the tenant has its companions.
+    fn with_rollouts<R>(
+        &mut self,
+        rule: &RuleName,
+        strategy: UpdateStrategy,
+        registry: &Registry,
+        f: impl FnOnce(&mut Rollouts, &Scene<'_>) -> R,
+    ) -> Option<R> {
+        let Self { tenant, index, companions, admin_companions, rollouts, .. } = self;
+        let admin = admin_companions.as_ref().filter(|_| rule.is_admin()).map(|store| store.lock());
+        let companions = if rule.is_admin() { admin.as_deref()? } else { companions };
         let has_dpu = |host: &str| tenant.as_ref().is_some_and(|tenant| registry.has_dpu(tenant, host));
-        self.with_companions(rule, |companions| companions.availability(rule, has_dpu)).unwrap_or_default()
+        let max = match strategy {
+            UpdateStrategy::RollingUpdate(max) => max,
+            UpdateStrategy::OnDelete => MaxUnavailable::default(),
+        };
+        Some(f(rollouts, &Scene { rule, max, index, companions, has_dpu: &has_dpu }))
+    }
+}
+
+/// A rule's companions and their workloads.
+struct Scene<'a> {
+    rule: &'a RuleName,
+    max: MaxUnavailable,
+    index: &'a TenantIndex,
+    companions: &'a CompanionCache,
+    has_dpu: &'a dyn Fn(&str) -> bool,
+}
+
+impl<'a> Scene<'a> {
+    fn availability(&self) -> Availability {
+        self.companions.availability(self.rule, self.has_dpu)
+    }
+
+    fn groups(&self, rollout: &Rollout) -> Groups<'a> {
+        Groups::new(self.index, self.companions, rollout, (self.rule, self.max), self.has_dpu)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MAX: UpdateStrategy =
-        UpdateStrategy::RollingUpdate(outrigger_core::rollout::MaxUnavailable::Percent(25));
-
-    fn key(i: usize) -> CompanionKey {
-        CompanionKey { rule: RuleName::new("r").unwrap(), workload: format!("w{i:03}").into() }
-    }
-
-    fn pod(hash: &str, ready: bool) -> Observed {
-        Observed { uid: hash.into(), template_hash: hash.into(), ready, ..Observed::default() }
-    }
-
-    /// Companions, and what is done to them by a rollout that is asked about one after the other.
-    struct Stage {
-        store: CompanionCache,
-        rollouts: Rollouts,
-        /// To be looked at.
-        queue: Vec<CompanionKey>,
-        most_down: usize,
-    }
-
-    impl Stage {
-        fn new(count: usize) -> Self {
-            let mut store = CompanionCache::default();
-            for i in 0..count {
-                store.applied(&i.to_string(), key(i), pod("old", true));
-            }
-            let queue = (0..count).map(key).collect();
-            Self { store, rollouts: Rollouts::default(), queue, most_down: 0 }
-        }
-
-        fn availability(&self) -> Availability {
-            self.store.availability(&key(0).rule, |_| true)
-        }
-
-        fn set(&mut self, key: &CompanionKey, new: Option<Observed>) {
-            _ = match new {
-                Some(new) => self.store.applied(&key.workload, key.clone(), new),
-                None => self.store.deleted(outrigger_core::template::Kind::Pod, &key.workload),
-            };
-            self.rollouts.observed(key, self.store.get(key));
-        }
-
-        /// Every key in the queue gets its step; returns those that are to be deleted.
-        fn steps(&mut self) -> Vec<CompanionKey> {
-            let mut deletes = Vec::new();
-            for key in std::mem::take(&mut self.queue) {
-                let ready = self.store.get(&key).unwrap().ready;
-                if self.rollouts.ask(&key, ready, MAX, self.availability()) {
-                    deletes.push(key);
-                }
-            }
-            deletes
-        }
-
-        fn wake(&mut self) {
-            let availability = self.availability();
-            self.queue.extend(self.rollouts.next(&key(0).rule, MAX, availability));
-        }
-
-        fn count_down(&mut self, all: usize) {
-            let ready = self.store.counts(&key(0).rule).ready;
-            self.most_down = self.most_down.max(all - usize::try_from(ready).unwrap());
-        }
-    }
-
-    #[test]
-    fn no_more_than_a_quarter_is_ever_down() {
-        for all in [1, 3, 4, 20, 101] {
-            let mut stage = Stage::new(all);
-            let mut rounds = 0;
-            while stage.store.updated(&key(0).rule, "new") < i64::try_from(all).unwrap() {
-                rounds += 1;
-                assert!(rounds < 1000, "it stands still");
-                let deletes = stage.steps();
-                for key in &deletes {
-                    stage.set(key, None);
-                    stage.count_down(all);
-                    stage.wake();
-                }
-                for key in &deletes {
-                    stage.set(key, Some(pod("new", false)));
-                    stage.wake();
-                    stage.count_down(all);
-                }
-                // They become ready one by one, the last first.
-                for key in deletes.iter().rev() {
-                    stage.set(key, Some(pod("new", true)));
-                    stage.wake();
-                    stage.count_down(all);
-                }
-            }
-            assert_eq!(stage.most_down, (all / 4).max(1), "of {all}");
-            assert!(!stage.rollouts.waits(&key(0).rule));
-            assert!(stage.rollouts.by_rule.is_empty(), "nothing is remembered");
-        }
-    }
-
-    #[test]
-    fn one_that_never_comes_up_holds_the_rest() {
-        let mut stage = Stage::new(8);
-        let deletes = stage.steps();
-        assert_eq!(deletes.len(), 2);
-        for key in &deletes {
-            stage.set(key, None);
-            stage.set(key, Some(pod("new", false)));
-        }
-        stage.wake();
-        assert_eq!(stage.steps().len(), 0);
-        assert!(stage.rollouts.waits(&key(0).rule));
-        // A newer template: those that are down go at once, and no other.
-        stage.rollouts.restart(&key(0).rule);
-        stage.queue = (0..8).map(key).collect();
-        let mut again = stage.steps();
-        again.sort();
-        assert_eq!(again, deletes);
-    }
-
-    #[test]
-    fn one_that_no_dpu_could_run_holds_nobody() {
-        let mut stage = Stage::new(4);
-        let lost = Observed { unplaced: true, host: Some("nowhere".into()), ..pod("old", false) };
-        stage.set(&key(9), Some(lost));
-        let rule = key(0).rule;
-        assert_eq!(stage.store.availability(&rule, |_| true), Availability { existing: 5, unready: 1 });
-        assert_eq!(
-            stage.store.availability(&rule, |host| host != "nowhere"),
-            Availability { existing: 5, unready: 0 }
-        );
-    }
-
-    #[test]
-    fn what_another_process_took_away_is_down() {
-        let mut stage = Stage::new(6);
-        for i in [6, 7] {
-            stage.rollouts.missing(&key(i));
-        }
-        assert_eq!(stage.steps().len(), 0, "two of eight are down already");
-        stage.set(&key(6), Some(pod("new", true)));
-        stage.wake();
-        assert_eq!(stage.steps().len(), 1);
-    }
-
-    #[test]
-    fn what_did_not_happen_frees_its_place() {
-        let mut stage = Stage::new(4);
-        assert_eq!(stage.steps(), [key(0)]);
-        stage.rollouts.undo(&key(0));
-        stage.wake();
-        assert_eq!(stage.steps(), [key(1)]);
-        stage.rollouts.unwanted(&key(1));
-        stage.rollouts.wait(&key(0));
-        stage.wake();
-        assert_eq!(stage.queue, [key(0)]);
-        assert!(!stage.rollouts.ask(&key(0), true, UpdateStrategy::OnDelete, stage.availability()));
-        assert!(!stage.rollouts.ask(&key(0), false, UpdateStrategy::OnDelete, stage.availability()));
-    }
-}
+mod tests;

@@ -107,6 +107,29 @@ async fn a_companion_of_a_newer_rule_of_the_same_name_stays() {
 }
 
 #[tokio::test]
+async fn a_rule_that_is_created_again_replaces_ready_companions_in_a_rollout() {
+    let world = World::new();
+    world.shows_rule("new", 1, "web");
+    world.shows(Observed { rule_uid: "old".into(), ready: true, ..Observed::default() });
+    world.api.answers("GET", RULE, 200, rule("new"));
+    world.step().await;
+    assert_eq!(world.deletions(), 0, "its template has not been validated");
+    let passed = crate::state::validation::TemplateValidation::passed();
+    world.state().lock().rules.get_mut(&id().key.rule).unwrap().validation = passed;
+    world.step().await;
+    assert_eq!(world.deletions(), 1);
+    // One that isn't ready serves nobody, and one of a workload that the rule doesn't match isn't part of the rollout.
+    for (name, ready) in [("web", false), ("db", true)] {
+        let world = World::new();
+        world.shows_rule("new", 1, name);
+        world.shows(Observed { rule_uid: "old".into(), ready, ..Observed::default() });
+        world.api.answers("GET", RULE, 200, rule("new"));
+        world.step().await;
+        assert_eq!(world.deletions(), 1);
+    }
+}
+
+#[tokio::test]
 async fn a_companion_made_from_a_later_state_of_its_rule_stays() {
     let world = World::new();
     world.shows_rule("u", 1, "db");

@@ -113,8 +113,8 @@ async fn nothing_is_lost_when_a_wait_is_given_up() {
 #[tokio::test]
 async fn a_tenant_whose_messages_are_being_taken_in_waits_and_the_others_do_not() {
     let budget = Budget::default();
-    // Decoded, three of them are more than a tenant may have.
-    let large = sync(100_000).encode_to_vec();
+    // Decoded, four of them are more than a tenant may have.
+    let large = sync(90_000).encode_to_vec();
     let open = |payer| {
         let stream = messages(body(vec![framed(&large)], false), &budget, payer).decoded();
         Box::pin(stream)

@@ -1,0 +1,223 @@
+//! Rollouts among groups of workloads.
+
+use outrigger_api::AdminWorkloadRule;
+use outrigger_core::ids::TenantId;
+use outrigger_core::workload::{DisruptionGroup, Workload};
+use outrigger_runtime::environment::Environment;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::fixtures;
+use crate::state::RuleEntry;
+use crate::state::validation::TemplateValidation;
+
+/// A tenant whose rule has a new template.
+struct Tenant {
+    data: TenantData,
+    registry: Registry,
+    at: Moment,
+    rule: RuleName,
+}
+
+fn owner(id: &str) -> DisruptionGroup {
+    DisruptionGroup { id: id.into(), desired_healthy: None }
+}
+
+fn budget(desired: u32) -> DisruptionGroup {
+    DisruptionGroup { id: "budget".into(), desired_healthy: Some(desired) }
+}
+
+fn workload(id: usize, groups: &[DisruptionGroup]) -> Workload {
+    Workload { groups: groups.to_vec(), ..fixtures::workload(&key(id).workload) }
+}
+
+impl Tenant {
+    /// These workloads have companions of the earlier template, all ready.
+    fn new(workloads: Vec<Workload>) -> Self {
+        Self::with_rule(&fixtures::rule(), workloads)
+    }
+
+    fn with_rule(rule: &serde_json::Value, workloads: Vec<Workload>) -> Self {
+        let registry = Registry::new(String::new(), Vec::new());
+        let at = Moment { now: Environment::system().clock.now(), admin_deadline: Duration::from_secs(60) };
+        let mut data = TenantData { tenant: TenantId::new("blue").ok(), ..TenantData::default() };
+        data.admin_companions = Some(Arc::default());
+        let mut name = key(0).rule;
+        if rule["kind"] == "AdminWorkloadRule" {
+            name = RuleName::admin("r").unwrap();
+            let rule: AdminWorkloadRule = serde_json::from_value(rule.clone()).unwrap();
+            let compiled = Arc::new(rule.compile().unwrap().rule);
+            data.set_admin_rule(&name, RuleEntry::default(), Some(compiled));
+        } else {
+            data.apply_rule(&serde_json::from_value(rule.clone()).unwrap());
+        }
+        data.rules.get_mut(&name).unwrap().validation = TemplateValidation::passed();
+        data.index.sync(workloads);
+        let mut this = Self { data, registry, at, rule: name };
+        for key in this.keys() {
+            this.shows(&key, pod("old", true));
+        }
+        this
+    }
+
+    fn keys(&self) -> Vec<CompanionKey> {
+        let mut keys: Vec<_> = self.data.index.matches().collect();
+        keys.sort();
+        keys
+    }
+
+    fn shows(&mut self, key: &CompanionKey, observed: Observed) {
+        self.data.with_companions(&key.rule, |of| of.applied(&key.workload, key.clone(), observed));
+        self.data.companion_observed(key);
+    }
+
+    /// Asks about all companions, one after the other. Returns those that may be replaced.
+    fn ask(&mut self) -> Vec<usize> {
+        let keys = self.keys();
+        self.ask_about(keys)
+    }
+
+    fn ask_about(&mut self, keys: Vec<CompanionKey>) -> Vec<usize> {
+        let asked = keys.into_iter().filter(|key| self.data.may_replace(key, &self.registry, self.at));
+        asked.map(|key| key.workload[1..].parse().unwrap()).collect()
+    }
+
+    /// What is replaced is deleted, and comes back.
+    fn replace(&mut self, i: usize, ready: bool) {
+        self.data.companions.deleted(outrigger_core::template::Kind::Pod, &key(i).workload);
+        self.data.companion_observed(&key(i));
+        self.shows(&key(i), pod("new", ready));
+    }
+
+    fn turns(&mut self) -> Vec<usize> {
+        let turns = self.data.turns(&self.rule, &self.registry, self.at);
+        self.ask_about(turns)
+    }
+}
+
+/// So many owners with so many workloads each.
+fn services(owners: usize, replicas: usize) -> Vec<Workload> {
+    let of = |i: usize| workload(i, &[owner(&format!("o{}", i / replicas))]);
+    (0..owners * replicas).map(of).collect()
+}
+
+#[test]
+fn no_owner_loses_more_than_its_part() {
+    let mut t = Tenant::new(services(20, 2));
+    // A quarter of all would be ten, and the first ten would be five owners' all.
+    assert_eq!(t.ask(), [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]);
+    t.replace(0, true);
+    assert_eq!(t.turns(), [1], "the first has its companion again");
+    t.replace(2, false);
+    assert_eq!(t.turns(), [0; 0], "the second hasn't");
+    // The control: the same without owners.
+    let mut t = Tenant::new((0..40).map(|i| workload(i, &[])).collect());
+    assert_eq!(t.ask(), (0..10).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_workload_that_is_not_ready_again_counts_in_its_group() {
+    let mut t = Tenant::new(services(1, 8));
+    assert_eq!(t.ask(), [0, 1]);
+    t.replace(0, true);
+    let unready = Workload { ready: false, ..workload(0, &[owner("o0")]) };
+    t.data.index.update(unready.clone());
+    assert_eq!(t.turns(), [0; 0], "its companion is ready, and it isn't yet");
+    t.data.index.update(Workload { ready: true, ..unready });
+    assert_eq!(t.turns(), [2]);
+    // One that wasn't ready before holds nobody.
+    let mut all = services(1, 8);
+    all[0].ready = false;
+    let mut t = Tenant::new(all);
+    assert_eq!(t.ask(), [0, 1]);
+    t.replace(0, true);
+    assert_eq!(t.turns(), [2]);
+}
+
+#[test]
+fn a_pod_disruption_budget_is_respected() {
+    let all = |desired| (0..8).map(|i| workload(i, &[budget(desired)])).collect::<Vec<_>>();
+    let asked = |all| Tenant::new(all).ask().len();
+    assert_eq!([0, 6, 7, 8, 99].map(|desired| asked(all(desired))), [2, 2, 1, 0, 0]);
+    // Workloads that aren't ready are not healthy, and may lose their companions.
+    let mut some = all(6);
+    some[0].ready = false;
+    some[1].ready = false;
+    assert_eq!(Tenant::new(some).ask(), [0, 1]);
+    // It counts workloads that the rule doesn't match.
+    let mut rule = fixtures::rule();
+    rule["spec"]["workloadTerms"] = json!([{"matchExpressions": [
+        {"key": ".metadata.resourceName", "operator": "In", "values": ["web"]}]}]);
+    let mut more = all(8);
+    more[7].resource_name = "other".to_owned();
+    more.push(Workload { resource_name: "other".to_owned(), ..workload(8, &[budget(8)]) });
+    assert_eq!(Tenant::with_rule(&rule, more).ask(), [0]);
+}
+
+#[test]
+fn those_that_groups_hold_keep_no_others_waiting() {
+    let mut all = services(1, 4);
+    all[..4].iter_mut().for_each(|w| w.groups.push(budget(4)));
+    all.extend((4..16).map(|i| workload(i, &[])));
+    let mut t = Tenant::new(all);
+    assert_eq!(t.ask(), [4, 5, 6, 7]);
+    for i in 4..8 {
+        t.replace(i, true);
+    }
+    assert_eq!(t.turns(), [8, 9, 10, 11]);
+}
+
+#[test]
+fn a_rollout_that_waits_for_groups_is_looked_at_again() {
+    let mut t = Tenant::new((0..4).map(|i| workload(i, &[budget(4)])).collect());
+    let rule = t.rule.clone();
+    assert_eq!(t.data.look_at_rollout(&rule, t.at.now), None);
+    assert_eq!(t.ask(), [0; 0]);
+    assert_eq!(t.data.look_at_rollout(&rule, t.at.now), Some((key(0), LOOK)));
+    assert_eq!(t.data.look_at_rollout(&rule, t.at.now), None, "there is such a step");
+    assert_eq!(t.data.look_at_rollout(&rule, t.at.now + LOOK), Some((key(0), LOOK)));
+    // The budget becomes smaller.
+    for i in 0..4 {
+        t.data.index.update(workload(i, &[budget(3)]));
+    }
+    assert_eq!(t.turns(), [0]);
+    assert_eq!(t.data.look_at_rollout(&rule, t.at.now + 2 * LOOK), Some((key(1), LOOK)));
+}
+
+#[test]
+fn what_a_tenant_tells_delays_rules_of_the_platform_until_the_deadline_only() {
+    for (rule, later) in [(fixtures::rule(), 0), (fixtures::admin_rule(), 1)] {
+        let mut t = Tenant::with_rule(&rule, (0..4).map(|i| workload(i, &[budget(4)])).collect());
+        assert_eq!(t.ask(), [0; 0]);
+        t.at.now += Duration::from_secs(59);
+        assert_eq!(t.turns(), [0; 0]);
+        t.at.now += Duration::from_secs(1);
+        assert_eq!(t.turns().len(), later);
+    }
+}
+
+proptest! {
+    /// Whatever the groups are: never more than the part of an owner is down, and a rollout with owners alone ends.
+    #[test]
+    fn owners_keep_their_companions(owners in proptest::collection::vec(0usize..5, 1..30), failing in 0usize..40) {
+        let all: Vec<_> =
+            owners.iter().enumerate().map(|(i, o)| workload(i, &[owner(&format!("o{o}"))])).collect();
+        let mut t = Tenant::new(all);
+        let part = |o: usize| (owners.iter().filter(|other| **other == o).count() / 4).max(1);
+        let (mut down, mut updated) = (t.ask(), 0);
+        while let Some(i) = down.pop() {
+            for o in 0..5 {
+                let of = down.iter().chain([&i]).filter(|i| owners[**i] == o).count();
+                prop_assert!(of <= part(o), "{} of owner {}", of, o);
+            }
+            t.replace(i, i != failing);
+            updated += 1;
+            if i != failing {
+                down.extend(t.turns());
+            }
+        }
+        let blocked = owners.get(failing).map_or(0, |_| owners.len());
+        prop_assert!(updated == owners.len() || blocked > 0);
+    }
+}
