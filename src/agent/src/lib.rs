@@ -13,9 +13,11 @@
 
 pub mod annotations;
 mod binding;
+mod budget_watches;
 mod companions;
 pub mod connect;
 mod context;
+mod disruption;
 mod first;
 mod gate;
 pub mod host;
@@ -174,7 +176,9 @@ pub fn assemble(
     let follower =
         gate::Follower { context: context.clone(), caches, board, enforcement: enforcement.clone() };
     follow_gates(process, follower, rules.as_ref(), scope.clone(), settled);
-    process.spawn("pods", pod_watches::pods(context.clone(), store.clone(), scope, selection, listed));
+    let forbidden = process.readiness.warning(budget_watches::BUDGETS);
+    let watches = pod_watches::pods(context.clone(), store.clone(), scope, selection, listed, forbidden);
+    process.spawn("pods", watches);
     if let Some(WatchedRules { store: rules, listed }) = rules {
         let ready = process.readiness.wait_for("workload rules");
         let syncer = Syncer {

@@ -1,12 +1,15 @@
 //! Conversion of Pods to workloads.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::keys;
 use outrigger_core::rule::POD;
 use outrigger_core::texts::Texts;
-use outrigger_core::workload::{Orchestrator, Workload};
+use outrigger_core::workload::{DisruptionGroup, Orchestrator, Workload};
 use outrigger_runtime::pod::Pod;
 use std::collections::BTreeMap;
+
+use crate::disruption;
 
 /// Reports whether a Pod is a workload: one that has terminated, in phase Succeeded or Failed, is none.
 pub(crate) fn is_workload(pod: &Pod) -> bool {
@@ -20,7 +23,13 @@ pub(crate) fn is_gated(pod: &Pod) -> bool {
     gates.any(|gate| gate.condition_type == keys::COMPANIONS_GATE)
 }
 
-/// Converts a Pod to a workload. Returns `None` for a Pod that has terminated, in phase Succeeded or Failed.
+/// The group of the Pods that one controller owns, such as a ReplicaSet.
+fn owner(metadata: &ObjectMeta) -> Option<DisruptionGroup> {
+    let owner = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+    disruption::group(&owner.uid, None)
+}
+
+/// Converts a Pod to a workload, with the group of its owner only. Returns `None` for a Pod that has terminated, in phase Succeeded or Failed.
 pub fn workload(pod: Pod) -> Option<Workload> {
     if !is_workload(&pod) {
         return None;
@@ -28,6 +37,7 @@ pub fn workload(pod: Pod) -> Option<Workload> {
     let status = pod.status.unwrap_or_default();
     let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
     let metadata = pod.metadata;
+    let groups = owner(&metadata).into_iter().collect();
     Some(Workload {
         id: WorkloadId::new(metadata.uid.as_deref()?).ok()?,
         orchestrator: Orchestrator::Kubernetes,
@@ -39,12 +49,14 @@ pub fn workload(pod: Pod) -> Option<Workload> {
         labels: metadata.labels.as_ref().map(Texts::from).unwrap_or_default(),
         annotations: metadata.annotations.as_ref().map(Texts::from).unwrap_or_default(),
         extra: BTreeMap::new(),
-        groups: Vec::new(),
+        groups,
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn pod(phase: &str, node: &str, ready: &str) -> Pod {
@@ -64,6 +76,24 @@ mod tests {
         assert_eq!(w.labels.get("a"), Some("b"));
         let unbound = workload(pod("Pending", "", "False")).unwrap();
         assert_eq!((unbound.node_name, unbound.ready), (None, false));
+    }
+
+    #[test]
+    fn the_controller_of_a_pod_is_its_group() {
+        let groups = |owners: serde_json::Value| {
+            let mut pod = pod("Running", "h", "True");
+            pod.metadata.owner_references = serde_json::from_value(owners).unwrap();
+            workload(pod).unwrap().groups
+        };
+        let owner = |uid: &str, controller: serde_json::Value| json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": uid, "controller": controller});
+        let expected = [DisruptionGroup { id: "b".into(), desired_healthy: None }];
+        assert_eq!(groups(json!([owner("a", json!(false)), owner("b", json!(true))])), expected);
+        assert!(groups(json!(null)).is_empty(), "a bare Pod");
+        assert!(groups(json!([owner("a", json!(null))])).is_empty(), "an owner that isn't the controller");
+        for wrong in [String::new(), "a".repeat(65)] {
+            assert!(groups(json!([owner(&wrong, json!(true))])).is_empty());
+        }
+        assert_eq!(groups(json!([owner(&"a".repeat(64), json!(true))])).len(), 1);
     }
 
     #[test]

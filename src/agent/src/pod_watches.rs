@@ -8,21 +8,19 @@ use std::sync::Arc;
 
 use kube::Api;
 use outrigger_runtime::pod::Pod;
-use outrigger_runtime::ready::{Readiness, ReadyHandle};
+use outrigger_runtime::ready::{Readiness, ReadyHandle, Warning};
 use outrigger_runtime::watch::Watch;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::annotations::Selection;
+use crate::budget_watches::{BudgetWatches, Running};
 use crate::context::Context;
 use crate::namespaces::Scope;
 use crate::store::WorkloadStore;
 
 struct PodWatch {
-    stop: CancellationToken,
-    task: JoinHandle<()>,
+    running: Running,
     /// Done after the first complete list.
     listed: Readiness,
 }
@@ -33,24 +31,10 @@ impl PodWatch {
             Some(name) => Api::namespaced(context.client.clone(), name),
             None => Api::all(context.client.clone()),
         };
-        let (stop, listed) = (CancellationToken::new(), Readiness::default());
+        let listed = Readiness::default();
         let watch = Watch::of(api, "pods").environment(&context.environment);
         let watching = watch.follow(listed.wait_for("pods"), store.pods(name));
-        let stopped = stop.clone();
-        let task = tokio::spawn(async move {
-            tokio::select! {
-                biased;
-                () = stopped.cancelled() => {}
-                () = watching => {}
-            }
-        });
-        Self { stop, task, listed }
-    }
-
-    /// Stops the watch and waits until it sends no more events.
-    async fn stop(self) {
-        self.stop.cancel();
-        let _ = self.task.await;
+        Self { running: Running::start(watching), listed }
     }
 }
 
@@ -58,6 +42,7 @@ struct PodWatches {
     context: Arc<Context>,
     store: Arc<WorkloadStore>,
     watches: BTreeMap<Option<String>, PodWatch>,
+    budgets: BudgetWatches,
 }
 
 impl PodWatches {
@@ -65,8 +50,9 @@ impl PodWatches {
     async fn update(&mut self, scope: &Scope, selection: &Selection) {
         let restart = !self.store.selects(selection);
         let names = scope.watches();
+        self.budgets.update(&names).await;
         for (name, watch) in self.watches.extract_if(.., |name, _| restart || !names.contains(name)) {
-            watch.stop().await;
+            watch.running.stop().await;
             self.store.stopped(&name);
         }
         self.store.select(selection.clone());
@@ -85,7 +71,7 @@ impl PodWatches {
     }
 }
 
-/// Watches the Pods of the configured namespaces. Releases `ready` when all Pods have been listed for the first time. Watches
+/// Watches the Pods of the configured namespaces, and their PodDisruptionBudgets. Releases `ready` when all Pods have been listed for the first time. Watches
 /// nothing until both channels have a value.
 pub(crate) async fn pods(
     context: Arc<Context>,
@@ -93,9 +79,11 @@ pub(crate) async fn pods(
     mut scope: watch::Receiver<Option<Scope>>,
     mut selection: watch::Receiver<Option<Selection>>,
     ready: ReadyHandle,
+    forbidden: Warning,
 ) {
     let mut ready = Some(ready);
-    let mut watches = PodWatches { context, store: store.clone(), watches: BTreeMap::new() };
+    let budgets = BudgetWatches::new(context.clone(), store.clone(), forbidden);
+    let mut watches = PodWatches { context, store: store.clone(), watches: BTreeMap::new(), budgets };
     loop {
         let (namespaces, annotations) =
             (scope.borrow_and_update().clone(), selection.borrow_and_update().clone());
@@ -124,6 +112,7 @@ pub(crate) async fn pods(
         }
         store.set_complete(&annotations);
         if let Some(ready) = ready.take() {
+            watches.budgets.listed().await;
             ready.done();
         }
         tokio::select! {

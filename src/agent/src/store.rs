@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use outrigger_api::workload_wire;
 use outrigger_core::ids::WorkloadId;
@@ -21,6 +22,7 @@ use tokio::sync::Notify;
 use crate::annotations::Selection;
 use crate::binding::{Allocation, Allocations};
 use crate::companions::{Board, ClaimName};
+use crate::disruption::{Affected, Budgets};
 use crate::pod::{is_workload, workload};
 
 #[derive(Debug, Default)]
@@ -29,16 +31,26 @@ pub(crate) struct WorkloadStore {
     board: Option<Arc<Board>>,
     /// The feeds of the current watches, by their namespaces.
     feeds: Mutex<BTreeMap<Option<String>, Feed<Pod>>>,
-    /// Where claims of Pods are allocated that aren't bound yet. It is locked while a Pod or a claim is recorded.
-    allocations: Mutex<Allocations>,
+    /// It is locked before `state`, for as long as a Pod, a claim or a PodDisruptionBudget is recorded.
+    joined: Mutex<Joined>,
     state: Mutex<State>,
     /// Wakes the current stream.
     changed: Notify,
 }
 
+/// What workloads have beside what their Pods say. It arrives on other watches than Pods, in any order.
+#[derive(Debug, Default)]
+struct Joined {
+    /// Where claims of Pods are allocated that aren't bound yet.
+    allocations: Allocations,
+    budgets: Budgets,
+}
+
 #[derive(Debug, Default)]
 struct State {
     workloads: HashMap<WorkloadId, Arc<Workload>>,
+    /// The workloads of each namespace, so that a PodDisruptionBudget costs no more than those of its own.
+    namespaces: HashMap<String, HashSet<WorkloadId>>,
     changed: BTreeSet<WorkloadId>,
     /// Number of the current stream.
     generation: u64,
@@ -170,14 +182,14 @@ impl WorkloadStore {
             return;
         }
         state.changed.insert(workload.id.clone());
-        state.workloads.insert(workload.id.clone(), Arc::new(workload));
+        state.insert(workload);
         drop(state);
         self.changed.notify_one();
     }
 
     fn remove(&self, id: &WorkloadId) {
-        let mut allocations = self.allocations.lock();
-        allocations.forget(id);
+        let mut joined = self.joined.lock();
+        joined.allocations.forget(id);
         self.drop_workload(id);
     }
 
@@ -186,7 +198,7 @@ impl WorkloadStore {
             board.remove(id);
         }
         let mut state = self.state.lock();
-        if state.workloads.remove(id).is_some() {
+        if state.remove(id) {
             state.changed.insert(id.clone());
             drop(state);
             self.changed.notify_one();
@@ -236,6 +248,7 @@ impl WorkloadStore {
     }
 
     pub(crate) fn keep_namespaces(&self, namespaces: &BTreeSet<String>) {
+        self.joined.lock().budgets.keep_namespaces(namespaces);
         let gone: Vec<WorkloadId> = {
             let state = self.state.lock();
             let others = state.workloads.values().filter(|w| !namespaces.contains(&w.resource_namespace));
@@ -249,13 +262,13 @@ impl WorkloadStore {
     /// Applies a Pod. A Pod that has terminated is not a workload.
     fn apply(&self, pod: Pod) {
         let Some(id) = id(&pod) else { return };
-        let mut allocations = self.allocations.lock();
+        let mut joined = self.joined.lock();
         if !is_workload(&pod) {
-            allocations.forget(&id);
+            joined.allocations.forget(&id);
             self.drop_workload(&id);
             return;
         }
-        let allocation = allocations.pod(&id, &pod);
+        let allocation = joined.allocations.pod(&id, &pod);
         if let Some(board) = &self.board {
             board.apply(&id, &pod);
             board.allocated(&id, allocation.clone());
@@ -264,6 +277,7 @@ impl WorkloadStore {
             Some(mut workload) => {
                 // Its companion starts on the DPU of the Node that the scheduler has chosen.
                 workload.node_name = workload.node_name.or(allocation.map(|allocation| allocation.node));
+                workload.groups = joined.budgets.groups(&workload);
                 self.set(workload);
             }
             None => self.drop_workload(&id),
@@ -274,8 +288,9 @@ impl WorkloadStore {
     pub(crate) fn claim(&self, change: Change<ResourceClaim>) {
         let (namespace, name, claim) = change.into_parts();
         let allocation = claim.as_ref().and_then(Allocation::of);
-        let mut allocations = self.allocations.lock();
-        let Some((id, allocation)) = allocations.claim(ClaimName { namespace, name }, allocation) else {
+        let mut joined = self.joined.lock();
+        let Some((id, allocation)) = joined.allocations.claim(ClaimName { namespace, name }, allocation)
+        else {
             return;
         };
         if let Some(board) = &self.board {
@@ -285,6 +300,54 @@ impl WorkloadStore {
         if let Some(mut workload) = known {
             Arc::make_mut(&mut workload).node_name = allocation.map(|allocation| allocation.node);
             self.set(Arc::unwrap_or_clone(workload));
+        }
+    }
+
+    /// Returns the sink for a watch of the PodDisruptionBudgets of one namespace or of all. Its first list removes those of earlier
+    /// watches of the same namespaces.
+    pub(crate) fn budgets(
+        self: &Arc<Self>,
+        namespace: Option<String>,
+    ) -> impl FnMut(Event<PodDisruptionBudget>) + Send + use<> {
+        let (this, store) = (self.clone(), self.clone());
+        let feed = Feed::new(move |change| store.budget(change));
+        let mut first = Some(HashSet::default());
+        move |event| {
+            match (&event, &mut first) {
+                (Event::ListStarted, Some(listed)) => listed.clear(),
+                (Event::Listed(budget), Some(listed)) => listed.extend(budget.metadata.uid.clone()),
+                _ => {}
+            }
+            let completed = matches!(event, Event::ListCompleted { .. });
+            feed.event(event);
+            if completed && let Some(listed) = first.take() {
+                this.change_budgets(|budgets| {
+                    budgets.retain(namespace.as_deref(), |uid| listed.contains(uid))
+                });
+            }
+        }
+    }
+
+    /// Records a change of a PodDisruptionBudget.
+    fn budget(&self, change: Change<PodDisruptionBudget>) {
+        self.change_budgets(|budgets| match change {
+            Change::Applied(budget) => budgets.apply(&budget).into_iter().collect(),
+            Change::Gone { namespace, uid, .. } => budgets.remove(&namespace, &uid).into_iter().collect(),
+        });
+    }
+
+    /// Changes the PodDisruptionBudgets, and records the workloads whose groups are others for that.
+    fn change_budgets(&self, change: impl FnOnce(&mut Budgets) -> Vec<Affected>) {
+        let mut joined = self.joined.lock();
+        let affected = change(&mut joined.budgets);
+        let mut state = self.state.lock();
+        let mut changed = false;
+        for affected in &affected {
+            changed |= state.regroup(affected, &joined.budgets);
+        }
+        drop(state);
+        if changed {
+            self.changed.notify_one();
         }
     }
 
@@ -302,6 +365,50 @@ impl WorkloadStore {
     }
 }
 
+impl State {
+    fn insert(&mut self, workload: Workload) {
+        let id = workload.id.clone();
+        match self.namespaces.get_mut(&workload.resource_namespace) {
+            Some(workloads) => _ = workloads.insert(id.clone()),
+            None => {
+                let namespace = workload.resource_namespace.clone();
+                self.namespaces.entry(namespace).or_default().insert(id.clone());
+            }
+        }
+        self.workloads.insert(id, Arc::new(workload));
+    }
+
+    /// Removes a workload. Returns whether it was known.
+    fn remove(&mut self, id: &WorkloadId) -> bool {
+        let Some(workload) = self.workloads.remove(id) else { return false };
+        if let Some(workloads) = self.namespaces.get_mut(&workload.resource_namespace) {
+            workloads.remove(id);
+            if workloads.is_empty() {
+                self.namespaces.remove(&workload.resource_namespace);
+            }
+        }
+        true
+    }
+
+    /// Computes the groups of these workloads. Returns whether those of some have changed.
+    fn regroup(&mut self, affected: &Affected, budgets: &Budgets) -> bool {
+        let Self { workloads, namespaces, changed, .. } = self;
+        let mut any = false;
+        for id in namespaces.get(&*affected.namespace).into_iter().flatten() {
+            let Some(workload) = workloads.get_mut(id).filter(|workload| affected.includes(workload)) else {
+                continue;
+            };
+            let groups = budgets.groups(workload);
+            if groups != workload.groups {
+                Arc::make_mut(workload).groups = groups;
+                changed.insert(id.clone());
+                any = true;
+            }
+        }
+        any
+    }
+}
+
 fn id(pod: &Pod) -> Option<WorkloadId> {
     WorkloadId::new(pod.metadata.uid.as_deref()?).ok()
 }
@@ -310,172 +417,7 @@ fn id(pod: &Pod) -> Option<WorkloadId> {
 mod claims;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
+mod budgets;
 
-    fn pod(uid: &str, namespace: &str, phase: &str) -> Pod {
-        let json = format!(
-            r#"{{"metadata": {{"uid": "{uid}", "name": "{uid}", "namespace": "{namespace}"}}, "status": {{"phase": "{phase}"}}}}"#
-        );
-        serde_json::from_str(&json).unwrap()
-    }
-
-    fn selection(named: &[&str]) -> Selection {
-        Selection::new(Arc::new([]), named.iter().map(ToString::to_string).collect())
-    }
-
-    fn annotated(uid: &str, annotations: &[(&str, &str)]) -> Pod {
-        let annotations =
-            annotations.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
-        let mut pod = pod(uid, "x", "Running");
-        pod.metadata.annotations = Some(annotations);
-        pod
-    }
-
-    fn annotations(store: &WorkloadStore) -> Vec<(String, Vec<String>)> {
-        let state = store.state.lock();
-        let mut all: Vec<_> = state
-            .workloads
-            .values()
-            .map(|w| (w.id.to_string(), w.annotations.keys().map(str::to_owned).collect::<Vec<_>>()))
-            .collect();
-        all.sort();
-        all
-    }
-
-    #[test]
-    fn only_selected_annotations_are_kept() {
-        let store = Arc::new(WorkloadStore::default());
-        let keys = |keys: &[&str]| keys.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let pods = [annotated("a", &[("x", "1"), ("y", "2")]), annotated("b", &[("z", "3")])];
-        let read = |store: &Arc<WorkloadStore>| {
-            let mut sink = store.pods(None);
-            pods.iter().for_each(|pod| sink(Event::Applied(pod.clone())));
-        };
-        read(&store);
-        assert_eq!(annotations(&store), [("a".into(), vec![]), ("b".into(), vec![])]);
-        synced(&store);
-        // More annotations are selected: Pods are read again, and those that have them are sent.
-        assert!(!store.selects(&selection(&["x"])));
-        assert!(!store.has_sent_annotations(keys(&["x"]).into_iter()));
-        store.select(selection(&["x"]));
-        read(&store);
-        assert!(!store.has_sent_annotations(keys(&["x"]).into_iter()), "not all Pods may have been read");
-        store.set_complete(&selection(&["x"]));
-        assert!(!store.has_sent_annotations(keys(&["x"]).into_iter()), "the change has not been sent");
-        assert_eq!(annotations(&store), [("a".into(), keys(&["x"])), ("b".into(), vec![])]);
-        assert_eq!(next(&store), Some(("update", "a".into())));
-        assert_eq!(next(&store), None, "no other workload is sent");
-        assert!(
-            store.has_sent_annotations(keys(&["x"]).into_iter())
-                && !store.has_sent_annotations(keys(&["x", "y"]).into_iter())
-        );
-        // Fewer annotations are selected.
-        store.select(selection(&[]));
-        assert_eq!(annotations(&store), [("a".into(), vec![]), ("b".into(), vec![])]);
-        assert_eq!(next(&store), Some(("update", "a".into())));
-        assert_eq!(next(&store), None);
-    }
-
-    #[test]
-    fn a_rule_does_not_wait_without_an_open_stream() {
-        let store = Arc::new(WorkloadStore::default());
-        started(&store);
-        store.select(selection(&["x"]));
-        store.pods(None)(Event::Applied(annotated("a", &[("x", "1")])));
-        store.set_complete(&selection(&["x"]));
-        let sent = || store.has_sent_annotations(["x".to_owned()].into_iter());
-        assert!(!sent());
-        store.end_stream();
-        assert!(sent());
-        started(&store);
-        assert!(sent());
-    }
-
-    fn started(store: &WorkloadStore) {
-        let generation = store.start_stream().1;
-        store.sync_complete(generation);
-    }
-
-    fn synced(store: &WorkloadStore) -> Vec<String> {
-        let (workloads, generation) = store.start_stream();
-        store.sync_complete(generation);
-        let mut ids: Vec<_> = workloads.iter().map(|workload| workload.id.to_string()).collect();
-        ids.sort();
-        ids
-    }
-
-    fn next(store: &WorkloadStore) -> Option<(&'static str, String)> {
-        let generation = store.state.lock().generation;
-        Some(match store.take_change(generation).ok()?? {
-            Message::WorkloadUpdate(u) => ("update", u.workload_metadata?.id),
-            Message::WorkloadDelete(d) => ("delete", d.workload_metadata?.id),
-            _ => return None,
-        })
-    }
-
-    #[test]
-    fn changes_coalesce_and_a_sync_includes_them() {
-        let store = Arc::new(WorkloadStore::default());
-        let mut sink = store.pods(None);
-        for phase in ["Pending", "Running", "Running"] {
-            sink(Event::Applied(pod("a", "x", phase)));
-        }
-        sink(Event::Applied(pod("b", "x", "Running")));
-        sink(Event::Deleted(pod("b", "x", "Running")));
-        assert_eq!(next(&store), Some(("update", "a".into())));
-        assert_eq!(next(&store), Some(("delete", "b".into())));
-        assert_eq!(next(&store), None);
-        sink(Event::Applied(pod("c", "x", "Running")));
-        assert_eq!(synced(&store), ["a", "c"]);
-        assert_eq!(next(&store), None, "the sync included it");
-        sink(Event::Applied(pod("c", "x", "Succeeded")));
-        assert_eq!(next(&store), Some(("delete", "c".into())));
-    }
-
-    #[test]
-    fn a_complete_list_removes_workloads_of_its_namespace_only() {
-        let store = Arc::new(WorkloadStore::default());
-        let (mut x, mut y) = (store.pods(Some("x".into())), store.pods(Some("y".into())));
-        x(Event::Applied(pod("a", "x", "Running")));
-        x(Event::Applied(pod("b", "x", "Running")));
-        y(Event::Applied(pod("c", "y", "Running")));
-        x(Event::ListStarted);
-        x(Event::Listed(pod("b", "x", "Running")));
-        assert_eq!(synced(&store), ["a", "b", "c"], "an incomplete list removes nothing");
-        x(Event::ListCompleted { version: 0 });
-        assert_eq!(synced(&store), ["b", "c"]);
-    }
-
-    #[tokio::test]
-    async fn a_waiting_stream_wakes() {
-        let store = Arc::new(WorkloadStore::default());
-        let waiting = tokio::spawn({
-            let store = store.clone();
-            async move { store.next_change(0).await }
-        });
-        tokio::task::yield_now().await;
-        store.pods(None)(Event::Applied(pod("a", "x", "Running")));
-        assert!(waiting.await.unwrap().is_some());
-    }
-
-    #[tokio::test]
-    async fn a_superseded_stream_takes_no_changes() {
-        let store = Arc::new(WorkloadStore::default());
-        let waiting = |generation| {
-            let store = store.clone();
-            tokio::spawn(async move { store.next_change(generation).await })
-        };
-        let (_, old) = store.start_stream();
-        let before = waiting(old);
-        tokio::task::yield_now().await;
-        let (_, new) = store.start_stream();
-        assert!(before.await.unwrap().is_none(), "it ends");
-        // A superseded stream that waits later does not consume the notification.
-        let (late, current) = (waiting(old), waiting(new));
-        tokio::task::yield_now().await;
-        store.pods(None)(Event::Applied(pod("a", "x", "Running")));
-        assert!(late.await.unwrap().is_none());
-        assert!(current.await.unwrap().is_some());
-    }
-}
+#[cfg(test)]
+mod tests;

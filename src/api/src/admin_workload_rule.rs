@@ -8,20 +8,19 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, LabelSelectorRequirement};
-use kube::core::{Selector, SelectorExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
 use kube::{CustomResource, KubeSchema};
 use outrigger_core::field::{FieldError, FieldErrors};
-use outrigger_core::ids::{TenantId, is_label_key, is_label_name};
+use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_core::rule::{Ordering, Rule};
-use outrigger_core::text::quoted;
 use outrigger_core::validate;
 use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
+use crate::label_selector::Labels;
 use crate::{WorkloadRule, WorkloadRuleSpec};
 
 /// AdminWorkloadRuleSpec selects tenants and workloads, and defines their companions.
@@ -143,17 +142,15 @@ pub struct AdminRule {
 
 /// Selects tenants by their labels.
 #[derive(Debug, Clone, Default)]
-pub struct TenantSelector(Selector);
+pub struct TenantSelector(Labels);
 
 impl TenantSelector {
     /// Reports whether a tenant with these labels is selected. The implicit label takes precedence over `labels`.
     pub fn selects(&self, tenant: &TenantId, labels: &BTreeMap<String, String>) -> bool {
-        if self.0.selects_all() {
-            return true;
-        }
-        let mut labels = labels.clone();
-        labels.insert(keys::TENANT.to_owned(), tenant.to_string());
-        self.0.matches(&labels)
+        self.0.selects(|key| match key {
+            keys::TENANT => Some(tenant.as_str()),
+            key => labels.get(key).map(String::as_str),
+        })
     }
 }
 
@@ -175,81 +172,18 @@ impl AdminWorkloadRule {
                 "is for rules of tenants: a tenant's cluster doesn't know which of its Pods this rule matches; use BeforeStart",
             );
         }
-        let tenants = selector(self.spec.tenant_selector.as_ref(), &mut errors);
-        match rule {
-            Some(rule) if errors.is_empty() => Ok(AdminRule { rule: rule.into_admin(), tenants }),
+        let tenants = match &self.spec.tenant_selector {
+            Some(selector) => {
+                Labels::new("spec.tenantSelector", selector).map_err(|mut wrong| errors.append(&mut wrong))
+            }
+            None => Ok(Labels::default()),
+        };
+        match (rule, tenants) {
+            (Some(rule), Ok(tenants)) if errors.is_empty() => {
+                Ok(AdminRule { rule: rule.into_admin(), tenants: TenantSelector(tenants) })
+            }
             _ => Err(errors),
         }
-    }
-}
-
-/// Validates and converts a selector. Keys and values are validated here, which the schema can't do: an invalid one
-/// matches no label, so that NotIn and DoesNotExist would select every tenant.
-fn selector(selector: Option<&LabelSelector>, errors: &mut Vec<FieldError>) -> TenantSelector {
-    const ROOT: &str = "spec.tenantSelector";
-    let Some(selector) = selector else { return TenantSelector::default() };
-    let before = errors.len();
-    for (key, value) in selector.match_labels.iter().flatten() {
-        let path = format!("{ROOT}.matchLabels[{}]", quoted(key));
-        check_key(&path, key, errors);
-        check_value(&path, value, errors);
-    }
-    for (i, requirement) in selector.match_expressions.iter().flatten().enumerate() {
-        check_requirement(&format!("{ROOT}.matchExpressions[{i}]"), requirement, errors);
-    }
-    if errors.len() > before {
-        return TenantSelector::default();
-    }
-    match Selector::try_from(selector.clone()) {
-        Ok(selector) => TenantSelector(selector),
-        Err(error) => {
-            errors.add(ROOT, error);
-            TenantSelector::default()
-        }
-    }
-}
-
-fn check_requirement(path: &str, requirement: &LabelSelectorRequirement, errors: &mut Vec<FieldError>) {
-    check_key(&format!("{path}.key"), &requirement.key, errors);
-    let values = requirement.values.as_deref().unwrap_or_default();
-    match (requirement.operator.as_str(), values) {
-        (operator @ ("In" | "NotIn"), []) => {
-            errors.add(format_args!("{path}.values"), format_args!("{operator} needs at least one value"));
-        }
-        ("In" | "NotIn", values) => {
-            for (v, value) in values.iter().enumerate() {
-                check_value(&format!("{path}.values[{v}]"), value, errors);
-            }
-        }
-        ("Exists" | "DoesNotExist", []) => {}
-        (operator @ ("Exists" | "DoesNotExist"), _) => {
-            errors
-                .add(format_args!("{path}.values"), format_args!("{operator} takes no values; remove them"));
-        }
-        (other, _) => errors.add(
-            format_args!("{path}.operator"),
-            format_args!("is {:?}; use one of In, NotIn, Exists, DoesNotExist", quoted(other)),
-        ),
-    }
-}
-
-fn check_key(path: &str, key: &str, errors: &mut Vec<FieldError>) {
-    if !is_label_key(key) {
-        let wanted =
-            "use 1 to 63 letters, digits, '-', '_' and '.', optionally after a DNS subdomain and '/'";
-        errors.add(path, format_args!("{:?} is not a label key: {wanted}", quoted(key)));
-    }
-}
-
-fn check_value(path: &str, value: &str, errors: &mut Vec<FieldError>) {
-    if !value.is_empty() && !is_label_name(value) {
-        errors.add(
-            path,
-            format_args!(
-                "{:?} is not a label value: use up to 63 letters, digits, '-', '_' and '.'",
-                quoted(value)
-            ),
-        );
     }
 }
 

@@ -12,6 +12,7 @@ pub mod admin_workload_rule;
 mod change;
 pub mod conditions;
 pub mod device_claim;
+pub mod label_selector;
 pub mod machine;
 pub mod namespace_offloading;
 pub mod node;

@@ -85,8 +85,8 @@ pub fn workload(update: &raw::WorkloadUpdate) -> Result<Workload, FieldError> {
     })
 }
 
-/// Maximum length of a group's id.
-const GROUP_ID: usize = 64;
+/// Maximum length of a group's id, in bytes.
+pub const GROUP_ID: usize = 64;
 
 fn groups(groups: &[raw::DisruptionGroup]) -> Result<Vec<DisruptionGroup>, FieldError> {
     const GROUPS: &str = "workload_state.disruption_groups";

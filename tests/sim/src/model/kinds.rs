@@ -67,6 +67,7 @@ pub const BUILT_IN: &[ModelKind] = &[
     with_generation(with_status(kind("apps", "v1", "statefulsets", "StatefulSet"))),
     kind("coordination.k8s.io", "v1", "leases", "Lease"),
     kind("events.k8s.io", "v1", "events", "Event"),
+    with_generation(with_status(kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"))),
     kind("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
     with_status(kind("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")),
     kind("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),

@@ -1,0 +1,169 @@
+//! Watches of PodDisruptionBudgets: one for each namespace, or one for all, as Pods are watched.
+//!
+//! Budgets are hints. Where the agent may not read them, everything else goes on, and `/readyz?verbose` says so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::Api;
+use outrigger_runtime::ready::{Readiness, Warning};
+use outrigger_runtime::watch::{Event, Watch};
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::context::Context;
+use crate::store::WorkloadStore;
+
+/// Time for which the first stream waits for the lists of budgets, so that it begins with all groups where that is possible.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The watches, as metrics and `/readyz?verbose` name them.
+pub(crate) const BUDGETS: &str = "pod disruption budgets";
+
+/// A watch that can be stopped.
+pub(crate) struct Running {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    pub(crate) fn start(watching: impl Future<Output = ()> + Send + 'static) -> Self {
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let task = tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = stopped.cancelled() => {}
+                () = watching => {}
+            }
+        });
+        Self { stop, task }
+    }
+
+    /// Stops the watch and waits until it sends no more events.
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        let _ = self.task.await;
+    }
+}
+
+/// Where the agent may not read budgets: the namespaces, `None` for all.
+#[derive(Debug)]
+struct Refusals {
+    warning: Warning,
+    namespaces: Mutex<BTreeSet<Option<String>>>,
+}
+
+impl Refusals {
+    fn set(&self, namespace: &Option<String>, refused: bool) {
+        let mut namespaces = self.namespaces.lock();
+        let changed =
+            if refused { namespaces.insert(namespace.clone()) } else { namespaces.remove(namespace) };
+        if !changed {
+            return;
+        }
+        let text = namespaces.first().map(|first| {
+            let first = first.as_deref().unwrap_or("all namespaces");
+            let others = if namespaces.len() > 1 { " and others" } else { "" };
+            format!(
+                "may not list PodDisruptionBudgets of {first}{others}, so companions are replaced without regard to them; \
+                 the role outrigger-agent permits it"
+            )
+        });
+        self.warning.set(text);
+    }
+
+    /// Follows what the events of a watch say of the agent's rights.
+    fn event(&self, namespace: &Option<String>, event: &Event<PodDisruptionBudget>) {
+        match event {
+            Event::Failed(failed) if failed.status == Some(403) => self.set(namespace, true),
+            Event::ListCompleted { .. } => self.set(namespace, false),
+            _ => {}
+        }
+    }
+}
+
+/// See the [module](self).
+pub(crate) struct BudgetWatches {
+    context: Arc<Context>,
+    store: Arc<WorkloadStore>,
+    refusals: Arc<Refusals>,
+    watches: BTreeMap<Option<String>, (Running, Readiness)>,
+}
+
+impl BudgetWatches {
+    /// No watches yet. `warning` is set while the agent may not read budgets.
+    pub(crate) fn new(context: Arc<Context>, store: Arc<WorkloadStore>, warning: Warning) -> Self {
+        let refusals = Arc::new(Refusals { warning, namespaces: Mutex::default() });
+        Self { context, store, refusals, watches: BTreeMap::new() }
+    }
+
+    /// Starts and stops watches so that there is one for each of these namespaces.
+    pub(crate) async fn update(&mut self, names: &BTreeSet<Option<String>>) {
+        for (name, (watch, _)) in self.watches.extract_if(.., |name, _| !names.contains(name)) {
+            watch.stop().await;
+            self.refusals.set(&name, false);
+        }
+        for name in names {
+            if !self.watches.contains_key(name) {
+                let watch = self.start(name.clone());
+                self.watches.insert(name.clone(), watch);
+            }
+        }
+    }
+
+    fn start(&self, name: Option<String>) -> (Running, Readiness) {
+        let api: Api<PodDisruptionBudget> = match &name {
+            Some(name) => Api::namespaced(self.context.client.clone(), name),
+            None => Api::all(self.context.client.clone()),
+        };
+        let (listed, refusals) = (Readiness::default(), self.refusals.clone());
+        let watch = Watch::of(api, BUDGETS).optional().environment(&self.context.environment);
+        let mut sink = self.store.budgets(name.clone());
+        let watching = watch.follow(listed.wait_for(BUDGETS), move |event| {
+            refusals.event(&name, &event);
+            sink(event);
+        });
+        (Running::start(watching), listed)
+    }
+
+    /// Waits a moment for the first lists.
+    pub(crate) async fn listed(&self) {
+        let lists = self.watches.values().map(|(_, listed)| listed.done());
+        // Without them the workloads are sent again when their budgets are known.
+        let _ = timeout(PATIENCE, join_all(lists)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_runtime::watch::Failed;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_shown_until_the_list_succeeds() {
+        let readiness = Readiness::default();
+        let refusals = Refusals { warning: readiness.warning(BUDGETS), namespaces: Mutex::default() };
+        let failed = |status| Event::Failed(Failed { status: Some(status), message: String::new() });
+        let shown = || readiness.warnings().first().map(|(_, text)| text.clone()).unwrap_or_default();
+        let [a, b] = ["a", "b"].map(|name| Some(name.to_owned()));
+        refusals.event(&a, &failed(500));
+        assert_eq!(shown(), "");
+        refusals.event(&a, &failed(403));
+        assert!(shown().starts_with("may not list PodDisruptionBudgets of a, so companions"), "{}", shown());
+        refusals.event(&b, &failed(403));
+        assert!(shown().starts_with("may not list PodDisruptionBudgets of a and others,"), "{}", shown());
+        refusals.event(&a, &Event::ListCompleted { version: 1 });
+        refusals.event(&b, &Event::ListCompleted { version: 1 });
+        assert_eq!(shown(), "");
+        refusals.event(&None, &failed(403));
+        assert!(shown().starts_with("may not list PodDisruptionBudgets of all namespaces,"), "{}", shown());
+        assert!(readiness.is_ready());
+    }
+}

@@ -1,0 +1,168 @@
+//! Tests of the workloads and their changes.
+
+use super::*;
+
+fn pod(uid: &str, namespace: &str, phase: &str) -> Pod {
+    let json = format!(
+        r#"{{"metadata": {{"uid": "{uid}", "name": "{uid}", "namespace": "{namespace}"}}, "status": {{"phase": "{phase}"}}}}"#
+    );
+    serde_json::from_str(&json).unwrap()
+}
+
+fn selection(named: &[&str]) -> Selection {
+    Selection::new(Arc::new([]), named.iter().map(ToString::to_string).collect())
+}
+
+fn annotated(uid: &str, annotations: &[(&str, &str)]) -> Pod {
+    let annotations = annotations.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    let mut pod = pod(uid, "x", "Running");
+    pod.metadata.annotations = Some(annotations);
+    pod
+}
+
+fn annotations(store: &WorkloadStore) -> Vec<(String, Vec<String>)> {
+    let state = store.state.lock();
+    let mut all: Vec<_> = state
+        .workloads
+        .values()
+        .map(|w| (w.id.to_string(), w.annotations.keys().map(str::to_owned).collect::<Vec<_>>()))
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn only_selected_annotations_are_kept() {
+    let store = Arc::new(WorkloadStore::default());
+    let keys = |keys: &[&str]| keys.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let pods = [annotated("a", &[("x", "1"), ("y", "2")]), annotated("b", &[("z", "3")])];
+    let read = |store: &Arc<WorkloadStore>| {
+        let mut sink = store.pods(None);
+        pods.iter().for_each(|pod| sink(Event::Applied(pod.clone())));
+    };
+    read(&store);
+    assert_eq!(annotations(&store), [("a".into(), vec![]), ("b".into(), vec![])]);
+    synced(&store);
+    // More annotations are selected: Pods are read again, and those that have them are sent.
+    assert!(!store.selects(&selection(&["x"])));
+    assert!(!store.has_sent_annotations(keys(&["x"]).into_iter()));
+    store.select(selection(&["x"]));
+    read(&store);
+    assert!(!store.has_sent_annotations(keys(&["x"]).into_iter()), "not all Pods may have been read");
+    store.set_complete(&selection(&["x"]));
+    assert!(!store.has_sent_annotations(keys(&["x"]).into_iter()), "the change has not been sent");
+    assert_eq!(annotations(&store), [("a".into(), keys(&["x"])), ("b".into(), vec![])]);
+    assert_eq!(next(&store), Some(("update", "a".into())));
+    assert_eq!(next(&store), None, "no other workload is sent");
+    assert!(
+        store.has_sent_annotations(keys(&["x"]).into_iter())
+            && !store.has_sent_annotations(keys(&["x", "y"]).into_iter())
+    );
+    // Fewer annotations are selected.
+    store.select(selection(&[]));
+    assert_eq!(annotations(&store), [("a".into(), vec![]), ("b".into(), vec![])]);
+    assert_eq!(next(&store), Some(("update", "a".into())));
+    assert_eq!(next(&store), None);
+}
+
+#[test]
+fn a_rule_does_not_wait_without_an_open_stream() {
+    let store = Arc::new(WorkloadStore::default());
+    started(&store);
+    store.select(selection(&["x"]));
+    store.pods(None)(Event::Applied(annotated("a", &[("x", "1")])));
+    store.set_complete(&selection(&["x"]));
+    let sent = || store.has_sent_annotations(["x".to_owned()].into_iter());
+    assert!(!sent());
+    store.end_stream();
+    assert!(sent());
+    started(&store);
+    assert!(sent());
+}
+
+fn started(store: &WorkloadStore) {
+    let generation = store.start_stream().1;
+    store.sync_complete(generation);
+}
+
+fn synced(store: &WorkloadStore) -> Vec<String> {
+    let (workloads, generation) = store.start_stream();
+    store.sync_complete(generation);
+    let mut ids: Vec<_> = workloads.iter().map(|workload| workload.id.to_string()).collect();
+    ids.sort();
+    ids
+}
+
+fn next(store: &WorkloadStore) -> Option<(&'static str, String)> {
+    let generation = store.state.lock().generation;
+    Some(match store.take_change(generation).ok()?? {
+        Message::WorkloadUpdate(u) => ("update", u.workload_metadata?.id),
+        Message::WorkloadDelete(d) => ("delete", d.workload_metadata?.id),
+        _ => return None,
+    })
+}
+
+#[test]
+fn changes_coalesce_and_a_sync_includes_them() {
+    let store = Arc::new(WorkloadStore::default());
+    let mut sink = store.pods(None);
+    for phase in ["Pending", "Running", "Running"] {
+        sink(Event::Applied(pod("a", "x", phase)));
+    }
+    sink(Event::Applied(pod("b", "x", "Running")));
+    sink(Event::Deleted(pod("b", "x", "Running")));
+    assert_eq!(next(&store), Some(("update", "a".into())));
+    assert_eq!(next(&store), Some(("delete", "b".into())));
+    assert_eq!(next(&store), None);
+    sink(Event::Applied(pod("c", "x", "Running")));
+    assert_eq!(synced(&store), ["a", "c"]);
+    assert_eq!(next(&store), None, "the sync included it");
+    sink(Event::Applied(pod("c", "x", "Succeeded")));
+    assert_eq!(next(&store), Some(("delete", "c".into())));
+}
+
+#[test]
+fn a_complete_list_removes_workloads_of_its_namespace_only() {
+    let store = Arc::new(WorkloadStore::default());
+    let (mut x, mut y) = (store.pods(Some("x".into())), store.pods(Some("y".into())));
+    x(Event::Applied(pod("a", "x", "Running")));
+    x(Event::Applied(pod("b", "x", "Running")));
+    y(Event::Applied(pod("c", "y", "Running")));
+    x(Event::ListStarted);
+    x(Event::Listed(pod("b", "x", "Running")));
+    assert_eq!(synced(&store), ["a", "b", "c"], "an incomplete list removes nothing");
+    x(Event::ListCompleted { version: 0 });
+    assert_eq!(synced(&store), ["b", "c"]);
+}
+
+#[tokio::test]
+async fn a_waiting_stream_wakes() {
+    let store = Arc::new(WorkloadStore::default());
+    let waiting = tokio::spawn({
+        let store = store.clone();
+        async move { store.next_change(0).await }
+    });
+    tokio::task::yield_now().await;
+    store.pods(None)(Event::Applied(pod("a", "x", "Running")));
+    assert!(waiting.await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_superseded_stream_takes_no_changes() {
+    let store = Arc::new(WorkloadStore::default());
+    let waiting = |generation| {
+        let store = store.clone();
+        tokio::spawn(async move { store.next_change(generation).await })
+    };
+    let (_, old) = store.start_stream();
+    let before = waiting(old);
+    tokio::task::yield_now().await;
+    let (_, new) = store.start_stream();
+    assert!(before.await.unwrap().is_none(), "it ends");
+    // A superseded stream that waits later does not consume the notification.
+    let (late, current) = (waiting(old), waiting(new));
+    tokio::task::yield_now().await;
+    store.pods(None)(Event::Applied(pod("a", "x", "Running")));
+    assert!(late.await.unwrap().is_none());
+    assert!(current.await.unwrap().is_some());
+}
