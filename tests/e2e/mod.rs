@@ -17,6 +17,7 @@ mod diff;
 mod documented;
 mod escape;
 mod explain;
+mod groups;
 mod grpc;
 mod identity;
 mod large;
