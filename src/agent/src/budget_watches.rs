@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::Api;
+use kube::{Api, Client};
+use outrigger_runtime::environment::Environment;
 use outrigger_runtime::ready::{Readiness, Warning};
 use outrigger_runtime::watch::{Event, Watch};
 use parking_lot::Mutex;
@@ -90,7 +91,8 @@ impl Refusals {
 
 /// See the [module](self).
 pub(crate) struct BudgetWatches {
-    context: Arc<Context>,
+    client: Client,
+    environment: Environment,
     store: Arc<WorkloadStore>,
     refusals: Arc<Refusals>,
     watches: BTreeMap<Option<String>, (Running, Readiness)>,
@@ -98,9 +100,10 @@ pub(crate) struct BudgetWatches {
 
 impl BudgetWatches {
     /// No watches yet. `warning` is set while the agent may not read budgets.
-    pub(crate) fn new(context: Arc<Context>, store: Arc<WorkloadStore>, warning: Warning) -> Self {
+    pub(crate) fn new(context: &Context, store: Arc<WorkloadStore>, warning: Warning) -> Self {
+        let (client, environment) = (context.client.clone(), context.environment.clone());
         let refusals = Arc::new(Refusals { warning, namespaces: Mutex::default() });
-        Self { context, store, refusals, watches: BTreeMap::new() }
+        Self { client, environment, store, refusals, watches: BTreeMap::new() }
     }
 
     /// Starts and stops watches so that there is one for each of these namespaces.
@@ -119,11 +122,11 @@ impl BudgetWatches {
 
     fn start(&self, name: Option<String>) -> (Running, Readiness) {
         let api: Api<PodDisruptionBudget> = match &name {
-            Some(name) => Api::namespaced(self.context.client.clone(), name),
-            None => Api::all(self.context.client.clone()),
+            Some(name) => Api::namespaced(self.client.clone(), name),
+            None => Api::all(self.client.clone()),
         };
         let (listed, refusals) = (Readiness::default(), self.refusals.clone());
-        let watch = Watch::of(api, BUDGETS).optional().environment(&self.context.environment);
+        let watch = Watch::of(api, BUDGETS).optional().environment(&self.environment);
         let mut sink = self.store.budgets(name.clone());
         let watching = watch.follow(listed.wait_for(BUDGETS), move |event| {
             refusals.event(&name, &event);
@@ -142,9 +145,47 @@ impl BudgetWatches {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_runtime::fake_api::{FakeApi, failure};
+    use outrigger_runtime::pod::Pod;
     use outrigger_runtime::watch::Failed;
+    use serde_json::json;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_may_not_list_budgets_goes_on_and_has_them_once_it_may() {
+        const PATH: &str = "/apis/policy/v1/namespaces/x/poddisruptionbudgets";
+        let (api, readiness, store) =
+            (FakeApi::default(), Readiness::default(), Arc::new(WorkloadStore::default()));
+        let warning = readiness.warning(BUDGETS);
+        let mut watches = BudgetWatches {
+            client: api.client(),
+            environment: Environment::system(),
+            store: store.clone(),
+            refusals: Arc::new(Refusals { warning, namespaces: Mutex::default() }),
+            watches: BTreeMap::new(),
+        };
+        let pod = json!({"metadata": {"name": "a", "namespace": "x", "uid": "a"}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        store.pods(None)(Event::Applied(pod));
+        let groups = || store.start_stream().0[0].groups.len();
+        api.answers("GET", PATH, 403, failure(403, "Forbidden"));
+        watches.update(&BTreeSet::from([Some("x".to_owned())])).await;
+        watches.listed().await;
+        assert_eq!((readiness.warnings().len(), readiness.is_ready(), groups()), (1, true, 0));
+
+        let budget = json!({"metadata": {"name": "b", "namespace": "x", "uid": "b", "resourceVersion": "1"},
+            "spec": {"selector": {}},
+            "status": {"currentHealthy": 0, "desiredHealthy": 1, "disruptionsAllowed": 0, "expectedPods": 1}});
+        api.answers("GET", PATH, 200, json!({"metadata": {"resourceVersion": "1"}, "items": [budget]}));
+        for (_, listed) in watches.watches.values() {
+            listed.done().await;
+        }
+        assert_eq!((readiness.warnings().len(), groups()), (0, 1));
+
+        watches.update(&BTreeSet::new()).await;
+        assert!(watches.watches.is_empty());
+    }
 
     #[test]
     fn a_refusal_is_shown_until_the_list_succeeds() {

@@ -82,7 +82,7 @@ pub(crate) async fn pods(
     forbidden: Warning,
 ) {
     let mut ready = Some(ready);
-    let budgets = BudgetWatches::new(context.clone(), store.clone(), forbidden);
+    let budgets = BudgetWatches::new(&context, store.clone(), forbidden);
     let mut watches = PodWatches { context, store: store.clone(), watches: BTreeMap::new(), budgets };
     loop {
         let (namespaces, annotations) =
