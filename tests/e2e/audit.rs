@@ -1,9 +1,9 @@
 //! The audit log of an API server, and what `outrigger explain audit` tells of it.
 
 use outrigger_core::keys;
-use outrigger_tests::create;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::{create, dry_run, eventually, holds};
 use serde_json::{Value, json};
 
 use crate::e2e::second_webhook::{DOES, SENT, pod, second};
@@ -82,6 +82,13 @@ async fn the_audit_log_tells_which_step_rule_or_policy_changed_or_refused_a_pod(
             "fields": [format!("metadata.labels[{}]", keys::TENANT)]})
     );
     // Refused by a policy, because the other webhook removes the affinity in the last call.
+    // An API server that has just started may not have read its policies yet.
+    eventually("the policy applies", || async {
+        let refused =
+            dry_run(&t.pods(), &pod("probe", "again", "removes all")).await.unwrap_err().to_string();
+        holds(refused.contains("ValidatingAdmissionPolicy 'outrigger-pods'"), refused)
+    })
+    .await;
     create(&t.pods(), &pod("removed", "again", "removes all")).await.unwrap_err();
     let told = explained(&t, "removed");
     let refused = json!({"policy": "outrigger-pods", "ours": true, "fields": []});

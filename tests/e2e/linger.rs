@@ -9,7 +9,7 @@ use kube::api::{Api, DeleteParams, ListParams};
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, admin_rule, annotation, rule_with};
+use outrigger_tests::tenant::{Tenant, admin_rule, annotation, is_ready, rule_with};
 use outrigger_tests::{InWords, eventually};
 use serde_json::{Value, json};
 
@@ -103,7 +103,9 @@ async fn a_companion_of_the_platform_outlives_its_workload() {
             let labels = format!("{}={name}", keys::RULE);
             let mut all = pods.list(&ListParams::default().labels(&labels)).await.in_words()?.items;
             all.retain(|pod| pod.metadata.deletion_timestamp.is_none());
-            let are = all.iter().all(|pod| annotation(pod, keys::WORKLOAD_ENDED).is_some() == marked);
+            // Only what has been ready lingers.
+            let is = |pod: &Pod| is_ready(pod) && annotation(pod, keys::WORKLOAD_ENDED).is_some() == marked;
+            let are = all.iter().all(is);
             let uids: Vec<_> = all.iter().map(ResourceExt::uid).collect();
             if all.len() == wanted && are { Ok(uids) } else { Err(format!("{uids:?}")) }
         })

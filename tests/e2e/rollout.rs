@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use kube::runtime::watcher;
@@ -17,41 +18,59 @@ use outrigger_tests::tenant::{Tenant, admin_rule, is_ready, rule_with};
 use outrigger_tests::{InWords, always, eventually, holds, until};
 use serde_json::{Value, json};
 
-/// Follows a tenant's companions, and keeps the greatest number that was down at once.
+/// Follows a tenant's companions, and keeps the greatest number of one group that was down at once.
 #[derive(Clone, Default)]
 struct Down {
-    seen: Arc<Mutex<(HashMap<String, bool>, usize)>>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// The group of each companion, and whether it serves.
+    companions: HashMap<String, (String, bool)>,
+    most: usize,
 }
 
 impl Down {
+    /// Follows all companions as one group.
     async fn follow(t: &Tenant, count: usize) -> Self {
+        Self::follow_groups(t, count, |_| String::new()).await
+    }
+
+    async fn follow_groups(
+        t: &Tenant,
+        count: usize,
+        group: impl Fn(&Pod) -> String + Send + 'static,
+    ) -> Self {
         let this = Self::default();
         let config = watcher::Config::default().labels(keys::RULE);
         let mut events = watcher(t.pods(), config).boxed();
         let follower = this.clone();
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
-                let (name, up) = match event.unwrap() {
-                    watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) => {
-                        (pod.name_any(), is_ready(&pod) && pod.metadata.deletion_timestamp.is_none())
-                    }
-                    watcher::Event::Delete(pod) => (pod.name_any(), false),
+                let (pod, exists) = match event.unwrap() {
+                    watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) => (pod, true),
+                    watcher::Event::Delete(pod) => (pod, false),
                     watcher::Event::Init | watcher::Event::InitDone => continue,
                 };
-                let mut seen = follower.seen.lock().unwrap();
+                let up = exists && is_ready(&pod) && pod.metadata.deletion_timestamp.is_none();
+                let (name, mut seen) = (pod.name_any(), follower.seen.lock().unwrap());
                 // Those that were there from the beginning are the ones that matter.
-                if seen.0.len() < count || seen.0.contains_key(&name) {
-                    seen.0.insert(name, up);
+                if seen.companions.len() < count || seen.companions.contains_key(&name) {
+                    seen.companions.insert(name, (group(&pod), up));
                 }
-                let down = seen.0.values().filter(|up| !**up).count();
                 // Until all have been shown once, nothing can be said.
-                if seen.0.len() == count {
-                    seen.1 = seen.1.max(down);
+                if seen.companions.len() == count {
+                    let mut down: HashMap<&str, usize> = HashMap::new();
+                    for (group, up) in seen.companions.values() {
+                        *down.entry(group).or_default() += usize::from(!up);
+                    }
+                    seen.most = seen.most.max(down.into_values().max().unwrap_or_default());
                 }
             }
         });
         eventually("the watch has begun", || async {
-            let known = this.seen.lock().unwrap().0.len();
+            let known = this.seen.lock().unwrap().companions.len();
             holds(known == count, known.to_string())
         })
         .await;
@@ -59,7 +78,7 @@ impl Down {
     }
 
     fn most(&self) -> usize {
-        self.seen.lock().unwrap().1
+        self.seen.lock().unwrap().most
     }
 }
 
@@ -138,6 +157,56 @@ async fn a_new_template_takes_no_more_than_a_quarter_down_at_once() {
     t.condition("r", "Accepted", Status::True, "Valid").await;
     let status = status(&t).await;
     assert_eq!((status.matched, status.created, status.updated), (Some(8), Some(8), Some(8)));
+}
+
+/// The controller of each workload, by its id.
+async fn owners(t: &Tenant) -> HashMap<String, String> {
+    let all = t.work().list(&ListParams::default()).await.unwrap().items;
+    let owner = |pod: &Pod| pod.owner_references().first().map(|owner| owner.name.clone());
+    all.iter().filter_map(|pod| Some((pod.uid()?, owner(pod)?))).collect()
+}
+
+#[tokio::test]
+async fn replicas_of_one_owner_do_not_lose_their_companions_together() {
+    let t = Tenant::new(Outrigger::shared().await, "rollowner", &[("a", 1)]).await;
+    let half = |image: &str| {
+        of_image(image, |r| {
+            r["ordering"] = json!("BeforeReady");
+            r["updateStrategy"] = json!({"rollingUpdate": {"maxUnavailable": "50%"}});
+        })
+    };
+    t.rule("r", half("one")).await;
+    let of = |i: usize| {
+        let labels = json!({"app": "web", "service": format!("s{i}")});
+        json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": format!("s{i}"), "namespace": t.source},
+            "spec": {"replicas": 2, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
+                "spec": {"nodeName": t.node("a"), "containers": [{"name": "c", "image": "i"}]}}}})
+    };
+    t.outrigger.plane.tenant.apply(&(0..4).map(of).collect::<Vec<_>>()).unwrap();
+    all_of(&t, 8, "one").await;
+    let owners = owners(&t).await;
+    assert_eq!(owners.len(), 8);
+    let down = Down::follow_groups(&t, 8, move |pod| owners[&pod.labels()[keys::WORKLOAD]].clone()).await;
+    let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+        "metadata": {"name": "all", "namespace": t.source},
+        "spec": {"minAvailable": 2, "selector": {"matchLabels": {"service": "s0"}}}});
+    t.outrigger.plane.tenant.apply(&[budget]).unwrap();
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(t.cluster.clone(), &t.source);
+    until("the budget counts its Pods", &budgets, "all", |budget| {
+        let healthy = budget.status.map(|status| (status.desired_healthy, status.current_healthy));
+        holds(healthy == Some((2, 2)), format!("{healthy:?}"))
+    })
+    .await;
+    t.rule("r", half("two")).await;
+    t.condition_says("r", "Ready", Status::False, "RollingOut", &["6 of 8 have the current template"]).await;
+    always("those of the budget stay", Duration::from_millis(500), || async {
+        let old = t.companions().await?.iter().filter(|pod| is_ready(pod) && image(pod) == "one").count();
+        holds(old == 2, old.to_string())
+    })
+    .await;
+    budgets.delete("all", &kube::api::DeleteParams::default()).await.unwrap();
+    all_of(&t, 8, "two").await;
+    assert_eq!(down.most(), 1, "of two");
 }
 
 #[tokio::test]
