@@ -24,6 +24,7 @@ use crate::args::ManagerArgs;
 use crate::companions::templates::Templates;
 use crate::computed::ComputedStatuses;
 use crate::events::Events;
+use crate::grpc::access::Absences;
 use crate::latency::CompanionLatency;
 use crate::machines::{self, MachineCache};
 use crate::metrics::Metrics;
@@ -33,6 +34,7 @@ use crate::state::registry::Registry;
 use crate::state::rollout::Moment;
 use crate::state::{CompanionId, RuleId, TenantStates};
 use crate::tenants;
+use crate::tenants::first::FirstPass;
 
 /// The context that all parts of a manager share. There is one in a process.
 pub(crate) struct Context {
@@ -46,6 +48,8 @@ pub(crate) struct Context {
     pub leadership: Leadership,
     pub(crate) states: TenantStates,
     pub(crate) registry: Registry,
+    /// The Tenants that this replica has to reconcile before it is ready.
+    pub(crate) first_pass: FirstPass,
     pub(crate) tenant_statuses: Mutex<ComputedStatuses<TenantId, tenants::ControllerStatus>>,
     pub(crate) admin_rules: AdminRules,
     pub(crate) templates: Templates,
@@ -56,6 +60,8 @@ pub(crate) struct Context {
     pub(crate) feeds: Feeds,
     pub(crate) events: Events,
     pub(crate) metrics: Metrics,
+    /// Tenants without a namespace whose calls were refused.
+    pub(crate) absences: Absences,
     /// Companions that a workload's message asked for, and since when.
     pub(crate) latency: CompanionLatency,
 }
@@ -79,6 +85,7 @@ impl Context {
         Arc::new_cyclic(|context| Self {
             states: TenantStates::new(args.admin_namespaces()),
             registry: Registry::new(args.host_label.clone(), args.admin_identity.clone()),
+            first_pass: FirstPass::default(),
             tenant_statuses: Mutex::default(),
             admin_rules: AdminRules::default(),
             templates: Templates::default(),
@@ -86,6 +93,7 @@ impl Context {
             machines: MachineCache::new(&args.core_namespace),
             queues: Queues::new(&environment, args.companions_of_one_tenant()),
             feeds: Feeds::new(context),
+            absences: Absences::default(),
             events: Events::new(client.clone(), identity.clone(), environment.clock),
             latency: CompanionLatency::new(environment.clock, &metrics),
             identity: identity.into(),

@@ -121,6 +121,7 @@ fn assembled(process: &mut Process, context: &Arc<Context>) -> anyhow::Result<ax
 fn start(process: &mut Process, context: &Arc<Context>) {
     report::start(process, context);
     watches::start(process, context);
+    tenants::first::start(process, context);
     // Companions that exist have to be known before any is made, rules before a sync is used, and all tenants before a DPU is
     // assigned to one. So each of these waits until everything has been listed.
     worker::start(process, companions::Companions::new(context));

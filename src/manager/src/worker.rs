@@ -10,6 +10,7 @@ use tracing::warn;
 
 use crate::context::Context;
 use crate::queue::{Key, Queue};
+use crate::tenants::first;
 
 /// What follows after a step for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +54,8 @@ pub(crate) trait Controller: Send + Sync + 'static {
 pub(crate) fn start<C: Controller>(process: &Process, controller: C) {
     let lists = process.readiness.clone();
     process.spawn(C::NAME, async move {
-        lists.done().await;
+        // Readiness also waits for what a controller does first.
+        lists.done_but(first::TASK).await;
         run(Arc::new(controller)).await;
     });
 }

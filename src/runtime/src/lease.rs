@@ -15,7 +15,7 @@
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -65,6 +65,8 @@ pub struct Term(u64);
 struct SharedLeadership {
     /// How often it has begun and stopped to lead: odd while it leads.
     changes: AtomicU64,
+    /// Whether the election has had an outcome.
+    settled: AtomicBool,
     changed: Notify,
     /// Work of the leader that is still running.
     work: TaskTracker,
@@ -86,6 +88,27 @@ impl Leadership {
     #[cfg(any(test, feature = "testing"))]
     pub fn lead_without_lease(&self) {
         self.set(true, "none");
+        self.settle();
+    }
+
+    /// As after an election in which another replica leads.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn follow_without_lease(&self) {
+        self.set(false, "none");
+        self.settle();
+    }
+
+    /// Waits until the election has had its first outcome: this replica leads, another one does, or the Lease can't be read or written.
+    /// Returns the term if this replica leads.
+    pub async fn settled(&self) -> Option<Term> {
+        loop {
+            let changed = self.shared.changed.notified();
+            if self.shared.settled.load(Ordering::Acquire) {
+                let changes = self.shared.changes.load(Ordering::Acquire);
+                return (changes % 2 == 1).then_some(Term(changes));
+            }
+            changed.await;
+        }
     }
 
     /// Waits until it leads. Returns the term, which no later one is equal to.
@@ -118,6 +141,12 @@ impl Leadership {
     async fn finished(&self) {
         self.shared.work.close();
         self.shared.work.wait().await;
+    }
+
+    fn settle(&self) {
+        if !self.shared.settled.swap(true, Ordering::AcqRel) {
+            self.shared.changed.notify_waiters();
+        }
     }
 
     fn set(&self, leads: bool, name: &str) {
@@ -267,8 +296,14 @@ impl Election {
     async fn round(&mut self) -> Instant {
         let began = self.environment.clock.now();
         match self.request(began).await {
-            Ok(()) => self.due(),
+            Ok(()) => {
+                if !matches!(self.state, LeaseState::Unknown) {
+                    self.leadership.settle();
+                }
+                self.due()
+            }
             Err(error) => {
+                self.leadership.settle();
                 // A failed write may have been committed.
                 self.state = LeaseState::Unknown;
                 warn!(lease = self.args.name, %error, "failed to read or write the lease; retrying");

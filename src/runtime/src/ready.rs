@@ -87,9 +87,18 @@ impl Readiness {
 
     /// Waits until all tasks are done, whether or not the process is shutting down.
     pub async fn done(&self) {
+        self.until(|task| task.done).await;
+    }
+
+    /// As [`Self::done`], for all tasks but those of a name: what such a task consists of may only begin after all others are done.
+    pub async fn done_but(&self, name: &str) {
+        self.until(|task| task.done || task.name == name).await;
+    }
+
+    async fn until(&self, is_done: impl Fn(&Task) -> bool) {
         loop {
             let notified = self.shared.done.notified();
-            if self.shared.tasks.lock().iter().all(|task| task.done) {
+            if self.shared.tasks.lock().iter().all(&is_done) {
                 return;
             }
             notified.await;
@@ -164,6 +173,23 @@ mod tests {
         b.done();
         waiting.await.unwrap();
         ready.done().await;
+    }
+
+    #[tokio::test]
+    async fn a_task_that_begins_after_the_others_waits_for_them_alone() {
+        let ready = Readiness::default();
+        let (list, last) = (ready.wait_for("list"), ready.wait_for("last"));
+        let waiting = tokio::spawn({
+            let ready = ready.clone();
+            async move { ready.done_but("last").await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        list.done();
+        waiting.await.unwrap();
+        assert_eq!(ready.missing(), ["last"]);
+        last.done();
+        assert!(ready.is_ready());
     }
 
     #[test]

@@ -2,14 +2,18 @@
 //! extensions of the request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use outrigger_core::ids::TenantId;
+use outrigger_core::map::HashMap;
 use outrigger_core::tenant::Tenant;
 use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::serve::Peer;
+use parking_lot::Mutex;
+use tokio::time::Instant;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::context::Context;
 use crate::identity::Caller;
@@ -18,13 +22,36 @@ use crate::identity::Caller;
 #[derive(Debug)]
 pub(super) struct Access {
     context: Arc<Context>,
-    /// Whether tenants, rules and companions have been listed: before that no call is served.
+    /// Whether tenants, rules and companions have been listed, and tenants have been reconciled: before that no call is served.
     readiness: Readiness,
 }
 
+/// Least time between two lines of the log about refused calls of one tenant: its agent calls every few seconds.
+const SAY: Duration = Duration::from_secs(60);
+
+/// When the log had the last line about a call that was refused because its tenant has no namespace, by tenant.
+#[derive(Debug, Default)]
+pub(crate) struct Absences(Mutex<HashMap<TenantId, Instant>>);
+
+impl Absences {
+    /// Whether a refusal is due to be logged.
+    fn is_due(&self, id: &TenantId, now: Instant) -> bool {
+        let mut said = self.0.lock();
+        if said.get(id).is_some_and(|last| now.duration_since(*last) < SAY) {
+            return false;
+        }
+        said.retain(|_, last| now.duration_since(*last) < SAY);
+        said.insert(id.clone(), now);
+        true
+    }
+}
+
 /// UNAVAILABLE: the namespace that a Tenant names doesn't exist yet, or is labeled as another tenant's. What is in it, rules, companions and
-/// workloads, isn't this tenant's then.
-pub(super) fn no_namespace(id: &TenantId) -> Status {
+/// workloads, isn't this tenant's then. The log says so once a minute.
+pub(super) fn no_namespace(context: &Context, id: &TenantId) -> Status {
+    if context.absences.is_due(id, context.environment.clock.now()) {
+        info!(tenant = %id, "refused call: the tenant's namespace does not exist or belongs to another tenant");
+    }
     Status::unavailable(format!(
         "the namespace of tenant {id} is not there yet, or belongs to another tenant; call again"
     ))
@@ -82,5 +109,57 @@ impl Access {
         self.context.registry.authorize(caller, id).inspect_err(|status| {
             warn!(%caller, tenant = %id, code = %status.code(), reason = status.message(), "refused call");
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use outrigger_runtime::fake_api::FakeApi;
+    use tonic::Code;
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+    use crate::fixtures;
+
+    /// Counts the lines of the log.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<AtomicUsize>);
+
+    impl Subscriber for Lines {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, event: &Event<'_>) {
+            if *event.metadata().level() == tracing::Level::INFO {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tenant_without_a_namespace_is_logged_once_a_minute() {
+        let context = fixtures::context(FakeApi::default().client());
+        let [blue, red] = ["blue", "red"].map(|id| TenantId::new(id).unwrap());
+        let lines = Lines::default();
+        let refuse = |id: &TenantId| {
+            let status = tracing::subscriber::with_default(lines.clone(), || no_namespace(&context, id));
+            assert_eq!(status.code(), Code::Unavailable);
+            lines.0.load(Ordering::Relaxed)
+        };
+        assert_eq!([refuse(&blue), refuse(&blue), refuse(&red), refuse(&red)], [1, 1, 2, 2]);
+        tokio::time::advance(SAY).await;
+        assert_eq!([refuse(&blue), refuse(&blue)], [3, 3]);
+        assert_eq!(context.absences.0.lock().len(), 1, "nothing is kept of a tenant that calls no more");
     }
 }

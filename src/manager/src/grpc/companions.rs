@@ -123,7 +123,7 @@ impl CompanionOutcomes {
         let (number, changed) = {
             let mut data = state.lock();
             if data.tenant.as_ref() != Some(&id) {
-                return Err(no_namespace(&id));
+                return Err(no_namespace(&self.context, &id));
             }
             data.outcomes.follow(most).ok_or_else(|| {
                 let message = format!("tenant {id} has {most} calls of Watch open already; end one");

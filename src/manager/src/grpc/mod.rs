@@ -1,6 +1,6 @@
 //! The gRPC services.
 
-mod access;
+pub(crate) mod access;
 mod admin_rules;
 mod bucket;
 mod companions;

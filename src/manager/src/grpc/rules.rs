@@ -34,7 +34,7 @@ impl Rules {
         if self.0.states.tenant_of(&tenant.namespace).as_ref() == Some(&id) {
             Ok(tenant)
         } else {
-            Err(no_namespace(&id))
+            Err(no_namespace(&self.0, &id))
         }
     }
 

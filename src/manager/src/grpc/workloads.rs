@@ -120,7 +120,7 @@ impl Workloads {
         let begun = {
             let mut data = state.lock();
             if data.tenant.as_ref() != Some(&id) {
-                return Err(no_namespace(&id));
+                return Err(no_namespace(&self.context, &id));
             }
             data.stream.begin(most, self.now())
         };

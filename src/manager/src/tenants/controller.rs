@@ -78,10 +78,12 @@ impl Controller for Tenants {
     }
 
     fn gained(&self) {
-        let Context { registry, states, queues, admin_rules, .. } = &*self.context;
+        let Context { registry, states, queues, admin_rules, first_pass, .. } = &*self.context;
         // Other replicas have led meanwhile.
         self.handovers.forget();
-        queues.tenants.add(registry.ids().into_iter().map(Key::Tenant));
+        let tenants = registry.ids();
+        first_pass.begin(tenants.iter().cloned());
+        queues.tenants.add(tenants.into_iter().map(Key::Tenant));
         queues.tenants.add(registry.dpus().into_iter().map(|(name, _)| Key::Node(name)));
         // Also tenants that are deleted and have left rules, or companions of admin rules.
         queues.tenants.add(states.all_admin_companions().into_iter().map(|(id, _)| Key::Tenant(id)));
@@ -95,7 +97,11 @@ impl Controller for Tenants {
 
     async fn step(&self, key: &Key) -> Result<Action, kube::Error> {
         match key {
-            Key::Tenant(id) => self.tenant(id).await,
+            Key::Tenant(id) => {
+                let result = self.tenant(id).await;
+                self.context.first_pass.attempted(id);
+                result
+            }
             Key::Node(name) => self.handovers.step(&self.context, name).await,
         }
     }
@@ -115,10 +121,7 @@ impl Tenants {
                 let myself = self.myself.get_or_try_init(|| namespace::myself(&self.context.client)).await?;
                 let owner =
                     entry.object.controller_owner_ref(&()).and_then(|owner| serde_json::to_value(owner).ok());
-                Some(
-                    namespace::ensure(&self.context.client, tenant, &owner.unwrap_or_default(), myself)
-                        .await?,
-                )
+                Some(namespace::ensure(&self.context, tenant, &owner.unwrap_or_default(), myself).await?)
             }
         };
         let wanted = status::compute(

@@ -5,6 +5,7 @@
 
 pub(crate) mod claim;
 mod controller;
+pub(crate) mod first;
 pub(crate) mod namespace;
 mod nodes;
 mod status;

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota};
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{Api, ListParams, Patch, PostParams};
-use kube::core::PartialObjectMeta;
+use kube::core::{PartialObjectMeta, PartialObjectMetaExt};
 use kube::{Client, ResourceExt};
 use outrigger_api::WorkloadRule;
 use outrigger_core::ids::RuleName;
@@ -16,6 +16,7 @@ use outrigger_core::{claim, keys};
 use serde_json::{Value, json};
 use tracing::info;
 
+use crate::context::Context;
 use crate::state::registry::{CLAIMS, count};
 use crate::writes::{self, Version, found, only};
 
@@ -55,13 +56,15 @@ fn subject(user: &str) -> Value {
 }
 
 /// Makes the namespace, or adopts one that carries the tenant's label, and puts in what has to be there: the Pod Security
-/// level, the manager's rights, the limits. Writes only what is not so already.
+/// level, the manager's rights, the limits. Writes only what is not so already. The cache has a namespace that was made before its watch
+/// shows it: the tenant is served from then on.
 pub(crate) async fn ensure(
-    client: &Client,
+    context: &Context,
     tenant: &Tenant,
     owner: &Value,
     myself: &Value,
 ) -> Result<State, kube::Error> {
+    let client = &context.client;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let (name, id) = (&tenant.namespace, tenant.policy.tenant.as_str());
     let level = tenant.policy.pod_security.as_str();
@@ -72,7 +75,8 @@ pub(crate) async fn ensure(
                 "labels": {keys::TENANT: id, keys::POD_SECURITY_ENFORCE: level}}});
             let namespace: Namespace = serde_json::from_value(namespace).map_err(kube::Error::SerdeError)?;
             let params = writes::post();
-            namespaces.create(&params, &namespace).await?;
+            let created = namespaces.create(&params, &namespace).await?;
+            context.feeds.namespaces.answer(created.metadata.into_response_partial());
             info!(tenant = id, namespace = %name, "created namespace");
         }
         Some(namespace) if namespace.metadata.deletion_timestamp.is_some() => return Ok(State::Terminating),
