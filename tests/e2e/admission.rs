@@ -164,6 +164,7 @@ async fn roles_allow_what_is_needed_and_no_more() {
         ("manager", &["bind", "clusterroles/cluster-admin"], false),
         ("manager", &["escalate", "clusterroles"], false),
         ("manager", &["impersonate", "users"], false),
+        ("manager", &["patch", "leases/outrigger-manager-replicas", "-n", "outrigger-system"], true),
         ("manager", &["patch", "leases/other", "-n", "outrigger-system"], false),
         ("manager", &["patch", "mutatingwebhookconfigurations"], false),
         ("manager", &["patch", "namespaceoffloadings", "--subresource=status", "-n", "default"], true),

@@ -1,6 +1,7 @@
 //! What survives a restart. These tests kill what others rely on, so they have a control plane of their own, and run one
 //! after the other.
 
+mod dead;
 mod devices;
 mod lease;
 mod linger;

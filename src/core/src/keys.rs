@@ -65,6 +65,9 @@ pub const DEVICE_GROUP: &str = "resource.k8s.io";
 /// Field manager of the manager's writes.
 pub const MANAGER: &str = "outrigger-manager";
 
+/// Lease in which each replica of the manager says that it runs, by an annotation of its own.
+pub const MANAGER_REPLICAS: &str = "outrigger-manager-replicas";
+
 /// Name of the webhook's Service and service account, and field manager of its writes.
 pub const WEBHOOK: &str = "outrigger-webhook";
 

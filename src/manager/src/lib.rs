@@ -129,6 +129,7 @@ fn start(process: &mut Process, context: &Arc<Context>) {
     worker::start(process, tenants::Tenants::new(context));
     worker::start(process, tenants::claim::UnusedClaims(context.clone()));
     worker::start(process, tenants::claim::StreamStatuses(context.clone()));
+    tenants::replicas::start(process, context);
     if context.args.manage_offloading {
         worker::start(process, offloading::Offloadings(context.clone()));
     }

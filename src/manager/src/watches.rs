@@ -158,6 +158,9 @@ impl Context {
                 holder: &stream.holder,
             };
             let lost = data.claim_observed(claim, &self.identity);
+            if !stream.connected && stream.claim > 0 {
+                data.stream.lost_since(stream.since.as_ref().map(|since| since.0));
+            }
             data.assess_hosts(&self.registry, self.environment.clock.wall());
             if data.stream.unused_claim().is_some() {
                 self.queues.unused_claims.add_after(id.clone(), UNUSED);

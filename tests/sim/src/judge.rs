@@ -60,8 +60,6 @@ struct Found {
     /// Tenants that were deleted or created since then, or haven't had an agent since something else has changed that concerns all of
     /// their companions.
     reborn: BTreeSet<&'static str>,
-    /// The managers, by the names under which they hold streams.
-    holders: BTreeMap<String, String>,
     /// The uids of all Tenants so far.
     tenant_uids: BTreeSet<String>,
     /// The most slots that the Machine has had since then, if their number has changed.

@@ -152,6 +152,8 @@ keys! {
     /// A replica that holds an earlier claim knows less than the one that made the companion.
     pub const STREAM_CLAIM = "outrigger.dev/stream-claim",
         Annotation on "companions" by "manager": "Uid of the Tenant and number of the claim on its stream with which it was made: a manager that knows only earlier claims doesn't touch it";
+    pub const REPLICA = "replicas.outrigger.dev/<replica>",
+        Annotation on "the Lease `outrigger-manager-replicas`" by "manager": "When the replica has renewed this last: the leader takes over the claims of one that doesn't for a minute";
     /// It is written once, and removed when the workload is there again ([`crate::companion::Lingering`]).
     pub const WORKLOAD_ENDED = "outrigger.dev/workload-ended",
         Annotation on "companions of rules with `lingerSeconds`" by "manager": "When the workload ended, by the clock of the manager. The companion is deleted `lingerSeconds` later";

@@ -177,6 +177,13 @@ impl Stream {
         self.on_tenant(told)
     }
 
+    /// A Tenant's status says that no agent is connected since then. Another replica may have written that, or have been killed.
+    pub(crate) fn lost_since(&mut self, since: Option<Timestamp>) {
+        if !self.connected {
+            self.lost_at = self.lost_at.max(since);
+        }
+    }
+
     /// A Tenant's status shows this claim. Whether what this replica knows of the tenant is out of date from now on: another
     /// replica has the stream, or it is another Tenant.
     pub(crate) fn observed(&mut self, shown: ObservedClaim<'_>, me: &str) -> bool {

@@ -105,6 +105,23 @@ async fn write(context: &Context, id: &TenantId, what: &StreamFields) -> Result<
     }
 }
 
+/// Takes over the claim on a Tenant's stream from a replica that no longer runs, for nobody: the leader acts for the tenant then. Fails with
+/// a conflict if the Tenant has changed since it was read.
+pub(crate) async fn take_over(context: &Context, tenant: &Tenant) -> Result<(), kube::Error> {
+    let before = tenant.status.clone().and_then(|status| status.stream).unwrap_or_default();
+    let now = Some(Time(context.environment.clock.wall()));
+    let stream = StreamStatus {
+        claim: before.claim + 1,
+        holder: String::new(),
+        connected: false,
+        since: if before.connected { now } else { before.since.clone() },
+        ..before
+    };
+    let written = writes::status(&api(context), &Version::of(tenant), json!({"stream": stream})).await?;
+    context.feeds.tenants.answer(written);
+    Ok(())
+}
+
 /// Takes in the Tenant as the API server has it now, and with it the latest claim on its stream.
 pub(crate) async fn look(context: &Context, id: &TenantId) -> Result<(), kube::Error> {
     if let Some(tenant) = api(context).get_opt(id.as_str()).await? {

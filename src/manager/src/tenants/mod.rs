@@ -8,6 +8,7 @@ mod controller;
 pub(crate) mod first;
 pub(crate) mod namespace;
 mod nodes;
+pub(crate) mod replicas;
 mod status;
 
 pub(crate) use controller::Key;

@@ -34,14 +34,6 @@ fn is_synced(stream: &Value) -> bool {
 }
 
 impl Judge {
-    /// Whether a Tenant's status shows an open stream to a manager that runs. One that is killed doesn't write that its streams have ended.
-    fn is_open(&self, world: &World, stream: &Value) -> bool {
-        let found = self.found.lock();
-        let holder = found.holders.get(text(stream, "/holder"));
-        let runs = |name: &String| world.managers.lock().iter().any(|manager| manager.name == *name);
-        stream["connected"] == true && holder.is_some_and(runs)
-    }
-
     /// A Tenant is written. One that is deleted or created has its companions deleted or created; those of others have to stay.
     pub(super) fn tenant_written(&self, commit: &Commit) {
         let Some((id, _)) = TENANTS.into_iter().find(|(id, _)| *id == commit.name) else { return };
@@ -55,10 +47,6 @@ impl Judge {
         let mut found = self.found.lock();
         let uids = states.into_iter().flatten().map(|tenant| text(tenant, "/metadata/uid").to_owned());
         found.tenant_uids.extend(uids);
-        let [_, holder] =
-            states.map(|tenant| tenant.map_or("", |tenant| text(tenant, "/status/stream/holder")));
-        // A replica claims in its own name.
-        found.holders.entry(holder.to_owned()).or_insert_with(|| commit.client.clone());
         if old != new {
             found.reborn.insert(id);
         }
@@ -103,8 +91,9 @@ impl Judge {
                         ));
                     }
                     let stream = &tenant["status"]["stream"];
+                    // The leader writes that of a manager that was killed.
                     let wrong =
-                        if world.has_agent(id) { !is_synced(stream) } else { self.is_open(world, stream) };
+                        if world.has_agent(id) { !is_synced(stream) } else { stream["connected"] == true };
                     if wrong {
                         missing.push(format!("Tenant {id} doesn't show its agent's stream: {stream}"));
                     }

@@ -81,6 +81,37 @@ async fn a_stream_that_ends_before_it_claims_tells_that_nobody_is_connected() {
 }
 
 #[test]
+fn a_stream_that_another_replica_has_lost_is_lost_here_too() {
+    let [first, second] = [1, 2].map(|second| Timestamp::from_second(second).ok());
+    let mut stream = Stream::default();
+    stream.lost_since(first);
+    assert_eq!(stream.lost_at, first);
+    stream.lost_since(second);
+    stream.lost_since(None);
+    assert_eq!(stream.lost_at, second, "the last time counts");
+    let one = stream.begin(9, Instant::now()).unwrap().number;
+    stream.claimed(one, raised(1, 1)).unwrap();
+    stream.lost_since(Timestamp::from_second(3).ok());
+    assert_eq!(stream.lost_at, second, "what is shown is of before this stream");
+}
+
+#[test]
+fn a_claim_that_the_leader_takes_over_ends_the_stream_of_a_holder_that_lives() {
+    let mut stream = Stream::default();
+    let OpenedStream { number: one, end: ended, .. } = stream.begin(9, Instant::now()).unwrap();
+    stream.claimed(one, raised(5, 50)).unwrap();
+    assert!(stream.observed(shown(6, "", 60), ME));
+    assert!(ended.is_cancelled() && !stream.acts(false), "its agent connects again");
+    let two = stream.begin(9, Instant::now()).unwrap().number;
+    stream.claimed(two, raised(7, 70)).unwrap();
+    assert!(stream.connected && stream.acts(false));
+    let mut other = Stream::default();
+    assert!(!other.observed(shown(5, ME, 50), "other") && !other.acts(true));
+    assert!(!other.observed(shown(6, "", 60), "other") && other.acts(true), "the leader acts");
+    assert!(!other.observed(shown(7, ME, 70), "other") && !other.acts(true), "until there is a newer claim");
+}
+
+#[test]
 fn another_replicas_claim_ends_this_ones() {
     let mut stream = Stream::default();
     assert!(stream.acts(true) && !stream.acts(false));
