@@ -195,8 +195,16 @@ impl Context {
             self.queues.tenants.add([Key::Node(name)]);
             // Companions that no DPU could run don't delay a rollout; which these are may have changed.
             for state in concerned.iter().flat_map(|tenant| self.states.of(tenant)) {
-                let turns = state.lock().all_turns(&self.registry, self.moment());
+                let moment = self.moment();
+                let (turns, looks) = {
+                    let mut data = state.lock();
+                    (data.all_turns(&self.registry, moment), data.look_at_rollouts(moment.now))
+                };
                 self.queues.companions.add(state.ids(turns));
+                for (key, pause) in looks {
+                    let id = CompanionId { namespace: state.namespace.clone(), key };
+                    self.queues.companions.add_after(id, pause);
+                }
                 // The status of rules says which hosts have no DPU.
                 self.queues.rules.add(state.rule_ids());
             }

@@ -229,21 +229,20 @@ impl Companion<'_> {
         if !knows_claim && is_of_later_claim(data, key) {
             return Err(Undecided::LaterClaim);
         }
-        match planned(data, key, &self.location) {
-            (Plan::Delete { reason: DeleteReason::TemplateChanged, .. }, _)
-                if !data.may_replace(key, &self.context.registry, self.context.moment()) =>
-            {
-                Err(Undecided::Ends(Action::Done))
-            }
+        let (plan, kind) = planned(data, key, &self.location);
+        let is_replaced = match &plan {
+            Plan::Delete { reason: DeleteReason::TemplateChanged, .. } => true,
             // A rule that was created again has the budget of one whose template changes, as far as its owner references have not had
             // the companions deleted already.
-            (Plan::Delete { reason: DeleteReason::OtherRule, .. }, _)
-                if is_wanted
-                    && data.serves(key)
-                    && !data.may_replace(key, &self.context.registry, self.context.moment()) =>
-            {
-                Err(Undecided::Ends(Action::Done))
-            }
+            Plan::Delete { reason: DeleteReason::OtherRule, .. } => is_wanted && data.serves(key),
+            _ => false,
+        };
+        if !is_replaced {
+            data.rollouts.stays(key);
+        } else if !data.may_replace(key, &self.context.registry, self.context.moment()) {
+            return Err(Undecided::Ends(Action::Done));
+        }
+        match (plan, kind) {
             // The API server would refuse it again. The rule's status says why; all companions are queued when that changes.
             (Plan::Create(_), _)
                 if data.rules.get(&key.rule).is_some_and(|rule| rule.validation.refusal().is_some()) =>

@@ -157,14 +157,23 @@ impl CompanionCache {
         rule: &RuleName,
         has_dpu: impl Fn(&str) -> bool,
     ) -> impl Iterator<Item = &Arc<str>> {
-        let of_rule = self.by_rule.get(rule).into_iter();
-        of_rule.flat_map(|of_rule| of_rule.unready.iter().map(move |w| (of_rule, w))).filter_map(
-            move |(of_rule, workload)| {
-                let without_dpu = of_rule.unplaced.contains(workload)
-                    && of_rule.by_workload[workload].host.as_deref().is_some_and(|host| !has_dpu(host));
-                (!without_dpu).then_some(workload)
-            },
-        )
+        let unready = self.by_rule.get(rule).into_iter().flat_map(|of_rule| &of_rule.unready);
+        unready.filter(move |workload| !self.is_without_dpu(rule, workload, &has_dpu))
+    }
+
+    /// Whether no DPU could run the companion of a workload.
+    pub(crate) fn is_without_dpu(
+        &self,
+        rule: &RuleName,
+        workload: &Arc<str>,
+        has_dpu: impl Fn(&str) -> bool,
+    ) -> bool {
+        let Some(of_rule) = self.by_rule.get(rule).filter(|of_rule| of_rule.unplaced.contains(workload))
+        else {
+            return false;
+        };
+        let host = of_rule.by_workload.get(workload).and_then(|o| o.host.as_deref());
+        host.is_some_and(|host| !has_dpu(host))
     }
 
     /// The companions of a rule that the scheduler has found no Node for.
@@ -184,6 +193,11 @@ impl CompanionCache {
             keys.collect::<Vec<_>>()
         };
         self.by_rule.iter().flat_map(beyond).collect()
+    }
+
+    /// How many companions outlive their workloads, of all rules.
+    pub(crate) fn lingering(&self) -> usize {
+        self.lingering
     }
 
     /// Whether a companion of a workload that has ended gives way.

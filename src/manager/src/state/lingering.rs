@@ -10,6 +10,13 @@ use super::tenant::TenantData;
 /// Companions of a rule that are asked to give way after one step.
 const AT_ONCE: usize = 64;
 
+/// How many companions lingered, and how much room there was, when those beyond it were asked to give way last.
+#[derive(Debug, Default)]
+pub(crate) struct LingeringAsked {
+    own: Option<(usize, usize)>,
+    admin: Option<(usize, usize)>,
+}
+
 impl TenantData {
     /// The Tenant allows this. Returns the companions that this concerns.
     pub(crate) fn set_limits(&mut self, limits: Limits) -> Vec<CompanionKey> {
@@ -30,9 +37,22 @@ impl TenantData {
         if admin { most } else { most.saturating_sub(self.index.own_matches()) }
     }
 
-    /// Companions that have to give way to others, of admin rules if this is one, else of the tenant's own.
+    /// Companions that have to give way to others, of admin rules if this is one, else of the tenant's own. None where as many linger as
+    /// before, with as much room: those have been returned, and a step that failed keeps its pause. None either before all workloads are
+    /// known, because nothing is done about a companion whose workload may exist.
     pub(crate) fn lingering_beyond(&mut self, rule: &RuleName) -> Vec<CompanionKey> {
-        let room = self.lingering_room(rule.is_admin());
+        if !self.index.synced() {
+            return Vec::new();
+        }
+        let admin = rule.is_admin();
+        let room = self.lingering_room(admin);
+        let Some(count) = self.with_companions(rule, |companions| companions.lingering()) else {
+            return Vec::new();
+        };
+        let asked = if admin { &mut self.lingering_asked.admin } else { &mut self.lingering_asked.own };
+        if asked.replace((count, room)) == Some((count, room)) {
+            return Vec::new();
+        }
         self.with_companions(rule, |companions| companions.lingering_beyond(room, AT_ONCE))
             .unwrap_or_default()
     }

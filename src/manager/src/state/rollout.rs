@@ -26,6 +26,9 @@ mod groups;
 
 /// The time after which a rollout that waits for groups is looked at again. What changes in them isn't always about the rule.
 const LOOK: Duration = Duration::from_secs(10);
+/// The time between two questions about all that wait, where the answer was that none may go: there may be very many, and every step of the
+/// rule asks.
+const QUIET: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct Rollouts {
@@ -45,6 +48,8 @@ struct Rollout {
     held: BTreeMap<Arc<str>, Instant>,
     /// When the rollout is looked at again.
     look: Option<Instant>,
+    /// Until when those that wait aren't asked about: their groups have just permitted none of them, and nothing was replaced since.
+    quiet: Option<Instant>,
 }
 
 /// When a decision about a rollout is made, and by which rules.
@@ -140,6 +145,7 @@ impl Rollouts {
     pub(crate) fn observed(&mut self, key: &CompanionKey, now: Option<&Observed>) {
         let Some(rollout) = self.by_rule.get_mut(&key.rule) else { return };
         let Some(stage) = rollout.replaced.get_mut(&key.workload) else { return };
+        rollout.quiet = None;
         let serves = now.is_some_and(serves);
         match (*stage, now) {
             (_, None) => *stage = Stage::Gone,
@@ -182,13 +188,15 @@ impl Rollouts {
         &mut self,
         rule: &RuleName,
         strategy: UpdateStrategy,
-        availability: Availability,
+        (availability, now): (Availability, Instant),
         mut permitted: impl FnMut(&mut Rollout, &Arc<str>) -> bool,
     ) -> Vec<CompanionKey> {
         let Some(rollout) = self.by_rule.get_mut(rule) else { return Vec::new() };
         let turns = rollout.budget(strategy, availability);
         let mut keys = Vec::new();
-        if turns > 0 {
+        if let Some(until) = rollout.quiet.filter(|until| now < *until) {
+            rollout.look = Some(rollout.look.map_or(until, |at| at.min(until)));
+        } else if turns > 0 {
             for workload in std::mem::take(&mut rollout.waiting) {
                 if keys.len() < turns && permitted(rollout, &workload) {
                     keys.push(CompanionKey { rule: rule.clone(), workload });
@@ -196,27 +204,34 @@ impl Rollouts {
                     rollout.waiting.insert(workload);
                 }
             }
+            rollout.quiet = keys.is_empty().then_some(now + QUIET);
         }
         self.tidy(rule);
         keys
     }
 
-    /// One of the companions that wait for their groups: a step for it after [`LOOK`] looks at the rollout again. `None` where no
-    /// companion does, or there is such a step already.
-    fn look(&mut self, rule: &RuleName, now: Instant) -> Option<CompanionKey> {
+    /// One of the companions that wait for their groups, and the time after which a step for it looks at the rollout again. `None` where
+    /// no companion does. It is asked for after each step, because an earlier step of that companion may be due, which takes this one's place.
+    fn look(&mut self, rule: &RuleName, now: Instant) -> Option<(CompanionKey, Duration)> {
         let rollout = self.by_rule.get_mut(rule)?;
         let (workload, _) = rollout.held.first_key_value()?;
-        if rollout.look.is_some_and(|at| now < at) {
-            return None;
-        }
-        rollout.look = Some(now + LOOK);
-        Some(CompanionKey { rule: rule.clone(), workload: workload.clone() })
+        let at = rollout.look.filter(|at| now < *at).unwrap_or(now + LOOK);
+        rollout.look = Some(at);
+        Some((CompanionKey { rule: rule.clone(), workload: workload.clone() }, at - now))
+    }
+
+    /// A companion is as its rule says, or is changed otherwise: it doesn't wait for a turn.
+    pub(crate) fn stays(&mut self, key: &CompanionKey) {
+        let Some(rollout) = self.by_rule.get_mut(&key.rule) else { return };
+        rollout.leaves(&key.workload);
+        self.tidy(&key.rule);
     }
 
     /// No companion waits now. Returns those that did: [`Self::ask`] decides about each again.
     pub(crate) fn restart(&mut self, rule: &RuleName) -> Vec<CompanionKey> {
         let waiting = self.by_rule.get_mut(rule).map(|rollout| {
             rollout.held.clear();
+            rollout.quiet = None;
             std::mem::take(&mut rollout.waiting)
         });
         let key = |workload| CompanionKey { rule: rule.clone(), workload };
@@ -239,9 +254,9 @@ impl Rollout {
     fn permits(&mut self, groups: &mut Groups<'_>, key: (&RuleName, &Arc<str>), at: Moment) -> bool {
         let (rule, workload) = key;
         if groups.permit(workload) {
-            self.held.remove(workload);
             return true;
         }
+        // It is kept when they permit it for a moment, until the companion is replaced.
         let since = *self.held.entry(workload.clone()).or_insert(at.now);
         rule.is_admin() && at.now.duration_since(since) >= at.admin_deadline
     }
@@ -307,7 +322,7 @@ impl TenantData {
         }
         self.with_rollouts(rule, strategy, registry, |rollouts, scene| {
             let mut groups = None;
-            rollouts.next(rule, strategy, scene.availability(), |rollout, workload| {
+            rollouts.next(rule, strategy, (scene.availability(), at.now), |rollout, workload| {
                 let groups = groups.get_or_insert_with(|| scene.groups(rollout));
                 let permitted = rollout.permits(groups, (rule, workload), at);
                 if permitted {
@@ -325,7 +340,13 @@ impl TenantData {
         rule: &RuleName,
         now: Instant,
     ) -> Option<(CompanionKey, Duration)> {
-        self.rollouts.look(rule, now).map(|key| (key, LOOK))
+        self.rollouts.look(rule, now)
+    }
+
+    /// The same of all rollouts.
+    pub(crate) fn look_at_rollouts(&mut self, now: Instant) -> Vec<(CompanionKey, Duration)> {
+        let rules = self.rollouts.waiting();
+        rules.iter().filter_map(|rule| self.rollouts.look(rule, now)).collect()
     }
 
     /// Companions whose turn has come in any rollout.

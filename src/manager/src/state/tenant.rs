@@ -8,6 +8,7 @@ use outrigger_core::tenant::Limits;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::companions::CompanionCache;
+use super::lingering::LingeringAsked;
 use super::outcomes::Outcomes;
 use super::pauses::{FailurePauses, WritePauses};
 use super::refusals::Refusals;
@@ -47,6 +48,7 @@ pub(crate) struct TenantData {
     /// How often companions are created again that somebody else has deleted.
     pub creations: WritePauses,
     pub rollouts: Rollouts,
+    pub lingering_asked: LingeringAsked,
     pub outcomes: Outcomes,
     pub stream: Stream,
     pub usage: Usage,
@@ -133,6 +135,7 @@ impl TenantData {
         self.usage = Usage::default();
         self.refusals.clear();
         self.rollouts = Rollouts::default();
+        self.lingering_asked = LingeringAsked::default();
         self.outcomes.forget_workloads();
     }
 

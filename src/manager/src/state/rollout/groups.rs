@@ -32,11 +32,14 @@ impl<'a> Groups<'a> {
         (rule, max): (&RuleName, MaxUnavailable),
         has_dpu: impl Fn(&str) -> bool,
     ) -> Self {
-        let mut down: HashSet<Arc<str>> = companions.unready(rule, has_dpu).cloned().collect();
+        let mut down: HashSet<Arc<str>> = companions.unready(rule, &has_dpu).cloned().collect();
         let soon = rollout.replaced.iter().filter(|(_, stage)| **stage != Stage::Down);
         down.extend(soon.map(|(workload, _)| workload.clone()));
         let is_ready = |workload: &Arc<str>| index.workload(workload).is_none_or(|w| w.ready);
-        down.extend(rollout.settling.iter().filter(|workload| !is_ready(workload)).cloned());
+        let waits = |workload: &&Arc<str>| {
+            !is_ready(workload) && !companions.is_without_dpu(rule, workload, &has_dpu)
+        };
+        down.extend(rollout.settling.iter().filter(waits).cloned());
         Self { index, max, down, left: Memo::default() }
     }
 

@@ -58,7 +58,7 @@ impl Stage {
 
     fn wake(&mut self) {
         let availability = self.availability();
-        self.queue.extend(self.rollouts.next(&key(0).rule, MAX, availability, |_, _| true));
+        self.queue.extend(self.rollouts.next(&key(0).rule, MAX, (availability, Instant::now()), |_, _| true));
     }
 
     fn count_down(&mut self, all: usize) {

@@ -219,3 +219,22 @@ async fn the_oldest_gives_way_where_more_linger_than_there_is_room_for() {
     t.world.step().await;
     assert_eq!((t.marks().len(), t.world.deletions()), (0, 2));
 }
+
+#[tokio::test(start_paused = true)]
+async fn those_that_give_way_and_cannot_be_deleted_keep_their_pause() {
+    let lingering = Lingering::new();
+    let world = &lingering.world;
+    lingering.shows_mark(Some(begin()));
+    world.state().lock().set_limits(Limits { companions: 0, ..Limits::default() });
+    let asked = || world.state().lock().lingering_beyond(&id().key.rule);
+    assert_eq!(asked(), [id().key]);
+    world.api.answers("DELETE", &lingering.path, 500, failure(500, "InternalError"));
+    assert_eq!(world.step().await, Action::Wait);
+    assert_eq!(asked(), [], "the queue retries it after its pause");
+    // Nor is it asked for before all workloads are known.
+    world.state().lock().index.doubt(|_| true);
+    world.state().lock().lingering_asked = Default::default();
+    assert_eq!(asked(), []);
+    lingering.ends();
+    assert_eq!(asked(), [id().key]);
+}

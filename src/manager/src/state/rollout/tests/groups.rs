@@ -90,7 +90,9 @@ impl Tenant {
         self.shows(&key(i), pod("new", ready));
     }
 
+    /// Asks for turns a little later.
     fn turns(&mut self) -> Vec<usize> {
+        self.at.now += QUIET;
         let turns = self.data.turns(&self.rule, &self.registry, self.at);
         self.ask_about(turns)
     }
@@ -172,17 +174,68 @@ fn those_that_groups_hold_keep_no_others_waiting() {
 fn a_rollout_that_waits_for_groups_is_looked_at_again() {
     let mut t = Tenant::new((0..4).map(|i| workload(i, &[budget(4)])).collect());
     let rule = t.rule.clone();
-    assert_eq!(t.data.look_at_rollout(&rule, t.at.now), None);
+    let began = t.at.now;
+    assert_eq!(t.data.look_at_rollout(&rule, began), None);
     assert_eq!(t.ask(), [0; 0]);
-    assert_eq!(t.data.look_at_rollout(&rule, t.at.now), Some((key(0), LOOK)));
-    assert_eq!(t.data.look_at_rollout(&rule, t.at.now), None, "there is such a step");
-    assert_eq!(t.data.look_at_rollout(&rule, t.at.now + LOOK), Some((key(0), LOOK)));
+    assert_eq!(t.data.look_at_rollout(&rule, began), Some((key(0), LOOK)));
+    // Each step asks for it: what has taken its place in the queue may have been another one's.
+    let later = began + Duration::from_secs(4);
+    assert_eq!(t.data.look_at_rollout(&rule, later), Some((key(0), Duration::from_secs(6))));
+    assert_eq!(t.data.look_at_rollout(&rule, began + LOOK), Some((key(0), LOOK)));
     // The budget becomes smaller.
     for i in 0..4 {
         t.data.index.update(workload(i, &[budget(3)]));
     }
     assert_eq!(t.turns(), [0]);
-    assert_eq!(t.data.look_at_rollout(&rule, t.at.now + 2 * LOOK), Some((key(1), LOOK)));
+    assert_eq!(t.data.look_at_rollouts(began + 2 * LOOK), [(key(1), LOOK)]);
+    // One that somebody has deleted is created of the new template, and waits for no turn.
+    t.data.rollouts.stays(&key(1));
+    assert_eq!(t.data.look_at_rollouts(began + 3 * LOOK), [(key(2), LOOK)]);
+}
+
+#[test]
+fn those_that_may_not_go_are_not_asked_about_at_every_step() {
+    let mut t = Tenant::new((0..4).map(|i| workload(i, &[budget(4)])).collect());
+    assert_eq!(t.ask(), [0; 0]);
+    assert_eq!(t.turns(), [0; 0]);
+    for i in 0..4 {
+        t.data.index.update(workload(i, &[budget(3)]));
+    }
+    let rule = t.rule.clone();
+    let now = t.at.now;
+    assert_eq!(t.data.turns(&rule, &t.registry, t.at), []);
+    assert_eq!(t.data.look_at_rollout(&rule, now), Some((key(0), QUIET)), "but soon");
+    assert_eq!(t.turns(), [0]);
+}
+
+#[test]
+fn a_permission_that_lasts_a_moment_does_not_begin_the_deadline_again() {
+    let mut t =
+        Tenant::with_rule(&fixtures::admin_rule(), (0..4).map(|i| workload(i, &[budget(4)])).collect());
+    assert_eq!(t.ask(), [0; 0]);
+    t.at.now += Duration::from_secs(59);
+    let tell = |t: &mut Tenant, desired| {
+        for i in 0..4 {
+            t.data.index.update(workload(i, &[budget(desired)]));
+        }
+    };
+    tell(&mut t, 3);
+    let (rule, at) = (t.rule.clone(), t.at);
+    assert_eq!(t.data.turns(&rule, &t.registry, at).len(), 1);
+    tell(&mut t, 4);
+    t.at.now += Duration::from_secs(1);
+    assert_eq!(t.ask(), [0], "one at a time, by the rule's own maximum");
+}
+
+#[test]
+fn a_workload_whose_host_has_lost_its_dpu_holds_nobody() {
+    let mut t = Tenant::new(services(1, 8));
+    assert_eq!(t.ask(), [0, 1]);
+    let lost = Observed { unplaced: true, host: Some("nowhere".into()), ..pod("new", false) };
+    t.replace(1, true);
+    t.shows(&key(0), lost);
+    t.data.index.update(Workload { ready: false, ..workload(0, &[owner("o0")]) });
+    assert_eq!(t.turns(), [2, 3]);
 }
 
 #[test]
@@ -190,9 +243,8 @@ fn what_a_tenant_tells_delays_rules_of_the_platform_until_the_deadline_only() {
     for (rule, later) in [(fixtures::rule(), 0), (fixtures::admin_rule(), 1)] {
         let mut t = Tenant::with_rule(&rule, (0..4).map(|i| workload(i, &[budget(4)])).collect());
         assert_eq!(t.ask(), [0; 0]);
-        t.at.now += Duration::from_secs(59);
+        t.at.now += Duration::from_secs(58);
         assert_eq!(t.turns(), [0; 0]);
-        t.at.now += Duration::from_secs(1);
         assert_eq!(t.turns().len(), later);
     }
 }
