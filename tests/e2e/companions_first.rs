@@ -210,15 +210,18 @@ async fn a_pod_keeps_its_own_claims_and_gets_one_for_all_rules() {
 async fn a_pod_that_could_not_wait_is_refused_and_its_control_case_is_created() {
     let (t, _alone) = stage().await;
     let bound = json!({"nodeName": t.node("a")});
-    let foreign =
-        json!({"resourceClaims": [{"name": keys::COMPANIONS_CLAIM, "resourceClaimTemplateName": "mine"}]});
-    for (spec, field) in
-        [(bound, "spec.nodeName: "), (foreign, "spec.resourceClaims[0].resourceClaimTemplateName: ")]
+    let foreign = |template: &str| json!({"resourceClaims": [{"name": keys::COMPANIONS_CLAIM, "resourceClaimTemplateName": template}]});
+    let field = "spec.resourceClaims[0].resourceClaimTemplateName: ";
+    for (spec, field, control) in
+        [(bound.clone(), "spec.nodeName: ", bound), (foreign("mine"), field, foreign(keys::COMPANIONS_CLAIM))]
     {
-        let refusal = claims(&t, &pod("w", "web", spec.clone())).await.unwrap_err();
+        let refusal = claims(&t, &pod("w", "web", spec)).await.unwrap_err();
         assert!(refusal.contains(field), "{refusal}");
-        assert!(claims(&t, &pod("w", "db", spec)).await.is_ok());
+        assert!(claims(&t, &pod("w", "db", control)).await.is_ok());
     }
+    // The claim that Kubernetes would make could be given to a Pod that waits.
+    let refusal = claims(&t, &pod("w", "db", foreign("mine"))).await.unwrap_err();
+    assert!(refusal.contains("has a template of somebody else"), "{refusal}");
 }
 
 #[tokio::test]
