@@ -29,7 +29,8 @@ fn owner(metadata: &ObjectMeta) -> Option<DisruptionGroup> {
     disruption::group(&owner.uid, None)
 }
 
-/// Converts a Pod to a workload, with the group of its owner only. Returns `None` for a Pod that has terminated, in phase Succeeded or Failed.
+/// Converts a Pod to a workload, with the group of its owner only. Returns `None` for a Pod that has terminated, in phase Succeeded or
+/// Failed.
 pub fn workload(pod: Pod) -> Option<Workload> {
     if !is_workload(&pod) {
         return None;

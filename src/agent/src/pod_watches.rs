@@ -71,8 +71,8 @@ impl PodWatches {
     }
 }
 
-/// Watches the Pods of the configured namespaces, and their PodDisruptionBudgets. Releases `ready` when all Pods have been listed for the first time. Watches
-/// nothing until both channels have a value.
+/// Watches the Pods of the configured namespaces, and their PodDisruptionBudgets. Releases `ready` when all Pods have been listed for
+/// the first time. Watches nothing until both channels have a value.
 pub(crate) async fn pods(
     context: Arc<Context>,
     store: Arc<WorkloadStore>,

@@ -127,7 +127,7 @@ pub struct TenantLimits {
     pub workloads: u32,
 
     /// workloadBytes is the maximum size of all workloads in bytes. The size of a workload is its length in the stream,
-    /// and 64 bytes for each label and annotation.
+    /// and 64 bytes for each label, annotation and group.
     #[schemars(with = "i64", range(min = 0))]
     pub workload_bytes: u64,
 
