@@ -26,6 +26,25 @@ async fn served_by_second(o: &'static Outrigger, id: &str) -> (Tenant, u64) {
     (t, claim)
 }
 
+/// Waits until the leader has raised this claim for nobody.
+async fn is_taken_over(t: &Tenant, claim: u64) {
+    eventually("the leader takes the claim over", || async {
+        let now = stream_of(t).await;
+        holds(now == (claim + 1, false, String::new()), format!("{now:?}"))
+    })
+    .await;
+}
+
+/// Waits until the agent is connected under a claim that is later than the leader's.
+async fn is_served_again(t: &Tenant, claim: u64) {
+    eventually("the agent is connected", || async {
+        let (number, connected, _) = stream_of(t).await;
+        holds(connected && number > claim + 1, format!("{number} {connected}"))
+    })
+    .await;
+    t.condition("r", "Synced", Status::True, "StreamConnected").await;
+}
+
 #[tokio::test]
 async fn a_tenant_whose_manager_is_killed_with_its_agent_is_shown_without_a_stream() {
     let (_one, o) = alone().await;
@@ -34,22 +53,13 @@ async fn a_tenant_whose_manager_is_killed_with_its_agent_is_shown_without_a_stre
     o.plane.command("stop manager-2 agent-orphan").unwrap();
     let (_, connected, _) = stream_of(&t).await;
     assert!(connected, "neither has written anything");
-    eventually("the leader takes the claim over", || async {
-        let now = stream_of(&t).await;
-        holds(now == (claim + 1, false, String::new()), format!("{now:?}"))
-    })
-    .await;
+    is_taken_over(&t, claim).await;
     // It acts for the tenant from then on.
     t.condition_says("r", "Synced", Status::Unknown, "StreamLost", &["has not been connected since"]).await;
     assert_eq!(t.uids().await.unwrap(), companions, "companions stay as they are");
     // The agent comes back, to the manager that is left.
     o.plane.command("start manager-2 agent-orphan").unwrap();
-    eventually("the agent is connected", || async {
-        let (number, connected, _) = stream_of(&t).await;
-        holds(connected && number > claim + 1, format!("{number} {connected}"))
-    })
-    .await;
-    t.condition("r", "Synced", Status::True, "StreamConnected").await;
+    is_served_again(&t, claim).await;
     assert_eq!(t.uids().await.unwrap(), companions);
     o.plane.command("term agent-orphan").unwrap();
     o.plane.command("term manager-2").unwrap();
@@ -61,18 +71,9 @@ async fn a_manager_that_was_only_suspended_corrects_what_the_leader_wrote_of_it(
     let (t, claim) = served_by_second(o, "suspended").await;
     let companions = t.uids().await.unwrap();
     o.plane.command("pause manager-2").unwrap();
-    eventually("the leader takes the claim over", || async {
-        let now = stream_of(&t).await;
-        holds(now == (claim + 1, false, String::new()), format!("{now:?}"))
-    })
-    .await;
+    is_taken_over(&t, claim).await;
     o.plane.command("resume manager-2").unwrap();
-    eventually("the agent is connected", || async {
-        let (number, connected, _) = stream_of(&t).await;
-        holds(connected && number > claim + 1, format!("{number} {connected}"))
-    })
-    .await;
-    t.condition("r", "Synced", Status::True, "StreamConnected").await;
+    is_served_again(&t, claim).await;
     assert_eq!(t.uids().await.unwrap(), companions);
     o.plane.command("term agent-suspended").unwrap();
     o.plane.command("term manager-2").unwrap();

@@ -38,6 +38,7 @@ pub mod scenarios;
 pub mod shipped;
 pub mod stream;
 pub mod tenant;
+pub mod user;
 pub mod watch;
 pub mod wire;
 pub mod wrapped;

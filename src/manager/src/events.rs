@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use crate::state::RuleId;
+use crate::sweep::Sweep;
 
 /// Events that one tenant causes, or one object of the platform.
 const ONE: Rate = Rate { burst: 100.0, minute: 10.0 };
@@ -34,20 +35,17 @@ struct Buckets {
     all: Bucket,
     /// By the tenant's namespace, or by the name of the platform's object.
     each: HashMap<String, Bucket>,
-    /// Entries of `each` at which the full ones, which say nothing, are dropped.
-    sweep_at: usize,
+    sweep: Sweep,
 }
 
 impl Buckets {
     fn new(now: Instant) -> Self {
-        Self { all: Bucket::new(ALL, now), each: HashMap::default(), sweep_at: 0 }
+        Self { all: Bucket::new(ALL, now), each: HashMap::default(), sweep: Sweep::default() }
     }
 
     fn take(&mut self, who: &str, now: Instant) -> bool {
-        if self.each.len() >= self.sweep_at {
-            self.each.retain(|_, bucket| bucket.refill(ONE, now) < ONE.burst);
-            self.sweep_at = 2 * self.each.len() + 64;
-        }
+        // Full ones say nothing.
+        self.sweep.before_new(&mut self.each, |bucket| bucket.refill(ONE, now) < ONE.burst);
         let each = self.each.entry(who.to_owned()).or_insert_with(|| Bucket::new(ONE, now));
         // What one has used up takes nothing from the others.
         each.take(ONE, now) && self.all.take(ALL, now)

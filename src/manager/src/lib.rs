@@ -34,6 +34,7 @@ mod queue;
 mod report;
 mod rules;
 mod state;
+mod sweep;
 mod tenants;
 pub mod usage;
 mod watches;

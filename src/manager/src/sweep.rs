@@ -3,6 +3,7 @@
 //! A search for each new entry would take as many steps as there are entries: ten thousand agents that connect at once would take
 //! a hundred million.
 
+use std::collections::BTreeMap;
 use std::hash::Hash;
 
 use outrigger_core::map::HashMap;
@@ -11,7 +12,7 @@ use outrigger_core::steps::step;
 /// Searches a map each time that it has twice as many entries as the last search left, so that all searches together take a few
 /// steps for each new entry.
 #[derive(Debug)]
-pub(super) struct Sweep {
+pub(crate) struct Sweep {
     /// The number of entries at which the next search is due.
     due: usize,
 }
@@ -24,21 +25,47 @@ impl Default for Sweep {
 
 impl Sweep {
     /// Fewer entries are never searched.
-    pub(super) const LEAST: usize = 16;
+    pub(crate) const LEAST: usize = 16;
 
     /// Removes entries for which `keep` is false, if a search is due. To be called before each new entry.
-    pub(super) fn before_new<K: Eq + Hash, V>(
+    pub(crate) fn before_new<K, V, M: Retain<K, V>>(
         &mut self,
-        map: &mut HashMap<K, V>,
-        mut keep: impl FnMut(&V) -> bool,
+        map: &mut M,
+        mut keep: impl FnMut(&mut V) -> bool,
     ) {
         if map.len() < self.due {
             return;
         }
-        map.retain(|_, value| {
+        map.retain(|value| {
             step();
             keep(value)
         });
         self.due = (2 * map.len()).max(Self::LEAST);
+    }
+}
+
+/// A map that can be searched.
+pub(crate) trait Retain<K, V> {
+    fn len(&self) -> usize;
+    fn retain(&mut self, keep: impl FnMut(&mut V) -> bool);
+}
+
+impl<K: Eq + Hash, V> Retain<K, V> for HashMap<K, V> {
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(&mut V) -> bool) {
+        self.retain(|_, value| keep(value));
+    }
+}
+
+impl<K: Ord, V> Retain<K, V> for BTreeMap<K, V> {
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(&mut V) -> bool) {
+        self.retain(|_, value| keep(value));
     }
 }

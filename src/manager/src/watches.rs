@@ -198,12 +198,11 @@ impl Context {
                 let moment = self.moment();
                 let (turns, looks) = {
                     let mut data = state.lock();
-                    (data.all_turns(&self.registry, moment), data.look_at_rollouts(moment.now))
+                    (data.all_turns(&self.registry, moment), data.rollouts.look_at_all(moment.now))
                 };
                 self.queues.companions.add(state.ids(turns));
                 for (key, pause) in looks {
-                    let id = CompanionId { namespace: state.namespace.clone(), key };
-                    self.queues.companions.add_after(id, pause);
+                    self.queues.companions.add_after(state.id(key), pause);
                 }
                 // The status of rules says which hosts have no DPU.
                 self.queues.rules.add(state.rule_ids());

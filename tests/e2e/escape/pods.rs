@@ -6,6 +6,7 @@ use outrigger_cases::{Affinity, changed, merged};
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::tenant;
+use outrigger_tests::user::Answer;
 use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 

@@ -4,9 +4,9 @@ use http::Method;
 use kube::{Client, ResourceExt};
 use outrigger_cases::{Escape, Escapes, Layer, Name, Request, Requests, merged};
 use outrigger_core::keys;
-use outrigger_tests::control_plane::config;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, dpu, rule_for, rule_with, tenant};
+use outrigger_tests::user::{Answer, ask, client};
 use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
@@ -19,20 +19,10 @@ pub(super) const MANAGER: &str = "system:serviceaccount:outrigger-system:outrigg
 #[derive(Clone)]
 pub(super) struct User(pub(super) Client);
 
-/// The answer, or the code and the words of the refusal.
-pub(super) type Answer = Result<Value, String>;
-
 impl User {
     /// The administrator, who may speak as anybody else.
     pub(super) async fn of(outrigger: &Outrigger, other: Option<(&str, &[&str])>) -> Self {
-        let mut config = config(&outrigger.plane.infra.kubeconfig).await;
-        // A 503 is an answer here.
-        config.default_retry = false;
-        if let Some((name, groups)) = other {
-            config.auth_info.impersonate = Some(name.to_owned());
-            config.auth_info.impersonate_groups = Some(groups.iter().map(ToString::to_string).collect());
-        }
-        Self(Client::try_from(config).unwrap())
+        Self(client(&outrigger.plane.infra.kubeconfig, other).await)
     }
 
     pub(super) async fn admin(outrigger: &Outrigger) -> Self {
@@ -53,13 +43,7 @@ impl User {
             (&Method::PATCH, false) => "application/merge-patch+json",
             _ => "application/json",
         };
-        let bytes = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-        let request = http::Request::builder().method(method).uri(path).header("content-type", content);
-        match self.0.request(request.body(bytes).unwrap()).await {
-            Ok(answer) => Ok(answer),
-            Err(kube::Error::Api(status)) => Err(format!("{} {}", status.code, status.message)),
-            Err(error) => panic!("{path}: {error}"),
-        }
+        ask(&self.0, method, path, content, body).await
     }
 
     pub(super) async fn get(&self, path: &str) -> Answer {

@@ -7,10 +7,10 @@ use kube::api::{Api, DeleteParams};
 use kube::{Client, ResourceExt};
 use outrigger_cases::merged;
 use outrigger_core::keys;
-use outrigger_tests::control_plane::config;
 use outrigger_tests::plugin::token;
 use outrigger_tests::shipped::kustomize;
 use outrigger_tests::tenant::{Tenant, is_ready, node_of, rule_for};
+use outrigger_tests::user::{self, client};
 use outrigger_tests::{InWords, create, eventually, holds, until};
 use serde_json::{Value, json};
 use tokio::sync::MutexGuard;
@@ -27,13 +27,7 @@ pub(super) struct User(Client);
 
 impl User {
     async fn new(t: &Tenant, name: Option<(&str, &[&str])>) -> Self {
-        let mut config = config(&t.outrigger.plane.tenant.kubeconfig).await;
-        config.default_retry = false;
-        if let Some((name, groups)) = name {
-            config.auth_info.impersonate = Some(name.to_owned());
-            config.auth_info.impersonate_groups = Some(groups.iter().map(ToString::to_string).collect());
-        }
-        Self(Client::try_from(config).unwrap())
+        Self(client(&t.outrigger.plane.tenant.kubeconfig, name).await)
     }
 
     /// Sends a request: method and path, and a body or null. Returns the answer, or the code and the words of the refusal.
@@ -46,13 +40,7 @@ impl User {
             Method::PATCH => "application/merge-patch+json",
             _ => "application/json",
         };
-        let bytes = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-        let request = http::Request::builder().method(method).uri(path).header("content-type", content);
-        match self.0.request(request.body(bytes).unwrap()).await {
-            Ok(answer) => Ok(answer),
-            Err(kube::Error::Api(status)) => Err(format!("{} {}", status.code, status.message)),
-            Err(error) => panic!("{ask}: {error}"),
-        }
+        user::ask(&self.0, method, path, content, body).await
     }
 }
 

@@ -76,8 +76,8 @@ impl Controller for Companions {
             let moment = context.moment();
             let mut others = data.turns(&id.key.rule, &context.registry, moment);
             others.extend(data.lingering_beyond(&id.key.rule));
-            if let Some((key, pause)) = data.look_at_rollout(&id.key.rule, moment.now) {
-                context.queues.companions.add_after(CompanionId { key, ..id.clone() }, pause);
+            if let Some((key, pause)) = data.rollouts.look(&id.key.rule, moment.now) {
+                context.queues.companions.add_after(state.id(key), pause);
             }
             others
         };

@@ -9,7 +9,6 @@ pub mod limits;
 mod rates;
 mod rules;
 mod status;
-mod sweep;
 mod sync;
 mod verbs;
 mod workloads;

@@ -17,7 +17,7 @@ use tonic::Status;
 use super::bucket::Bucket;
 use super::intake::Payer;
 use super::limits::{RULE_BURST_SECONDS, RULE_CALL_PATIENCE};
-use super::sweep::Sweep;
+use crate::sweep::Sweep;
 
 /// What may come at once after a pause.
 const BURST: Duration = Duration::from_secs(RULE_BURST_SECONDS as u64);

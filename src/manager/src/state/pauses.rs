@@ -7,6 +7,8 @@ use std::time::Duration;
 use outrigger_core::index::CompanionKey;
 use tokio::time::Instant;
 
+use crate::sweep::Sweep;
+
 const FIRST: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(300);
 
@@ -50,8 +52,7 @@ const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 #[derive(Debug, Default)]
 pub(crate) struct WritePauses {
     by_key: HashMap<CompanionKey, Written>,
-    /// Entries at which those that no longer matter are dropped.
-    sweep_at: usize,
+    sweep: Sweep,
 }
 
 #[derive(Debug)]
@@ -69,10 +70,7 @@ impl WritePauses {
 
     /// Whether a companion may be written now, which then counts as done. The error is how much longer it has to wait.
     pub(crate) fn write(&mut self, key: &CompanionKey, now: Instant) -> Result<(), Duration> {
-        if self.by_key.len() >= self.sweep_at {
-            self.by_key.retain(|_, written| now < written.at + 2 * written.pause);
-            self.sweep_at = 2 * self.by_key.len() + 64;
-        }
+        self.sweep.before_new(&mut self.by_key, |written| now < written.at + 2 * written.pause);
         if let Some(left) = self.left(key, now) {
             return Err(left);
         }

@@ -11,6 +11,8 @@ use outrigger_core::index::CompanionKey;
 use outrigger_core::reason::Cause;
 use tokio::time::Instant;
 
+use crate::sweep::Sweep;
+
 /// How long a cause has to be absent from a rule until its next refusal is news.
 const NEWS_AGAIN: Duration = Duration::from_secs(600);
 
@@ -46,8 +48,7 @@ pub(crate) struct Refusals {
     by_key: BTreeMap<CompanionKey, Refusal>,
     /// Those of companions that weren't wanted when they were looked at last, until their pauses are over.
     aside: BTreeMap<CompanionKey, Refusal>,
-    /// Entries of `aside` at which those that are over are dropped.
-    sweep_at: usize,
+    sweep: Sweep,
     /// When Events have told of a rule's refusals, or would have: the last time for each cause.
     told: BTreeMap<RuleName, BTreeMap<Cause, Instant>>,
 }
@@ -80,10 +81,7 @@ impl Refusals {
     /// A companion isn't wanted: it counts no longer as refused. If it is wanted again within its pause, it goes on waiting.
     pub(crate) fn set_aside(&mut self, key: &CompanionKey, now: Instant) {
         let Some(refusal) = self.by_key.remove(key).filter(|refusal| now < refusal.until) else { return };
-        if self.aside.len() >= self.sweep_at {
-            self.aside.retain(|_, refusal| now < refusal.until);
-            self.sweep_at = 2 * self.aside.len() + 64;
-        }
+        self.sweep.before_new(&mut self.aside, |refusal| now < refusal.until);
         self.aside.insert(key.clone(), refusal);
     }
 

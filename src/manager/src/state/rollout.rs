@@ -211,13 +211,19 @@ impl Rollouts {
     }
 
     /// One of the companions that wait for their groups, and the time after which a step for it looks at the rollout again. `None` where
-    /// no companion does. It is asked for after each step, because an earlier step of that companion may be due, which takes this one's place.
-    fn look(&mut self, rule: &RuleName, now: Instant) -> Option<(CompanionKey, Duration)> {
+    /// no companion does. It is asked for after each step, because an earlier step of that companion may be due, which takes this one's
+    /// place.
+    pub(crate) fn look(&mut self, rule: &RuleName, now: Instant) -> Option<(CompanionKey, Duration)> {
         let rollout = self.by_rule.get_mut(rule)?;
         let (workload, _) = rollout.held.first_key_value()?;
         let at = rollout.look.filter(|at| now < *at).unwrap_or(now + LOOK);
         rollout.look = Some(at);
         Some((CompanionKey { rule: rule.clone(), workload: workload.clone() }, at - now))
+    }
+
+    /// The same of all rollouts.
+    pub(crate) fn look_at_all(&mut self, now: Instant) -> Vec<(CompanionKey, Duration)> {
+        self.waiting().iter().filter_map(|rule| self.look(rule, now)).collect()
     }
 
     /// A companion is as its rule says, or is changed otherwise: it doesn't wait for a turn.
@@ -332,21 +338,6 @@ impl TenantData {
             })
         })
         .unwrap_or_default()
-    }
-
-    /// See [`Rollouts::look`].
-    pub(crate) fn look_at_rollout(
-        &mut self,
-        rule: &RuleName,
-        now: Instant,
-    ) -> Option<(CompanionKey, Duration)> {
-        self.rollouts.look(rule, now)
-    }
-
-    /// The same of all rollouts.
-    pub(crate) fn look_at_rollouts(&mut self, now: Instant) -> Vec<(CompanionKey, Duration)> {
-        let rules = self.rollouts.waiting();
-        rules.iter().filter_map(|rule| self.rollouts.look(rule, now)).collect()
     }
 
     /// Companions whose turn has come in any rollout.

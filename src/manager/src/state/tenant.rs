@@ -66,7 +66,11 @@ impl TenantState {
     }
 
     pub(crate) fn ids(&self, keys: impl IntoIterator<Item = CompanionKey>) -> Vec<CompanionId> {
-        keys.into_iter().map(|key| CompanionId { namespace: self.namespace.clone(), key }).collect()
+        keys.into_iter().map(|key| self.id(key)).collect()
+    }
+
+    pub(crate) fn id(&self, key: CompanionKey) -> CompanionId {
+        CompanionId { namespace: self.namespace.clone(), key }
     }
 
     pub(crate) fn rule_ids(&self) -> Vec<RuleId> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::grpc::sweep::Sweep;
+use crate::sweep::Sweep;
 
 /// A value for each key, for as long as anybody holds it.
 #[derive(Debug)]
