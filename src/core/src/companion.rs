@@ -19,10 +19,12 @@ use crate::texts::Texts;
 use crate::workload::{Orchestrator, Workload};
 
 mod delete_reason;
+mod held;
 mod linger;
 mod stream_claim;
 
 pub use delete_reason::DeleteReason;
+pub use held::Held;
 pub use linger::{LingerStep, Lingering, UNREADABLE_END, equal_part};
 pub use stream_claim::StreamClaim;
 
@@ -139,6 +141,8 @@ pub struct Observed {
     /// When its workload ended, in milliseconds since 1970: annotation [`keys::WORKLOAD_ENDED`]; `None` for none,
     /// [`UNREADABLE_END`] for one that isn't understood.
     pub ended: Option<i64>,
+    /// Annotation [`keys::ROLLOUT_HELD`]; `None` for none, or one that isn't understood.
+    pub held: Option<Held>,
     /// Annotation [`keys::INJECTED`], decoded; `None` when it is missing or no list of texts.
     pub injected: Option<Vec<String>>,
     /// The annotations that [`Self::injected`] names, as they are.

@@ -109,7 +109,8 @@ impl Context {
 impl Context {
     /// When a decision about a rollout is made now.
     pub(crate) fn moment(&self) -> Moment {
-        Moment { now: self.environment.clock.now(), admin_deadline: self.args.admin_rollout_deadline }
+        let clock = self.environment.clock;
+        Moment { now: clock.now(), wall: clock.wall(), admin_deadline: self.args.admin_rollout_deadline }
     }
 }
 

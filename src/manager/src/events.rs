@@ -1,7 +1,8 @@
 //! Events on rules, tenants, Machines and NamespaceOffloadings.
 //!
 //! Each Event is a write of the infrastructure cluster's etcd, and tenants cause most of them. So there are buckets: one for each
-//! tenant, and one for all. An Event beyond them is left out, because the object's status has the same information.
+//! tenant or object of the platform, and one for all of a source. Sources share none: tenants whose rules cause Events without end take none from
+//! Machines. An Event beyond the buckets is left out, because the object's status has the same information.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Resource, ResourceExt};
@@ -21,7 +22,7 @@ use crate::sweep::Sweep;
 
 /// Events that one tenant causes, or one object of the platform.
 const ONE: Rate = Rate { burst: 100.0, minute: 10.0 };
-/// Events of this replica.
+/// Events of one source at this replica.
 const ALL: Rate = Rate { burst: 1000.0, minute: 120.0 };
 
 pub(crate) struct Events {
@@ -30,25 +31,38 @@ pub(crate) struct Events {
     buckets: Mutex<Buckets>,
 }
 
-/// Who may cause an Event.
+/// What causes an Event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Source {
+    /// What a tenant writes: rules and NamespaceOffloadings, by the tenant's namespace.
+    Written,
+    /// A tenant's connection, by the Tenant's name.
+    Tenant,
+    /// A Machine, by its name.
+    Machine,
+}
+
+/// What is left of each source's Events.
 struct Buckets {
-    all: Bucket,
-    /// By the tenant's namespace, or by the name of the platform's object.
-    each: HashMap<String, Bucket>,
+    /// For all of a source.
+    all: HashMap<Source, Bucket>,
+    each: HashMap<(Source, String), Bucket>,
     sweep: Sweep,
 }
 
 impl Buckets {
     fn new(now: Instant) -> Self {
-        Self { all: Bucket::new(ALL, now), each: HashMap::default(), sweep: Sweep::default() }
+        let full = |source| (source, Bucket::new(ALL, now));
+        let all = [Source::Written, Source::Tenant, Source::Machine].into_iter().map(full).collect();
+        Self { all, each: HashMap::default(), sweep: Sweep::default() }
     }
 
-    fn take(&mut self, who: &str, now: Instant) -> bool {
+    fn take(&mut self, source: Source, who: &str, now: Instant) -> bool {
         // Full ones say nothing.
         self.sweep.before_new(&mut self.each, |bucket| bucket.refill(ONE, now) < ONE.burst);
-        let each = self.each.entry(who.to_owned()).or_insert_with(|| Bucket::new(ONE, now));
+        let each = self.each.entry((source, who.to_owned())).or_insert_with(|| Bucket::new(ONE, now));
         // What one has used up takes nothing from the others.
-        each.take(ONE, now) && self.all.take(ALL, now)
+        each.take(ONE, now) && self.all.get_mut(&source).is_some_and(|all| all.take(ALL, now))
     }
 }
 
@@ -58,16 +72,16 @@ impl Events {
         Self { events, clock, buckets: Mutex::new(Buckets::new(clock.now())) }
     }
 
-    /// `who`: the namespace of the tenant that has caused it, or the name of the platform's object.
+    /// `who`: what [`Source`] says of it.
     async fn publish(
         &self,
-        who: &str,
+        (source, who): (Source, &str),
         warning: bool,
         (reason, action): (&str, &str),
         message: &str,
         about: &ObjectReference,
     ) {
-        if self.buckets.lock().take(who, self.clock.now()) {
+        if self.buckets.lock().take(source, who, self.clock.now()) {
             self.events.publish(warning, reason, action, message, about).await;
         } else {
             debug!(of = who, reason, "left out an event: there were too many");
@@ -77,23 +91,30 @@ impl Events {
     /// Companions of a rule can't be made, for the tenant of a namespace.
     pub(crate) async fn companion_refused(&self, tenant: &str, rule: &RuleId, uid: &str, message: &str) {
         const WORDS: (&str, &str) = ("CompanionRefused", "CreateCompanion");
-        self.publish(tenant, true, WORDS, message, &reference(rule, uid)).await;
+        self.publish((Source::Written, tenant), true, WORDS, message, &reference(rule, uid)).await;
     }
 
     /// A problem of a rule that its author has to solve, for the tenant of a namespace.
     pub(crate) async fn rule(&self, tenant: &str, rule: &RuleId, uid: &str, reason: &str, message: &str) {
-        self.publish(tenant, true, (reason, "ReconcileRule"), message, &reference(rule, uid)).await;
+        self.publish(
+            (Source::Written, tenant),
+            true,
+            (reason, "ReconcileRule"),
+            message,
+            &reference(rule, uid),
+        )
+        .await;
     }
 
     /// A tenant's Ready condition has another reason than before.
     pub(crate) async fn tenant(&self, tenant: &Tenant, good: bool, reason: &str, message: &str) {
-        let (who, about) = (tenant.target_namespace(), tenant.object_ref(&()));
-        self.publish(&who, !good, (reason, "ReconcileTenant"), message, &about).await;
+        let (name, about) = (tenant.name_any(), tenant.object_ref(&()));
+        self.publish((Source::Tenant, &name), !good, (reason, "ReconcileTenant"), message, &about).await;
     }
 
     /// A problem of a Machine or its pool that an administrator has to solve.
     pub(crate) async fn machine(&self, about: &ObjectReference, cause: Cause, message: &str) {
-        let who = about.name.as_deref().unwrap_or_default();
+        let who = (Source::Machine, about.name.as_deref().unwrap_or_default());
         self.publish(who, true, (cause.as_str(), "ReconcileMachine"), message, about).await;
     }
 
@@ -101,7 +122,7 @@ impl Events {
     pub(crate) async fn offloading(&self, object: &NamespaceOffloading, cause: Cause, message: &str) {
         let (who, about) = (object.namespace().unwrap_or_default(), object.object_ref(&()));
         let words = (cause.as_str(), "ReconcileNamespaceOffloading");
-        self.publish(&who, true, words, message, &about).await;
+        self.publish((Source::Written, &who), true, words, message, &about).await;
     }
 }
 
@@ -122,9 +143,9 @@ mod tests {
 
     use super::*;
 
-    /// How many of so many Events there are.
+    /// How many of so many Events about what a tenant has written there are.
     fn taken(buckets: &mut Buckets, who: &str, count: usize, now: Instant) -> usize {
-        (0..count).filter(|_| buckets.take(who, now)).count()
+        (0..count).filter(|_| buckets.take(Source::Written, who, now)).count()
     }
 
     #[test]
@@ -143,6 +164,8 @@ mod tests {
         let mut buckets = Buckets::new(begin);
         let all: usize = (0..100).map(|i| taken(&mut buckets, &i.to_string(), 200, begin)).sum();
         assert_eq!(all, 1000);
+        // A Machine has its own, and a Tenant that has the name of a loud one's namespace too.
+        assert!(buckets.take(Source::Machine, "node-1", begin) && buckets.take(Source::Tenant, "1", begin));
         let later = begin + Duration::from_secs(60);
         assert_eq!((0..100).map(|i| taken(&mut buckets, &i.to_string(), 200, later)).sum::<usize>(), 120);
         // Buckets that nobody uses any longer are dropped.

@@ -145,6 +145,7 @@ impl PodEntry {
             template_hash: String::new(),
             claim: None,
             host: None,
+            held: None,
             injected: None,
             annotations: BTreeMap::new(),
             annotations_size: 0,

@@ -157,6 +157,9 @@ keys! {
     /// It is written once, and removed when the workload is there again ([`crate::companion::Lingering`]).
     pub const WORKLOAD_ENDED = "outrigger.dev/workload-ended",
         Annotation on "companions of rules with `lingerSeconds`" by "manager": "When the workload ended, by the clock of the manager. The companion is deleted `lingerSeconds` later";
+    /// It is read by [`crate::companion::Held`].
+    pub const ROLLOUT_HELD = "outrigger.dev/rollout-held",
+        Annotation on "companions of AdminWorkloadRules" by "manager": "Since when its replacement waits for the workload's owner and PodDisruptionBudgets, and the rule's generation. It waits for `--admin-rollout-deadline`";
     pub const TEMPLATE_HASH = "outrigger.dev/template-hash",
         Annotation on "companions" by "manager": "Hash of template and placement. A companion with another one is replaced";
     pub const HOST = "outrigger.dev/host",

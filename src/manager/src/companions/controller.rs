@@ -237,10 +237,12 @@ impl Companion<'_> {
             Plan::Delete { reason: DeleteReason::OtherRule, .. } => is_wanted && data.serves(key),
             _ => false,
         };
+        let moment = self.context.moment();
         if !is_replaced {
             data.rollouts.stays(key);
-        } else if !data.may_replace(key, &self.context.registry, self.context.moment()) {
-            return Err(Undecided::Ends(Action::Done));
+        } else if !data.may_replace(key, &self.context.registry, moment) {
+            let record = data.hold_record(key, moment).ok_or(Undecided::Ends(Action::Done))?;
+            return Ok((Plan::Annotate(record), kind));
         }
         match (plan, kind) {
             // The API server would refuse it again. The rule's status says why; all companions are queued when that changes.

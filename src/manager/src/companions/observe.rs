@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimStatus};
 use kube::api::ObjectMeta;
-use outrigger_core::companion::{Observed, StreamClaim, UNREADABLE_END, annotations_size, is_owner};
+use outrigger_core::companion::{Held, Observed, StreamClaim, UNREADABLE_END, annotations_size, is_owner};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::keys;
@@ -89,6 +89,9 @@ fn look_at(metadata: &ObjectMeta, rule_uid: &str) -> Observed {
         ended: annotations
             .get(keys::WORKLOAD_ENDED)
             .map(|end| end.parse::<Timestamp>().map_or(UNREADABLE_END, Timestamp::as_millisecond)),
+        held: annotations.get(keys::ROLLOUT_HELD).and_then(|held| {
+            Held::read(held, |since| Some(since.parse::<Timestamp>().ok()?.as_millisecond()))
+        }),
         template_hash: annotations.get(keys::TEMPLATE_HASH).cloned().unwrap_or_default(),
         host: annotations.get(keys::HOST).cloned(),
         annotations: facts,

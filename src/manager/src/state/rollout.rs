@@ -11,10 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_core::companion::Observed;
+use jiff::Timestamp;
+use outrigger_core::companion::{Held, Observed};
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::{CompanionKey, Desired, TenantIndex};
 use outrigger_core::rollout::{MaxUnavailable, UpdateStrategy};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use self::groups::Groups;
@@ -44,8 +46,8 @@ struct Rollout {
     /// Workloads that were ready when their companions were replaced. Until they are ready again they count as down in their groups, but
     /// not in the rule's own maximum.
     settling: BTreeSet<Arc<str>>,
-    /// Since when companions of `waiting` wait for their groups.
-    held: BTreeMap<Arc<str>, Instant>,
+    /// Companions of `waiting` that wait for their groups. Since when is recorded on those of the platform ([`Held`]).
+    held: BTreeSet<Arc<str>>,
     /// When the rollout is looked at again.
     look: Option<Instant>,
     /// Until when those that wait aren't asked about: their groups have just permitted none of them, and nothing was replaced since.
@@ -56,8 +58,39 @@ struct Rollout {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
     pub now: Instant,
+    /// The same by the clock that records are written by.
+    pub wall: Timestamp,
     /// For how long a companion of an admin rule waits for its groups.
     pub admin_deadline: Duration,
+}
+
+/// Whether a companion may be replaced, as far as its groups are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Permission {
+    /// They permit it, or the rule need not wait for them any longer.
+    Goes,
+    /// It waits, and it isn't recorded yet since when.
+    Unrecorded,
+    Waits,
+}
+
+impl Permission {
+    /// What holds for a companion whose groups don't permit it, where its rule has this generation.
+    fn without_groups(key: &CompanionKey, companion: Option<&Observed>, generation: i64, at: Moment) -> Self {
+        if !key.rule.is_admin() {
+            return Self::Waits;
+        }
+        let Some(companion) = companion else { return Self::Waits };
+        let waited = companion.held.and_then(|held| held.waited(generation, at.wall.as_millisecond()));
+        match waited.map(Duration::from_millis) {
+            _ if at.admin_deadline.is_zero() => Self::Goes,
+            Some(waited) if waited >= at.admin_deadline => Self::Goes,
+            Some(_) => Self::Waits,
+            // The tenant's annotations have used up the room for the record.
+            None if !Held::fits(companion) => Self::Goes,
+            None => Self::Unrecorded,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,31 +215,38 @@ impl Rollouts {
         self.by_rule.get(rule).is_some_and(|rollout| !rollout.waiting.is_empty())
     }
 
-    /// The companions whose turn has come, of those that are `permitted`. [`Self::ask`] decides about each again. It is asked about
-    /// one that waits as long as there is room in the rule's own maximum.
+    /// The companions whose turn has come, of those that are `permitted`, and those that need a record of their waiting: [`Self::ask`]
+    /// decides about each again. It is asked about one that waits as long as there is room in the rule's own maximum.
     fn next(
         &mut self,
         rule: &RuleName,
         strategy: UpdateStrategy,
         (availability, now): (Availability, Instant),
-        mut permitted: impl FnMut(&mut Rollout, &Arc<str>) -> bool,
+        mut permitted: impl FnMut(&mut Rollout, &Arc<str>) -> Permission,
     ) -> Vec<CompanionKey> {
         let Some(rollout) = self.by_rule.get_mut(rule) else { return Vec::new() };
         let turns = rollout.budget(strategy, availability);
-        let mut keys = Vec::new();
+        let (mut keys, mut unrecorded) = (Vec::new(), Vec::new());
+        let key = |workload| CompanionKey { rule: rule.clone(), workload };
         if let Some(until) = rollout.quiet.filter(|until| now < *until) {
             rollout.look = Some(rollout.look.map_or(until, |at| at.min(until)));
         } else if turns > 0 {
             for workload in std::mem::take(&mut rollout.waiting) {
-                if keys.len() < turns && permitted(rollout, &workload) {
-                    keys.push(CompanionKey { rule: rule.clone(), workload });
-                } else {
-                    rollout.waiting.insert(workload);
+                let permission =
+                    if keys.len() < turns { permitted(rollout, &workload) } else { Permission::Waits };
+                if permission == Permission::Goes {
+                    keys.push(key(workload));
+                    continue;
                 }
+                if permission == Permission::Unrecorded {
+                    unrecorded.push(key(workload.clone()));
+                }
+                rollout.waiting.insert(workload);
             }
             rollout.quiet = keys.is_empty().then_some(now + QUIET);
         }
         self.tidy(rule);
+        keys.append(&mut unrecorded);
         keys
     }
 
@@ -215,7 +255,7 @@ impl Rollouts {
     /// place.
     pub(crate) fn look(&mut self, rule: &RuleName, now: Instant) -> Option<(CompanionKey, Duration)> {
         let rollout = self.by_rule.get_mut(rule)?;
-        let (workload, _) = rollout.held.first_key_value()?;
+        let workload = rollout.held.first()?;
         let at = rollout.look.filter(|at| now < *at).unwrap_or(now + LOOK);
         rollout.look = Some(at);
         Some((CompanionKey { rule: rule.clone(), workload: workload.clone() }, at - now))
@@ -256,15 +296,13 @@ impl Rollout {
         self.held.remove(workload);
     }
 
-    /// Whether the groups of a companion's workload permit that it is replaced, or the rule need not wait for them any longer.
-    fn permits(&mut self, groups: &mut Groups<'_>, key: (&RuleName, &Arc<str>), at: Moment) -> bool {
-        let (rule, workload) = key;
+    /// Whether the groups of a companion's workload permit that it is replaced. `otherwise`: what holds where they don't.
+    fn permits(&mut self, groups: &mut Groups<'_>, workload: &Arc<str>, otherwise: Permission) -> Permission {
         if groups.permit(workload) {
-            return true;
+            return Permission::Goes;
         }
-        // It is kept when they permit it for a moment, until the companion is replaced.
-        let since = *self.held.entry(workload.clone()).or_insert(at.now);
-        rule.is_admin() && at.now.duration_since(since) >= at.admin_deadline
+        self.held.insert(workload.clone());
+        otherwise
     }
 
     fn budget(&self, strategy: UpdateStrategy, availability: Availability) -> usize {
@@ -288,6 +326,21 @@ impl TenantData {
         }
     }
 
+    /// The record that a companion waits for its groups from now on, where one is missing: a JSON merge patch.
+    pub(crate) fn hold_record(&mut self, key: &CompanionKey, at: Moment) -> Option<Value> {
+        if !self.rollouts.by_rule.get(&key.rule)?.held.contains(&key.workload) {
+            return None;
+        }
+        let generation = self.rules.get(&key.rule)?.generation;
+        let record = |companions: &mut CompanionCache| {
+            let companion = companions.get(key)?;
+            let unrecorded = Permission::without_groups(key, Some(companion), generation, at);
+            let since = format!("{:.3}", at.wall);
+            (unrecorded == Permission::Unrecorded).then(|| Held::mark(companion, &since, generation))
+        };
+        self.with_companions(&key.rule, record).flatten()
+    }
+
     /// Whether a companion of an earlier template may be replaced now; otherwise it waits for its turn.
     pub(crate) fn may_replace(&mut self, key: &CompanionKey, registry: &Registry, at: Moment) -> bool {
         let (Some(rule), Some(entry)) = (self.index.rule(&key.rule), self.rules.get(&key.rule)) else {
@@ -297,13 +350,14 @@ impl TenantData {
             self.rollouts.wait(key);
             return false;
         }
-        let strategy = rule.update();
+        let (strategy, generation) = (rule.update(), entry.generation);
         self.with_rollouts(&key.rule, strategy, registry, |rollouts, scene| {
             let ready = scene.companions.get(key).is_some_and(serves);
             let settles = scene.index.workload(&key.workload).is_some_and(|workload| workload.ready);
             rollouts.ask(key, (ready, settles), strategy, scene.availability(), |rollout| {
                 let mut groups = scene.groups(rollout);
-                rollout.permits(&mut groups, (&key.rule, &key.workload), at)
+                let otherwise = scene.without_groups(&key.workload, generation, at);
+                rollout.permits(&mut groups, &key.workload, otherwise) == Permission::Goes
             })
         })
         .unwrap_or_default()
@@ -317,11 +371,13 @@ impl TenantData {
 
     /// Companions whose turn in a rollout has come.
     pub(crate) fn turns(&mut self, rule: &RuleName, registry: &Registry, at: Moment) -> Vec<CompanionKey> {
-        if !self.rollouts.waits(rule)
-            || !self.rules.get(rule).is_some_and(|entry| entry.validation.has_passed())
-        {
+        let Some(entry) = self.rules.get(rule).filter(|_| self.rollouts.waits(rule)) else {
+            return Vec::new();
+        };
+        if !entry.validation.has_passed() {
             return Vec::new();
         }
+        let generation = entry.generation;
         let Some(strategy) = self.index.rule(rule).map(|rule| rule.update()) else { return Vec::new() };
         if strategy == UpdateStrategy::OnDelete {
             return Vec::new();
@@ -330,11 +386,12 @@ impl TenantData {
             let mut groups = None;
             rollouts.next(rule, strategy, (scene.availability(), at.now), |rollout, workload| {
                 let groups = groups.get_or_insert_with(|| scene.groups(rollout));
-                let permitted = rollout.permits(groups, (rule, workload), at);
-                if permitted {
+                let otherwise = scene.without_groups(workload, generation, at);
+                let permission = rollout.permits(groups, workload, otherwise);
+                if permission == Permission::Goes {
                     groups.take(workload);
                 }
-                permitted
+                permission
             })
         })
         .unwrap_or_default()
@@ -386,6 +443,11 @@ struct Scene<'a> {
 impl<'a> Scene<'a> {
     fn availability(&self) -> Availability {
         self.companions.availability(self.rule, self.has_dpu)
+    }
+
+    fn without_groups(&self, workload: &Arc<str>, generation: i64, at: Moment) -> Permission {
+        let key = CompanionKey { rule: self.rule.clone(), workload: workload.clone() };
+        Permission::without_groups(&key, self.companions.get(&key), generation, at)
     }
 
     fn groups(&self, rollout: &Rollout) -> Groups<'a> {

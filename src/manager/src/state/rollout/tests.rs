@@ -58,7 +58,9 @@ impl Stage {
 
     fn wake(&mut self) {
         let availability = self.availability();
-        self.queue.extend(self.rollouts.next(&key(0).rule, MAX, (availability, Instant::now()), |_, _| true));
+        self.queue.extend(
+            self.rollouts.next(&key(0).rule, MAX, (availability, Instant::now()), |_, _| Permission::Goes),
+        );
     }
 
     fn count_down(&mut self, all: usize) {

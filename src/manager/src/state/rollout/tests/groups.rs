@@ -2,6 +2,7 @@
 
 use outrigger_api::AdminWorkloadRule;
 use outrigger_core::ids::TenantId;
+use outrigger_core::keys;
 use outrigger_core::workload::{DisruptionGroup, Workload};
 use outrigger_runtime::environment::Environment;
 use proptest::prelude::*;
@@ -40,7 +41,8 @@ impl Tenant {
 
     fn with_rule(rule: &serde_json::Value, workloads: Vec<Workload>) -> Self {
         let registry = Registry::new(String::new(), Vec::new());
-        let at = Moment { now: Environment::system().clock.now(), admin_deadline: Duration::from_secs(60) };
+        let clock = Environment::system().clock;
+        let at = Moment { now: clock.now(), wall: clock.wall(), admin_deadline: Duration::from_secs(60) };
         let mut data = TenantData { tenant: TenantId::new("blue").ok(), ..TenantData::default() };
         data.admin_companions = Some(Arc::default());
         let mut name = key(0).rule;
@@ -67,6 +69,10 @@ impl Tenant {
         keys
     }
 
+    fn observed(&mut self, key: &CompanionKey) -> Observed {
+        self.data.with_companions(&key.rule, |of| of.get(key).cloned()).flatten().unwrap()
+    }
+
     fn shows(&mut self, key: &CompanionKey, observed: Observed) {
         self.data.with_companions(&key.rule, |of| of.applied(&key.workload, key.clone(), observed));
         self.data.companion_observed(key);
@@ -79,8 +85,26 @@ impl Tenant {
     }
 
     fn ask_about(&mut self, keys: Vec<CompanionKey>) -> Vec<usize> {
-        let asked = keys.into_iter().filter(|key| self.data.may_replace(key, &self.registry, self.at));
-        asked.map(|key| key.workload[1..].parse().unwrap()).collect()
+        let mut asked = Vec::new();
+        for key in keys {
+            if self.data.may_replace(&key, &self.registry, self.at) {
+                asked.push(key.workload[1..].parse().unwrap());
+            } else if let Some(record) = self.data.hold_record(&key, self.at) {
+                let text = record["metadata"]["annotations"][keys::ROLLOUT_HELD].as_str().unwrap();
+                let time = |time: &str| Some(time.parse::<Timestamp>().unwrap().as_millisecond());
+                let held = Held::read(text, time);
+                assert!(held.is_some(), "{text}");
+                let before = self.observed(&key);
+                self.shows(&key, Observed { held, ..before });
+                assert_eq!(self.data.hold_record(&key, self.at), None, "it is written once");
+            }
+        }
+        asked
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.at.now += time;
+        self.at.wall += time;
     }
 
     /// What is replaced is deleted, and comes back.
@@ -92,7 +116,7 @@ impl Tenant {
 
     /// Asks for turns a little later.
     fn turns(&mut self) -> Vec<usize> {
-        self.at.now += QUIET;
+        self.pass(QUIET);
         let turns = self.data.turns(&self.rule, &self.registry, self.at);
         self.ask_about(turns)
     }
@@ -213,7 +237,7 @@ fn a_permission_that_lasts_a_moment_does_not_begin_the_deadline_again() {
     let mut t =
         Tenant::with_rule(&fixtures::admin_rule(), (0..4).map(|i| workload(i, &[budget(4)])).collect());
     assert_eq!(t.ask(), [0; 0]);
-    t.at.now += Duration::from_secs(59);
+    t.pass(Duration::from_secs(59));
     let tell = |t: &mut Tenant, desired| {
         for i in 0..4 {
             t.data.index.update(workload(i, &[budget(desired)]));
@@ -223,7 +247,7 @@ fn a_permission_that_lasts_a_moment_does_not_begin_the_deadline_again() {
     let (rule, at) = (t.rule.clone(), t.at);
     assert_eq!(t.data.turns(&rule, &t.registry, at).len(), 1);
     tell(&mut t, 4);
-    t.at.now += Duration::from_secs(1);
+    t.pass(Duration::from_secs(1));
     assert_eq!(t.ask(), [0], "one at a time, by the rule's own maximum");
 }
 
@@ -243,10 +267,59 @@ fn what_a_tenant_tells_delays_rules_of_the_platform_until_the_deadline_only() {
     for (rule, later) in [(fixtures::rule(), 0), (fixtures::admin_rule(), 1)] {
         let mut t = Tenant::with_rule(&rule, (0..4).map(|i| workload(i, &[budget(4)])).collect());
         assert_eq!(t.ask(), [0; 0]);
-        t.at.now += Duration::from_secs(58);
+        t.pass(Duration::from_secs(58));
         assert_eq!(t.turns(), [0; 0]);
         assert_eq!(t.turns().len(), later);
     }
+}
+
+#[test]
+fn an_agent_that_changes_to_another_manager_does_not_begin_the_deadline_again() {
+    let budgets = || (0..4).map(|i| workload(i, &[budget(4)])).collect();
+    let mut t = Tenant::with_rule(&fixtures::admin_rule(), budgets());
+    assert_eq!(t.ask(), [0; 0]);
+    t.pass(Duration::from_secs(40));
+    // Another manager knows what is recorded on companions, and nothing else.
+    let shown: Vec<_> = t.keys().iter().map(|key| t.observed(key)).collect();
+    let at = t.at;
+    let other = |records: bool, generation| {
+        let mut t = Tenant::with_rule(&fixtures::admin_rule(), budgets());
+        t.at = at;
+        t.data.rules.get_mut(&t.rule).unwrap().generation = generation;
+        for (key, shown) in t.keys().iter().zip(&shown) {
+            t.shows(key, Observed { held: shown.held.filter(|_| records), ..shown.clone() });
+        }
+        assert_eq!(t.ask(), [0; 0]);
+        t.pass(Duration::from_secs(19));
+        t.turns()
+    };
+    let generation = t.data.rules[&t.rule].generation;
+    assert_eq!(other(true, generation).len(), 1);
+    assert_eq!(other(false, generation), [0; 0], "without the records");
+    assert_eq!(other(true, generation + 1), [0; 0], "the rule has been changed since");
+}
+
+#[test]
+fn companions_that_wait_are_recorded_when_there_is_room_for_them_first() {
+    let mut all: Vec<_> = (0..3).map(|i| workload(i, &[])).collect();
+    all.push(workload(3, &[budget(4)]));
+    let mut t = Tenant::with_rule(&fixtures::admin_rule(), all);
+    assert_eq!(t.ask(), [0], "the maximum of the rule leaves no question about the others");
+    assert_eq!(t.observed(&t.keys()[3]).held, None);
+    for i in 0..3 {
+        let key = t.keys()[i].clone();
+        t.data
+            .with_companions(&key.rule, |of| of.deleted(outrigger_core::template::Kind::Pod, &key.workload));
+        t.data.companion_observed(&key);
+        t.shows(&key, pod("new", true));
+        assert_eq!(t.turns(), if i < 2 { vec![i + 1] } else { vec![] });
+    }
+    assert!(t.observed(&t.keys()[3]).held.is_some());
+    // One without room for the record doesn't wait.
+    let key = t.keys()[3].clone();
+    let full = Observed { held: None, annotations_size: usize::MAX / 2, ..t.observed(&key) };
+    t.shows(&key, full);
+    assert_eq!(t.turns(), [3]);
 }
 
 proptest! {
