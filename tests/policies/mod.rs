@@ -8,6 +8,7 @@ mod accounts;
 mod bounds;
 mod emergency;
 mod functions;
+mod records;
 mod setup;
 
 use futures::StreamExt;

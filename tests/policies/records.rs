@@ -1,0 +1,65 @@
+//! Objects that many have written: the API server joins the records of the earliest writers under the name `ancient-changes`.
+
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Resource, ResourceExt as _};
+use outrigger_cases::merged;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::policies::accounts::Account::{self, Agent, Manager};
+use crate::policies::setup::Setup;
+
+/// Writers that the API server records separately (`DefaultMaxUpdateManagers` of apimachinery).
+const SEPARATE: usize = 10;
+
+/// Makes an object, and lets others, whose names sort first, write it until the next writer's record makes the API server join two of them.
+async fn crowd<K>(api: &Api<K>, object: &Value)
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let (name, object) = (object["metadata"]["name"].as_str().unwrap(), Patch::Apply(object));
+    let updates = |object: &K| {
+        let entries = object.managed_fields().iter();
+        entries.filter(|entry| entry.operation.as_deref() == Some("Update")).count()
+    };
+    api.patch(name, &PatchParams::apply("w"), &object).await.unwrap();
+    for i in 0.. {
+        let seen = api.get(name).await.unwrap();
+        match updates(&seen) {
+            SEPARATE => return,
+            // kwok removes all records when it takes a Node over. The next apply begins them again.
+            0 => drop(api.patch(name, &PatchParams::apply("w").force(), &object).await.unwrap()),
+            _ => {}
+        }
+        let patch = json!({"metadata": {"labels": {format!("l{i}"): "x"}}});
+        api.patch(name, &PatchParams::apply(&format!("a{i}")), &Patch::Merge(patch)).await.unwrap();
+        assert!(i < 10 * SEPARATE, "{name}: {:?}", seen.managed_fields());
+    }
+}
+
+fn writers(object: &Value) -> Vec<&str> {
+    let entries = object["metadata"]["managedFields"].as_array().unwrap();
+    entries.iter().filter_map(|entry| entry["manager"].as_str()).collect()
+}
+
+#[tokio::test]
+async fn the_api_servers_own_record_of_early_writers_keeps_nobody_from_writing() {
+    let setup = Setup::shared().await;
+    let client = &setup.plane.infra.client().await;
+    let known = &setup.cases.objects;
+    let node = merged(&known["node"], &json!({"metadata": {"name": "crowded"}}));
+    let namespace = merged(&known["namespace"], &json!({"metadata": {"name": "crowded"}}));
+    crowd(&Api::<Node>::all(client.clone()), &node).await;
+    crowd(&Api::<Namespace>::all(client.clone()), &namespace).await;
+    let label = json!({"metadata": {"labels": {"imperator.tenzen-y.io/node-pool": "ready"}}});
+    let offloading = json!({"metadata": {"labels": {"liqo.io/scheduling-enabled": "true"}}});
+    let taint = json!({"spec": {"taints": [{"key": "outrigger.dev/dpu-not-ready", "effect": "NoSchedule"}]}});
+    let (of_node, of_namespace) = ("PATCH /api/v1/nodes/crowded", "PATCH /api/v1/namespaces/crowded");
+    let asked: [(Account, &str, &Value); 3] =
+        [(Manager, of_node, &label), (Manager, of_namespace, &offloading), (Agent, of_node, &taint)];
+    for (who, ask, body) in asked {
+        let written = who.dry_run(client, ask, body).await.unwrap_or_else(|e| panic!("{who:?} {ask}: {e}"));
+        assert!(writers(&written).contains(&"ancient-changes"), "{who:?} {ask}: {:?}", writers(&written));
+    }
+}
