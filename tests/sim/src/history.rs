@@ -206,6 +206,9 @@ impl History {
         let world = &self.world;
         world.network.trouble(Trouble::default());
         world.network.thaw();
+        std::iter::once(&world.infra)
+            .chain(world.tenants.values())
+            .for_each(|model| model.lag(Duration::ZERO));
         for (one, other) in world.network.wires() {
             world.join(&one, &other);
         }
@@ -243,6 +246,7 @@ impl History {
             Happening::KillAgent => self.kill_agent(tenant.0),
             Happening::TerminateManager => self.terminate_manager(),
             Happening::CutWatches => self.cut_watches(),
+            Happening::Lag => self.lag(tenant.0),
             Happening::Compact => self.compact(tenant.0),
             Happening::RestartApiServer => self.restart_api_server(tenant.0),
             Happening::Snapshot if self.below(2) == 0 => {

@@ -27,12 +27,15 @@ fn long_histories_keep_every_invariant_and_come_to_rest() {
 
 #[test]
 fn a_seed_leads_to_one_history() {
-    for seed in ["2", "3", "5"] {
+    let histories = ["2", "3", "5"].map(|seed| {
         let run = || text(&sim(&["--seed", seed, "--events=100"]));
         let (one, other) = (run(), run());
         let differs = one.lines().zip(other.lines()).find(|(one, other)| one != other);
         assert_eq!(differs, None, "seed {seed}");
         assert_eq!(one.len(), other.len(), "seed {seed}");
-        assert!(one.contains(" create pods tenant-"), "there are companions in it: {one}");
-    }
+        one
+    });
+    // A history may be without companions: some mixes leave out what they need.
+    let companions = |history: &String| history.contains(" create pods tenant-");
+    assert!(histories.iter().any(companions), "there are companions in one of them");
 }

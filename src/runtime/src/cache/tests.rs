@@ -340,3 +340,32 @@ fn a_feed_passes_new_states_on() {
         ["+a 1", "+b 2", "+c 3", "-n/b 2", "+d 5", "-n/a 1", "-n/c 3", "+e 10", "-n/e 5", "+e 11"]
     );
 }
+
+#[test]
+fn a_watch_that_goes_on_at_a_server_that_lags_takes_nothing_back() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let changes = seen.clone();
+    let feed = Feed::new(move |change: Change<ConfigMap>| {
+        changes.lock().push(match change {
+            Change::Applied(object) => format!("+{}", object.resource_version().unwrap()),
+            Change::Gone { uid, .. } => format!("-{uid}"),
+        });
+    });
+    let mut sink = feed.sink();
+    sink(Event::ListStarted);
+    sink(Event::Listed(object("a", "1", 1)));
+    sink(Event::ListCompleted { version: 2 });
+    // Writes are answered by the server that leads, and the watch goes on at one that is behind: others' writes, the deletion of the former
+    // object of that name, and at last what the answers have shown.
+    assert!(feed.answer(object("a", "1", 6)));
+    sink(Event::Applied(object("a", "1", 4)));
+    sink(Event::Bookmark { version: 5 });
+    assert!(feed.answer(object("a", "2", 9)));
+    sink(Event::Applied(object("a", "1", 6)));
+    sink(Event::Deleted(object("a", "1", 7)));
+    sink(Event::Applied(object("a", "2", 8)));
+    assert!(!feed.answer(object("a", "1", 6)), "an answer that comes late");
+    sink(Event::Applied(object("a", "2", 9)));
+    sink(Event::Applied(object("a", "2", 10)));
+    assert_eq!(*seen.lock(), ["+1", "+6", "-1", "+9", "+10"]);
+}

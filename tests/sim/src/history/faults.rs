@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::History;
 use crate::network::{Trouble, Wire};
-use crate::process::{Replicas, Running};
-use crate::world::{World, cluster};
+use crate::process::{Replicas, Running, pick};
+use crate::world::{INFRA, World, cluster};
 
 impl History {
     /// A wire between two living parties is silent or down for up to a minute and a half.
@@ -132,6 +132,33 @@ impl History {
         let Some(user) = self.pick(&self.world.infra.watchers()) else { return };
         self.line(format_args!("the watches of {user} are cut"));
         self.world.infra.cut_watches(&user);
+    }
+
+    /// One of a cluster's two API servers is behind for up to a minute. Half of the time the watches of a user are opened again while it is:
+    /// what one server has shown already, the other one hasn't.
+    pub(super) fn lag(&self, tenant: &'static str) {
+        let of_tenant = self.below(4) == 0;
+        let name = if of_tenant { cluster(tenant) } else { INFRA.to_owned() };
+        let model = if of_tenant { &self.world.tenants[tenant] } else { &self.world.infra };
+        let lag = self.random().random.below(Duration::from_secs(30));
+        self.line(format_args!("an API server of {name} lags by {} ms", lag.as_millis()));
+        model.lag(lag);
+        let reconnect = (self.below(2) == 0).then(|| self.random().random.below(Duration::from_secs(10)));
+        let (model, world) = (model.clone(), self.world.clone());
+        let until = self.random().random.below(Duration::from_secs(60));
+        tokio::spawn(async move {
+            if let Some(pause) = reconnect {
+                tokio::time::sleep(pause).await;
+                if let Some(user) = pick(&world.environment.random, &model.watchers()) {
+                    world
+                        .trace
+                        .line(&world.environment, format_args!("the watches of {user} change servers"));
+                    model.cut_watches(user);
+                }
+            }
+            tokio::time::sleep(until).await;
+            model.lag(Duration::ZERO);
+        });
     }
 
     pub(super) fn compact(&self, tenant: &str) {

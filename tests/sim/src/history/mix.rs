@@ -23,6 +23,7 @@ pub(super) enum Happening {
     KillAgent,
     TerminateManager,
     CutWatches,
+    Lag,
     Compact,
     RestartApiServer,
     Snapshot,
@@ -38,8 +39,8 @@ pub(super) enum Happening {
 
 use Happening::*;
 
-/// How often each happens, in 115 events.
-const OFTEN: [(Happening, u64); 28] = [
+/// How often each happens, in 118 events.
+const OFTEN: [(Happening, u64); 29] = [
     (CreatePod, 28),
     (DeletePod, 14),
     (FinishPod, 3),
@@ -57,6 +58,7 @@ const OFTEN: [(Happening, u64); 28] = [
     (KillAgent, 3),
     (TerminateManager, 2),
     (CutWatches, 2),
+    (Lag, 3),
     (Compact, 2),
     (RestartApiServer, 1),
     (Snapshot, 1),

@@ -1,6 +1,7 @@
 //! Access for a harness: without a link, at once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -161,6 +162,13 @@ impl Model {
     /// Ends the open watches of a user, as a connection that is closed does.
     pub fn cut_watches(&self, user: &str) {
         self.state.lock().cut(|other| other == user);
+    }
+
+    /// The cluster has two API servers, and each watch is served by one of them, chosen by the environment's randomness when it is opened.
+    /// The watch cache of the second one is so far behind from now on: its watches show each write so long after it. Lists and single
+    /// objects are consistent on both, as those of Kubernetes are that name no resourceVersion.
+    pub fn lag(&self, lag: Duration) {
+        self.state.lock().lag(lag);
     }
 
     /// Restarts the API server: all watches and requests end, and watches start only from now on.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -151,6 +152,8 @@ pub(super) struct State {
     pub(super) opened: u64,
     /// The revisions that watches have reached, with the times, by client and kind.
     pub(super) shown: BTreeMap<(String, String), Vec<(u64, Timestamp)>>,
+    /// How far the watch cache of the second API server is behind.
+    pub(super) lag: Duration,
     /// How many times the API server has restarted: no request outlives that.
     pub(super) restarts: u64,
 }
@@ -176,6 +179,7 @@ impl State {
             watches: BTreeMap::new(),
             opened: 0,
             shown: BTreeMap::new(),
+            lag: Duration::ZERO,
             restarts: 0,
         }
     }
@@ -304,9 +308,20 @@ impl State {
         self.cut(|_| true);
     }
 
+    /// The watch cache of the second API server is so far behind from now on.
+    pub(super) fn lag(&mut self, lag: Duration) {
+        self.lag = lag;
+        self.wake();
+    }
+
     /// Ends the open watches of these users.
     pub(super) fn cut(&mut self, cut: impl Fn(&str) -> bool) {
         self.watches.retain(|_, user| !cut(user));
+        self.wake();
+    }
+
+    /// All watches look at what is theirs now.
+    fn wake(&self) {
         for resource in &self.resources {
             resource.changed.send_replace(());
         }

@@ -151,6 +151,35 @@ async fn pages_show_the_objects_of_their_first_page() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watch_at_the_server_that_lags_is_behind_and_a_list_is_not() {
+    let model = model();
+    let (maps, from) = (maps(&model), model.revision());
+    model.lag(Duration::from_secs(20));
+    let mut watches = Vec::new();
+    for _ in 0..16 {
+        watches.push(maps.watch(&params(), &from.to_string()).await.unwrap().boxed());
+    }
+    model.create("user", "configmaps", map("m")).unwrap();
+    assert_eq!(maps.list(&ListParams::default()).await.unwrap().items.len(), 1);
+    let began = tokio::time::Instant::now();
+    let shown = watches.iter_mut().map(|watch| async {
+        assert_eq!(next(watch).await.as_deref(), Some("+m"));
+        began.elapsed().as_secs()
+    });
+    let mut after = futures::future::join_all(shown).await;
+    after.sort_unstable();
+    after.dedup();
+    assert_eq!(after, [0, 20], "seconds until a watch of either server shows the write");
+    model.lag(Duration::from_secs(40));
+    model.create("user", "configmaps", map("n")).unwrap();
+    model.lag(Duration::ZERO);
+    for watch in &mut watches {
+        assert_eq!(next(watch).await.as_deref(), Some("+n"));
+    }
+    assert_eq!(began.elapsed().as_secs(), 20, "it has caught up at once");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_compacted_revision_is_gone_by_status_or_by_event_and_open_watches_go_on() {
     let model = model();
     let (maps, from) = (maps(&model), model.revision());

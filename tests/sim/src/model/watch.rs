@@ -35,6 +35,10 @@ pub(super) struct Watcher<L> {
     kind: ModelKind,
     selector: Selector,
     number: u64,
+    /// The cluster's second API server serves it, whose watch cache may lag.
+    second: bool,
+    /// When that one shows the next write.
+    next: Option<Instant>,
     /// All writes up to this revision were shown.
     reached: u64,
     /// Objects that existed at the beginning and are still to be shown.
@@ -102,6 +106,8 @@ impl<L: Link> Watcher<L> {
             kind,
             selector,
             number,
+            second: model.environment.random.fraction() < 0.5,
+            next: None,
             reached,
             initial: initial.into_iter(),
             changed,
@@ -161,7 +167,7 @@ impl<L: Link> Watcher<L> {
                 Next::End => return None,
                 Next::Wait => {}
             }
-            let wake = self.bookmark.unwrap_or(self.ends).min(self.ends);
+            let wake = self.next.or(self.bookmark).unwrap_or(self.ends).min(self.ends);
             // The sender lives as long as the model.
             let _ = timeout_at(wake, self.changed.changed()).await;
         }
@@ -175,7 +181,14 @@ impl<L: Link> Watcher<L> {
             return Next::End;
         }
         let namespace = self.request.info.namespace.as_deref();
+        let lag = if self.second { state.lag } else { Duration::ZERO };
+        self.next = None;
         while let Some(commit) = resource.and_then(|resource| resource.after(self.reached)) {
+            let age = self.model.environment.clock.wall().duration_since(commit.time).unsigned_abs();
+            if age < lag {
+                self.next = Some(now + (lag - age));
+                return Next::Wait;
+            }
             self.reached = commit.revision;
             let within = namespace.is_none() || namespace == commit.namespace.as_deref();
             let event = within.then(|| commit.event(&self.selector, self.request.metadata_only)).flatten();
