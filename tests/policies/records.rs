@@ -4,9 +4,10 @@ use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Resource, ResourceExt as _};
 use outrigger_cases::merged;
+use outrigger_core::keys;
 use outrigger_tests::{eventually, holds};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::policies::accounts::Account::{self, Agent, Manager};
 use crate::policies::setup::Setup;
@@ -39,6 +40,17 @@ where
     }
 }
 
+/// Writes many fields under a name that is somebody else's.
+async fn pretend<K>(api: &Api<K>, name: &str, writer: &str)
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let domain = ["a".repeat(60), "b".repeat(60), "c".repeat(60)].join(".");
+    let annotations: Map<String, Value> = (0..128).map(|i| (format!("{domain}/{i}"), json!("x"))).collect();
+    let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+    api.patch(name, &PatchParams::apply(writer), &patch).await.unwrap();
+}
+
 fn writers(object: &Value) -> Vec<&str> {
     let entries = object["metadata"]["managedFields"].as_array();
     entries.into_iter().flatten().filter_map(|entry| entry["manager"].as_str()).collect()
@@ -68,4 +80,18 @@ async fn the_api_servers_own_record_of_early_writers_keeps_nobody_from_writing()
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn whoever_writes_under_the_name_of_another_keeps_it_from_nothing() {
+    let setup = Setup::shared().await;
+    let client = &setup.plane.infra.client().await;
+    let namespace = merged(&setup.cases.objects["namespace"], &json!({"metadata": {"name": "posed"}}));
+    let (api, params) = (Api::<Namespace>::all(client.clone()), PatchParams::apply("w"));
+    api.patch("posed", &params, &Patch::Apply(&namespace)).await.unwrap();
+    pretend(&api, "posed", keys::MANAGER).await;
+    let records = api.get("posed").await.unwrap().managed_fields().to_vec();
+    assert!(json!(records).to_string().len() > 16_384 + 2048, "more than the manager may have");
+    let offloading = json!({"metadata": {"labels": {"liqo.io/scheduling-enabled": "true"}}});
+    Manager.dry_run(client, "PATCH /api/v1/namespaces/posed", &offloading).await.unwrap();
 }

@@ -7,6 +7,7 @@ use outrigger_core::rule::POD;
 use outrigger_core::texts::Texts;
 use outrigger_core::workload::{DisruptionGroup, Orchestrator, Workload};
 use outrigger_runtime::pod::Pod;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
 use crate::disruption;
@@ -23,10 +24,14 @@ pub(crate) fn is_gated(pod: &Pod) -> bool {
     gates.any(|gate| gate.condition_type == keys::COMPANIONS_GATE)
 }
 
-/// The group of the Pods that one controller owns, such as a ReplicaSet.
+/// The group of the Pods that one controller owns, such as a ReplicaSet. It has the Pods' namespace in its id, because whoever creates a
+/// Pod chooses the uid of its owner: with another namespace's, the Pod would count among the owner's.
 fn owner(metadata: &ObjectMeta) -> Option<DisruptionGroup> {
     let owner = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
-    disruption::group(&owner.uid, None)
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    let digest = Sha256::digest(format!("{namespace}/{}", owner.uid));
+    let id: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    disruption::group(&id, None)
 }
 
 /// Converts a Pod to a workload, with the group of its owner only. Returns `None` for a Pod that has terminated, in phase Succeeded or
@@ -81,20 +86,26 @@ mod tests {
 
     #[test]
     fn the_controller_of_a_pod_is_its_group() {
-        let groups = |owners: serde_json::Value| {
+        let groups_in = |namespace: &str, owners: serde_json::Value| {
             let mut pod = pod("Running", "h", "True");
+            pod.metadata.namespace = Some(namespace.to_owned());
             pod.metadata.owner_references = serde_json::from_value(owners).unwrap();
             workload(pod).unwrap().groups
         };
         let owner = |uid: &str, controller: serde_json::Value| json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": uid, "controller": controller});
-        let expected = [DisruptionGroup { id: "b".into(), desired_healthy: None }];
-        assert_eq!(groups(json!([owner("a", json!(false)), owner("b", json!(true))])), expected);
+        let groups = |owners| groups_in("ns", owners);
+        let of_b = groups(json!([owner("a", json!(false)), owner("b", json!(true))]));
+        assert_eq!((of_b.len(), of_b[0].id.len(), of_b[0].desired_healthy), (1, 32, None));
+        assert_eq!(groups(json!([owner("b", json!(true))])), of_b);
+        assert_ne!(groups(json!([owner("c", json!(true))])), of_b);
+        assert_ne!(
+            groups_in("other", json!([owner("b", json!(true))])),
+            of_b,
+            "another namespace's Pod that names it"
+        );
         assert!(groups(json!(null)).is_empty(), "a bare Pod");
         assert!(groups(json!([owner("a", json!(null))])).is_empty(), "an owner that isn't the controller");
-        for wrong in [String::new(), "a".repeat(65)] {
-            assert!(groups(json!([owner(&wrong, json!(true))])).is_empty());
-        }
-        assert_eq!(groups(json!([owner(&"a".repeat(64), json!(true))])).len(), 1);
+        assert_eq!(groups(json!([owner(&"a".repeat(65), json!(true))])).len(), 1);
     }
 
     #[test]

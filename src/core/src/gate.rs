@@ -121,12 +121,16 @@ fn text<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object.get(key).and_then(Value::as_str)
 }
 
-/// The fields of a workload that may still change before its companion is created: [`UNKNOWN_AT_CREATION`], its node as long as
-/// it is not bound, and its name if the API server generates it.
+/// Labels that the API server copies from the Node to a Pod when it is bound, over the Pod's own (admission plugin PodTopologyLabels).
+pub const OF_NODES: [&str; 2] = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
+
+/// The fields of a workload that may still change before its companion is created: [`UNKNOWN_AT_CREATION`], its node and the labels that
+/// it gets from the node as long as it is not bound, and its name if the API server generates it.
 pub fn unknown(workload: &Workload) -> Vec<Path> {
     let mut unknown = UNKNOWN_AT_CREATION.to_vec();
     if workload.node_name.is_none() {
         unknown.push(Path::NodeName);
+        unknown.extend(OF_NODES.map(|key| Path::ExtraEntry("labels".into(), key.into())));
     }
     if workload.resource_name.is_empty() {
         unknown.push(Path::ResourceName);
@@ -248,7 +252,10 @@ mod tests {
         let bound = crate::workload::tests::nginx();
         assert_eq!(unknown(&bound), [Path::Id, Path::Ready]);
         let pending = Workload { node_name: None, ..bound.clone() };
-        assert_eq!(unknown(&pending), [Path::Id, Path::Ready, Path::NodeName]);
+        let of_node =
+            ["region", "zone"].map(|key| format!(".state.extra.labels['topology.kubernetes.io/{key}']"));
+        let [region, zone] = of_node.map(|path| Path::parse(&path).unwrap());
+        assert_eq!(unknown(&pending), [Path::Id, Path::Ready, Path::NodeName, region, zone]);
         let generated = Workload { resource_name: String::new(), ..bound };
         assert_eq!(unknown(&generated), [Path::Id, Path::Ready, Path::ResourceName]);
     }

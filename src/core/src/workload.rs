@@ -68,7 +68,7 @@ pub const MAX_GROUPS: usize = 8;
 /// PodDisruptionBudget selects.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DisruptionGroup {
-    /// Unique within the tenant: `metadata.uid` of the controller or of the PodDisruptionBudget.
+    /// Unique within the tenant: a hash of the controller's namespace and uid, or `metadata.uid` of the PodDisruptionBudget.
     pub id: Arc<str>,
     /// Of a PodDisruptionBudget, how many must be healthy (`status.desiredHealthy`). `None` for a controller, whose workloads may lose as
     /// many companions as the rule's [`MaxUnavailable`](crate::rollout::MaxUnavailable) says.

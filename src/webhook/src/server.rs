@@ -112,9 +112,10 @@ impl Rejection {
     }
 
     /// The answer to a review, so that the API server tells the user. A plain answer where the review's uid is unknown, or the
-    /// endpoint advises.
+    /// endpoint advises: but not to what is too large, because its author would choose that the call fails.
     fn response(self, endpoint: &Endpoint) -> Response {
-        match self.uid.filter(|_| !endpoint.advises) {
+        let refuses = !endpoint.advises || self.status == StatusCode::PAYLOAD_TOO_LARGE;
+        match self.uid.filter(|_| refuses) {
             Some(uid) => written(review::write(&uid, &Decision::deny(self.status.as_u16(), self.message))),
             None => failed(self.status, self.message),
         }

@@ -29,8 +29,8 @@ pub struct Endpoint {
     pub mutates: bool,
     /// Allowed requests are written to the cluster as reservations.
     pub writes: bool,
-    /// It refuses only with [`CONTRADICTION`](crate::decision::CONTRADICTION). Any other refusal has to be answered as a failure of
-    /// the call, which the configuration ignores.
+    /// It refuses only with [`CONTRADICTION`](crate::decision::CONTRADICTION), and what is too large to be read. Any other refusal has
+    /// to be answered as a failure of the call, which the configuration ignores.
     pub advises: bool,
     /// What has to be listed before some requests are decided.
     pub(super) needs: Option<Needs>,

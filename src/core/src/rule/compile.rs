@@ -7,6 +7,7 @@ use super::{DpuSelectionPolicy, Expression, MAX_LINGER, Operator, Ordering, POD,
 use crate::claim::{self, DevicesSpec};
 use crate::companion;
 use crate::field::{FieldError, FieldErrors};
+use crate::gate::OF_NODES;
 use crate::ids::{RuleName, is_dns_label, is_label_name};
 use crate::json::Json;
 use crate::keys;
@@ -203,6 +204,14 @@ fn check_ordering(ordering: Ordering, terms: &[Vec<Expression>], errors: &mut Ve
                 {
                     "is written when the workload starts, and that waits for the companion; remove the expression, or set \
                      spec.ordering to BeforeReady"
+                }
+                Path::ExtraEntry(map, key)
+                    if ordering == Ordering::BeforeBinding
+                        && **map == *"labels"
+                        && OF_NODES.contains(&&**key) =>
+                {
+                    "is copied from the Node when the workload is bound, and that waits for the companion; remove the expression, or \
+                     set spec.ordering to BeforeStart"
                 }
                 _ => continue,
             };

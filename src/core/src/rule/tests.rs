@@ -380,6 +380,20 @@ fn a_workload_that_is_held_cannot_be_selected_by_what_its_start_writes() {
 }
 
 #[test]
+fn a_workload_that_is_not_bound_cannot_be_selected_by_its_nodes_labels() {
+    let of = |key: &str, ordering| {
+        let terms = vec![vec![ExpressionSpec::new(key, Operator::In, &["a"])]];
+        Rule::compile(RuleSpec { ordering, ..spec(terms) })
+    };
+    let zone = ".state.extra.labels['topology.kubernetes.io/zone']";
+    let found = of(zone, Ordering::BeforeBinding).unwrap_err();
+    let text = found.iter().map(ToString::to_string).collect::<String>();
+    assert!(text.contains("is copied from the Node when the workload is bound"), "{text}");
+    assert!(of(zone, Ordering::BeforeStart).is_ok(), "it is bound then");
+    assert!(of(".state.extra.labels.zone", Ordering::BeforeBinding).is_ok());
+}
+
+#[test]
 fn what_is_unknown_counts_in_favour_of_a_match() {
     let on = |key: &str, value: &str| ExpressionSpec::new(key, Operator::In, &[value]);
     let app = |value: &str| on(".state.extra.labels.k8s-app", value);
