@@ -126,7 +126,8 @@ fn good(id: &str) -> v1::Rule {
     let expression = v1::RuleMatchExpression {
         key: ".state.nodeName".into(),
         operation: Operation::Exists.into(),
-        values: vec![],
+        // The documented interface has a single element here, and nothing is compared with it.
+        values: vec!["ignored".into()],
     };
     let template =
         json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c", "image": "i"}]}});

@@ -56,10 +56,15 @@ fn status(status: &AdminWorkloadRuleStatus) -> WorkloadRuleStatus {
 }
 
 fn selector(message: &admin::TenantSelector) -> LabelSelector {
-    let requirement = |requirement: &admin::TenantRequirement| LabelSelectorRequirement {
-        key: requirement.key.clone(),
-        operator: requirement.operator.clone(),
-        values: (!requirement.values.is_empty()).then(|| requirement.values.clone()),
+    let requirement = |requirement: &admin::TenantRequirement| {
+        // Over gRPC these operators may come with a single value, as in expressions of rules. A label selector has none there.
+        let ignored =
+            matches!(&*requirement.operator, "Exists" | "DoesNotExist") && requirement.values.len() == 1;
+        LabelSelectorRequirement {
+            key: requirement.key.clone(),
+            operator: requirement.operator.clone(),
+            values: (!ignored && !requirement.values.is_empty()).then(|| requirement.values.clone()),
+        }
     };
     let labels: BTreeMap<_, _> = message.match_labels.clone().into_iter().collect();
     let expressions: Vec<_> = message.match_expressions.iter().map(requirement).collect();
@@ -109,6 +114,23 @@ mod tests {
             let before = rule(selector);
             assert_eq!(AdminWorkloadRule::try_from(&message(&before)).unwrap().spec, before.spec);
         }
+    }
+
+    #[test]
+    fn a_single_value_of_an_operator_without_values_is_ignored() {
+        let values = |operator: &str, values: &[&str]| {
+            let mut message =
+                message(&rule(json!({"matchExpressions": [{"key": "a", "operator": operator}]})));
+            let selector = message.tenant_selector.as_mut().unwrap();
+            selector.match_expressions[0].values = values.iter().map(ToString::to_string).collect();
+            let rule = AdminWorkloadRule::try_from(&message).unwrap();
+            rule.spec.tenant_selector.unwrap().match_expressions.unwrap().remove(0).values
+        };
+        for operator in ["Exists", "DoesNotExist"] {
+            assert_eq!(values(operator, &["x"]), None, "{operator}");
+            assert_eq!(values(operator, &["x", "y"]).unwrap().len(), 2, "{operator}: admission refuses it");
+        }
+        assert_eq!(values("In", &["x"]).unwrap(), ["x"]);
     }
 
     #[test]

@@ -180,7 +180,7 @@ pub struct WorkloadTerm {
 #[x_kube(validation = Rule::new("!(self.operator in ['In', 'NotIn']) || has(self.values) && size(self.values) > 0")
     .message("In and NotIn need at least one value").field_path(".values"))]
 #[x_kube(validation = Rule::new("!(self.operator in ['Exists', 'DoesNotExist']) || !has(self.values) || size(self.values) <= 1")
-    .message("Exists and DoesNotExist take no values; remove them").field_path(".values"))]
+    .message("Exists and DoesNotExist take one value at most, which is ignored; remove them").field_path(".values"))]
 #[x_kube(validation = Rule::new("!(self.operator in ['Gt', 'Lt']) || has(self.values) && size(self.values) == 1")
     .message("Gt and Lt take exactly one value, an integer").field_path(".values"))]
 pub struct MatchExpression {
@@ -197,7 +197,8 @@ pub struct MatchExpression {
     #[serde(default)]
     pub operator: String,
 
-    /// values has at least one value for In and NotIn, one integer for Gt and Lt, and none for Exists and DoesNotExist.
+    /// values has at least one value for In and NotIn, one integer for Gt and Lt, and at most one, which is
+    /// ignored, for Exists and DoesNotExist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     pub values: Vec<String>,

@@ -268,7 +268,8 @@ fn compile_expression(spec: &ExpressionSpec, root: &str) -> Result<Expression, F
         Operator::Exists | Operator::DoesNotExist => {
             // The gRPC definition speaks of a single element here, the custom resource of none.
             if spec.values.len() > 1 {
-                return Err(FieldError::new(values, format!("{operator} takes no values; remove them")));
+                let message = format!("{operator} takes one value at most, which is ignored; remove them");
+                return Err(FieldError::new(values, message));
             }
             if spec.operator == Operator::Exists { Test::Exists } else { Test::DoesNotExist }
         }

@@ -205,7 +205,7 @@ fn everything_wrong_is_said_with_its_path() {
         "spec.workloadTerms[1].matchExpressions[0].key: \".state.nope\": at character 8: there is no \"nope\"",
         "spec.workloadTerms[1].matchExpressions[1].key: \".state\": is an object",
         "spec.workloadTerms[1].matchExpressions[2].values: In needs at least one value",
-        "spec.workloadTerms[1].matchExpressions[3].values: Exists takes no values",
+        "spec.workloadTerms[1].matchExpressions[3].values: Exists takes one value at most, which is ignored",
         "spec.workloadTerms[1].matchExpressions[4].values[0]: \"1.5\": Gt needs an integer",
         "spec.workloadTerms[1].matchExpressions[5].values: Lt takes exactly one value",
         "spec.workloadInfoInject[0].workloadKey: \".x\": at character 2",
