@@ -34,7 +34,7 @@ struct Type<'a> {
     path: String,
     available: i128,
     takes: BTreeMap<&'a str, i128>,
-    /// Its GPUs, where they are those of a resource.
+    /// Its GPUs.
     gpu: Option<&'a Gpu>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn machine(machine: &Machine, around: &ClusterResources<'_>) -> Vec<F
     let by_class: BTreeSet<&str> = around.classes.values().copied().flatten().collect();
     let mut supplied = BTreeSet::new();
     for kind in &types {
-        if let Some(gpu) = kind.gpu.map(|gpu| gpu.type_.as_str()) {
+        if let Some(gpu) = kind.gpu.map(|gpu| gpu.type_.as_str()).filter(|gpu| !gpu.is_empty()) {
             // Devices of a class are in no node's allocatable.
             if by_class.contains(gpu) || gpu.starts_with(keys::DEVICE_CLASS_RESOURCE) {
                 supplied.insert(gpu);
@@ -86,11 +86,12 @@ impl<'a> Comparison<'a> {
         let mut types = Vec::new();
         for (i, kind) in self.machine.spec.machine_types.iter().enumerate() {
             let path = format!("spec.machineTypes[{i}]");
-            let gpu = kind.spec.gpu.as_ref().filter(|gpu| !gpu.type_.is_empty());
+            let gpu = kind.spec.gpu.as_ref();
+            let counted = gpu.filter(|gpu| !gpu.type_.is_empty());
             let own = [("cpu", "cpu", &kind.spec.cpu), ("memory", "memory", &kind.spec.memory)];
             let mut takes = BTreeMap::new();
             for (resource, field, text) in
-                own.into_iter().chain(gpu.map(|gpu| (gpu.type_.as_str(), "gpu.num", &gpu.num)))
+                own.into_iter().chain(counted.map(|gpu| (gpu.type_.as_str(), "gpu.num", &gpu.num)))
             {
                 match text.parse::<Quantity>() {
                     Ok(amount) if !amount.is_negative() => {
@@ -111,18 +112,14 @@ impl<'a> Comparison<'a> {
     }
 
     fn gpu_labels(&mut self, kind: &Type<'_>, node: &Value, path: &str) {
-        let Some(gpu) = kind.gpu else { return };
+        let Some((label, wanted)) = kind.gpu.and_then(Gpu::label) else { return };
         let labels = node.pointer("/metadata/labels");
-        let wanted = [("family", &gpu.family), ("product", &gpu.product), ("machine", &gpu.machine)];
-        for (key, wanted) in wanted.into_iter().filter(|(_, wanted)| !wanted.is_empty()) {
-            let label = format!("{}.{key}", gpu.type_);
-            let found = labels.and_then(|labels| labels.get(&label)).and_then(Value::as_str);
-            if found != Some(wanted) {
-                let node = node.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-                let is = found.map_or_else(|| "has no label".to_owned(), |found| format!("has {found:?} in"));
-                let message = format!("Node {node} {is} {label}, type {:?} promises {wanted:?}", kind.name);
-                self.add(&MACHINE_GPU_LABEL, path.to_owned(), message);
-            }
+        let found = labels.and_then(|labels| labels.get(label)).and_then(Value::as_str);
+        if found != Some(&*wanted) {
+            let node = node.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+            let is = found.map_or_else(|| "has no label".to_owned(), |found| format!("has {found:?} in"));
+            let message = format!("Node {node} {is} {label}, type {:?} promises {wanted:?}", kind.name);
+            self.add(&MACHINE_GPU_LABEL, path.to_owned(), message);
         }
     }
 

@@ -165,6 +165,18 @@ fn gpus_of_machines() {
             "Node n has \"turing\" in nvidia.com/gpu.family, type \"big\" promises \"ampere\"".to_owned()
         )]
     );
+    // The label that guests require, whatever the GPUs' resource is called.
+    let mig = machines::machine(&machine(2, gpu("nvidia.com/mig-1g.5gb")), &around);
+    assert_eq!(
+        told(mig)[1].2,
+        "Node n has \"turing\" in nvidia.com/gpu.family, type \"big\" promises \"ampere\""
+    );
+    let class = json!({"deviceClass": "gpu", "num": 1, "family": "ampere"});
+    assert_eq!(
+        ids(machines::machine(&machine(2, class), &around)).len(),
+        1,
+        "a class may have a label beside it"
+    );
     let other = |around: &machines::ClusterResources<'_>, kind: &str| {
         let mut machine = machine(2, gpu(kind));
         machine.spec.machine_types[0].spec.gpu.as_mut().unwrap().family.clear();
