@@ -127,7 +127,8 @@ pub struct MachineTypeSpec {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Gpu {
-    /// type is the name of the extended resource, such as `nvidia.com/gpu`. Mutually exclusive with deviceClass.
+    /// type is the name of the extended resource, in the domain `nvidia.com`, such as `nvidia.com/gpu`. Mutually exclusive with
+    /// deviceClass.
     #[serde(
         default,
         deserialize_with = "or_default",

@@ -19,6 +19,10 @@ pub const OFFLOADING_GROUP: &str = "offloading.liqo.io";
 /// Domain of the labels, annotations and taints of Machines, and API group of Machine and MachineNodePool. Imperator's.
 pub const MACHINE_GROUP_DOMAIN: &str = "imperator.tenzen-y.io";
 
+/// Domain of the extended resources of NVIDIA's GPUs, which nodes with the labels [`GPU_FAMILY`], [`GPU_PRODUCT`] and
+/// [`GPU_MACHINE`] have.
+pub const GPU_DOMAIN: &str = "nvidia.com";
+
 /// Value of [`POD_ROLE`] on Pods that take a slot.
 pub const GUEST: &str = "guest";
 

@@ -98,6 +98,12 @@ pub fn of_device_class(class: &str) -> String {
     format!("{}{class}", keys::DEVICE_CLASS_RESOURCE)
 }
 
+/// Whether the labels by which GPUs are selected ([`keys::GPU_FAMILY`] and its like) are about the devices of an extended resource:
+/// those of NVIDIA, whole or in parts. Nodes with other GPUs don't have them.
+pub fn is_labeled_gpu(resource: &str) -> bool {
+    resource.split_once('/').is_some_and(|(domain, _)| domain == keys::GPU_DOMAIN)
+}
+
 /// Node label and taint key of a machine type.
 pub fn type_key(name: &str) -> String {
     format!("{}/{name}", keys::MACHINE_GROUP_DOMAIN)
@@ -250,6 +256,20 @@ mod tests {
         );
         assert_eq!(large.tolerations("g")[0]["value"], "g");
         assert_eq!(of_device_class("gpu.example.com"), "deviceclass.resource.kubernetes.io/gpu.example.com");
+    }
+
+    #[test]
+    fn which_gpus_the_labels_are_about() {
+        for (resource, labeled) in [
+            ("nvidia.com/gpu", true),
+            ("nvidia.com/mig-1g.5gb", true),
+            ("amd.com/gpu", false),
+            ("gpu.nvidia.com/gpu", false),
+            ("nvidia.com", false),
+            ("", false),
+        ] {
+            assert_eq!(is_labeled_gpu(resource), labeled, "{resource}");
+        }
     }
 
     #[test]

@@ -171,6 +171,15 @@ fn further(new: &Machine, compiled: &domain::Machine) -> Option<FieldError> {
             let message = format!("is {:?}, which the slot has anyway; name the GPUs' resource", gpu.type_);
             return fault("spec.gpu.type", message);
         }
+        if !gpu.type_.is_empty() && !domain::is_labeled_gpu(&gpu.type_) {
+            let message = format!(
+                "is {:?}, but family, product and machine are labels of nodes with NVIDIA's GPUs; use a resource of {}, or \
+                 deviceClass instead of type",
+                short(&gpu.type_),
+                keys::GPU_DOMAIN
+            );
+            return fault("spec.gpu.type", message);
+        }
         if !gpu.device_class.is_empty() && !is_dns_subdomain(&gpu.device_class) {
             let message = format!("is {:?}, which is no name of a DeviceClass", short(&gpu.device_class));
             return fault("spec.gpu.deviceClass", message);

@@ -258,7 +258,7 @@ fn valid_machine() -> Value {
     json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
         "metadata": {"name": "new", "labels": {keys::MACHINE_GROUP: "h"}},
         "spec": {"nodePool": [], "machineTypes": [
-            {"name": "t", "spec": {"cpu": "1", "memory": "1Gi", "gpu": {"type": "x.y/z", "num": 1, "family": "f"}},
+            {"name": "t", "spec": {"cpu": "1", "memory": "1Gi", "gpu": {"type": "nvidia.com/gpu", "num": 1, "family": "f"}},
                 "available": 1}]}})
 }
 

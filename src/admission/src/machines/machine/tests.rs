@@ -107,7 +107,7 @@ fn in_the_documented_order() {
         ),
         (
             "gpu.type must be set value",
-            Box::new(|o| o["spec"]["machineTypes"][0]["spec"]["gpu"]["type"] = json!("x.example/gpu")),
+            Box::new(|o| o["spec"]["machineTypes"][0]["spec"]["gpu"]["type"] = json!("nvidia.com/gpu")),
         ),
         (
             "gpu.num must be set 0 or more value",
@@ -174,6 +174,10 @@ fn what_could_not_work_is_refused_or_told() {
             gpu(json!({"num": 1, "type": "cpu", "family": "f"})),
             "spec.machineTypes[2].spec.gpu.type: is \"cpu\"",
         ),
+        (
+            gpu(json!({"num": 1, "type": "amd.com/gpu", "family": "f"})),
+            "spec.machineTypes[2].spec.gpu.type: is \"amd.com/gpu\", but family",
+        ),
         (gpu(json!({"num": 1, "deviceClass": "C"})), "spec.machineTypes[2].spec.gpu.deviceClass: is \"C\""),
     ] {
         let (code, found, _) = with(change);
@@ -185,7 +189,7 @@ fn what_could_not_work_is_refused_or_told() {
         (json!({"spec": {"memory": "-1"}}), "spec.machineTypes[2].spec.memory: is -1;"),
         (json!({"name": "y".repeat(50)}), "spec.machineTypes[2].name: with the group's it has 54 characters"),
         (
-            gpu(json!({"num": "500m", "type": "x.y/z", "family": "f"})),
+            gpu(json!({"num": "500m", "type": "nvidia.com/mig-1g.5gb", "family": "f"})),
             "spec.machineTypes[2].spec.gpu.num: is 500m;",
         ),
         (
