@@ -133,6 +133,17 @@ pub struct ManagerArgs {
     )]
     pub reservation_image: String,
 
+    /// Run `sleep infinity` in reservations instead of the image's own program. Images such as alpine need it: their program ends at once,
+    /// and would be started over and over.
+    #[arg(
+        long,
+        env = "OUTRIGGER_RESERVATION_SLEEPS",
+        default_value_t = false,
+        action = clap::ArgAction::Set,
+        value_name = "true|false"
+    )]
+    pub reservation_sleeps: bool,
+
     /// Namespace of AdminWorkloadRules. Rules in other namespaces are not served.
     #[arg(long, env = "OUTRIGGER_ADMIN_RULES_NAMESPACE", default_value = keys::ADMIN_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
     pub admin_rules_namespace: String,

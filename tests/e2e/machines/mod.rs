@@ -115,6 +115,25 @@ async fn guests_take_the_places_of_reservations_and_the_slots_stay() {
 }
 
 #[tokio::test]
+async fn a_machine_says_that_the_program_of_its_reservations_ends() {
+    let s = Stage::new("mg-ends").await;
+    s.node("n1", 1).await;
+    s.machine(&[("n1", "ready", true, "t")], &[("t", 1)]);
+    s.usage("t", [1, 1, 0, 0, 1]).await;
+    s.ready("True", "update status conditions").await;
+    let pods: Api<Pod> = Api::namespaced(s.client.clone(), keys::CORE_NAMESPACE);
+    let say = async |state: Value| {
+        let container = json!({"name": "sleeper", "image": "i", "imageID": "", "ready": false, "restartCount": 1, "state": state});
+        let status = Patch::Merge(json!({"status": {"containerStatuses": [container]}}));
+        pods.patch_status("mg-ends-t-0", &PatchParams::default(), &status).await.unwrap();
+    };
+    say(json!({"waiting": {"reason": "CrashLoopBackOff"}})).await;
+    s.ready("False", "mg-ends-t: its reservations don't run (CrashLoop)").await;
+    say(json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}})).await;
+    s.ready("True", "update status conditions").await;
+}
+
+#[tokio::test]
 async fn what_finds_no_place_is_left_out_until_there_is_one() {
     let s = Stage::new("mg-short").await;
     s.node("n1", 2).await;

@@ -150,7 +150,7 @@ fn unready_device(status: &ResourceClaimStatus) -> Option<String> {
 
 /// What keeps a container of a Pod from running, by the kubelet's word for it, or that the Pod ended without an error. Most Pods that
 /// aren't ready are starting.
-fn trouble(pod: &Pod) -> Option<Cause> {
+pub(crate) fn trouble(pod: &Pod) -> Option<Cause> {
     let status = pod.status.as_ref()?;
     if status.phase.as_deref() == Some("Succeeded") {
         return Some(Cause::Completed);

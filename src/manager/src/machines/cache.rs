@@ -13,6 +13,7 @@ use outrigger_api::machine::{MachineNodePoolStatus, MachineStatus};
 use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::machine::usage::{PodState, SeenReservation, TypeView};
 use outrigger_core::machine::{self as domain, Mode, pool_name, usage};
+use outrigger_core::reason::Cause;
 use outrigger_core::{keys, machine};
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::pod::Pod;
@@ -304,6 +305,13 @@ impl MachineCache {
         let inner = self.inner.read();
         let marked = inner.nodes.iter().filter(|(_, node)| node.groups().contains(group));
         marked.map(|(name, node)| (name.clone(), node.clone())).collect()
+    }
+
+    /// What keeps the container of a reservation of a type from running, where that is so.
+    pub(super) fn trouble(&self, group: &str, type_: &str) -> Option<Cause> {
+        let inner = self.inner.read();
+        let pods = inner.by_slot.get(&(group.to_owned(), type_.to_owned()));
+        pods.into_iter().flatten().find_map(|id| inner.pods.get(id)?.trouble)
     }
 
     /// The guests and reservations of a type of a Machine.

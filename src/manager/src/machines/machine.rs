@@ -242,6 +242,15 @@ impl MachineStep<'_> {
             );
             self.context.events.machine(&self.object.object_ref(&()), Cause::NoRoom, &message).await;
         }
+        if let Some(cause) = self.context.machines.trouble(self.group, &type_.name) {
+            let args = &self.context.args;
+            self.problems.push(format!(
+                "StatefulSet {}/{name}: its reservations don't run ({cause}), because the program of image {} ends or can't be \
+                 started; give the manager another --reservation-image, or --reservation-sleeps=true where the image has \
+                 a program sleep",
+                args.core_namespace, args.reservation_image
+            ));
+        }
         if serves(self.machine, &type_.name) {
             self.keep_set(&name, type_, plan.replicas).await;
         }

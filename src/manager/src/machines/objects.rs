@@ -51,6 +51,14 @@ pub(super) fn stateful_set(
     let name = reservation_name(group, &type_.name);
     let labels = reservation_labels(group, &type_.name);
     let resources = type_.resources();
+    let mut container = json!({"name": "sleeper", "image": args.reservation_image,
+        "resources": {"requests": resources, "limits": resources},
+        "securityContext": {"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"]}}});
+    if args.reservation_sleeps {
+        // The policy outrigger-manager-reservations admits no other command.
+        container["command"] = json!(["sleep", "infinity"]);
+    }
     json!({"apiVersion": "apps/v1", "kind": "StatefulSet",
     "metadata": {"name": name, "namespace": args.core_namespace, "labels": labels,
         "ownerReferences": [machine.controller_owner_ref(&())]},
@@ -66,10 +74,7 @@ pub(super) fn stateful_set(
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
                 "nodeSelectorTerms": [{"matchExpressions": type_.expressions(group)}]}}},
             "tolerations": type_.tolerations(group),
-            "containers": [{"name": "sleeper", "image": args.reservation_image,
-                "resources": {"requests": resources, "limits": resources},
-                "securityContext": {"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
-                    "capabilities": {"drop": ["ALL"]}}}],
+            "containers": [container],
         }}}})
 }
 
@@ -92,7 +97,10 @@ pub(super) fn is_up_to_date<K: Resource + serde::Serialize>(live: &K, wanted: &V
     };
     let json = serde_json::to_value(live).unwrap_or_default();
     let labels = |of: &Value| of.pointer("/metadata/labels").cloned().unwrap_or_default();
+    // The image's own program has to run where no command is wanted.
+    let command = |of: &Value| of.pointer("/spec/template/spec/containers/0/command").cloned();
     owned(live)
+        && command(wanted) == command(&json)
         && within(&labels(wanted), &labels(&json), false)
         && within(&wanted["spec"], &json["spec"], false)
 }
@@ -174,6 +182,29 @@ mod tests {
         );
         assert_eq!(spec["tolerations"].as_array().unwrap().len(), 2);
         assert_eq!(set["spec"]["selector"]["matchLabels"], json!(reservation_labels("g", "t")));
+    }
+
+    #[test]
+    fn a_reservation_sleeps_where_its_image_does_not_wait() {
+        let machine = machine();
+        let type_ = &machine.compile().unwrap().types[0];
+        let sleeping =
+            stateful_set(&machine, "g", type_, 2, &ManagerArgs { reservation_sleeps: true, ..args() });
+        assert_eq!(
+            sleeping["spec"]["template"]["spec"]["containers"][0]["command"],
+            json!(["sleep", "infinity"])
+        );
+        let own = set(2);
+        assert_eq!(own["spec"]["template"]["spec"]["containers"][0].get("command"), None);
+        for (live, wanted, same) in [
+            (&own, &own, true),
+            (&sleeping, &sleeping, true),
+            (&own, &sleeping, false),
+            (&sleeping, &own, false),
+        ] {
+            let live: StatefulSet = serde_json::from_value(live.clone()).unwrap();
+            assert_eq!(is_up_to_date(&live, wanted), same);
+        }
     }
 
     #[test]

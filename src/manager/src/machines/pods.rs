@@ -4,7 +4,10 @@ use kube::ResourceExt;
 use outrigger_core::keys;
 use outrigger_core::machine::reservation_name;
 use outrigger_core::machine::usage::PodState;
+use outrigger_core::reason::Cause;
 use outrigger_runtime::pod::Pod;
+
+use crate::companions::observe::trouble;
 
 pub(super) type Slot = (String, String);
 
@@ -21,6 +24,8 @@ pub(super) struct PodSummary {
     pub(super) slot: Slot,
     pub(super) role: Role,
     pub(super) state: PodState,
+    /// What keeps the container of a reservation from running.
+    pub(super) trouble: Option<Cause>,
 }
 
 impl PodSummary {
@@ -57,7 +62,8 @@ impl PodSummary {
             }),
             containers_ready: conditions().any(|c| c.type_ == "ContainersReady" && c.status == "True"),
         };
-        Some(Self { slot, role, state })
+        let trouble = if role == Role::Guest { None } else { trouble(pod) };
+        Some(Self { slot, role, state, trouble })
     }
 }
 
@@ -70,6 +76,21 @@ mod tests {
         let pod = json!({"metadata": {"name": name, "namespace": namespace, "ownerReferences": owner,
             "labels": {keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: role}}});
         PodSummary::of(&serde_json::from_value(pod).unwrap(), "core").map(|seen| seen.role)
+    }
+
+    #[test]
+    fn a_reservation_whose_program_ends_is_in_trouble_and_a_guest_is_its_users_own() {
+        let of = |role: &str, waiting: Value| {
+            let owner = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "g-t", "uid": "u", "controller": true}]);
+            let pod = json!({"metadata": {"name": "g-t-0", "namespace": "core", "ownerReferences": owner,
+                "labels": {keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: role}},
+                "status": {"containerStatuses": [{"name": "c", "state": {"waiting": waiting}}]}});
+            PodSummary::of(&serde_json::from_value(pod).unwrap(), "core").unwrap().trouble
+        };
+        let again = json!({"reason": "CrashLoopBackOff"});
+        assert_eq!(of("reservation", again.clone()), Some(Cause::CrashLoop));
+        assert_eq!(of("reservation", json!({"reason": "ContainerCreating"})), None);
+        assert_eq!(of("guest", again), None);
     }
 
     #[test]
