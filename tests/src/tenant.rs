@@ -443,11 +443,12 @@ pub async fn takes_pods(client: &Client, namespace: &str) {
 /// Waits until a type of a Machine has this usage: maximum, reserved, used, waiting, slots.
 pub async fn usage(machines: &Api<Machine>, machine: &str, type_: &str, wanted: [u32; 5]) {
     let [maximum, reserved, used, waiting, slots] = wanted;
-    let wanted = Usage { maximum, reserved, used, waiting, slots: Some(slots) };
+    let wanted = Usage { maximum, reserved, used, waiting, gated: 0, slots: Some(slots) };
     until(&format!("the usage of {machine}-{type_} is {wanted:?}"), machines, machine, |machine| {
         let all = machine.status.unwrap_or_default().available_machines;
         match all.iter().find(|m| m.name == type_) {
-            Some(found) if found.usage == wanted => Ok(()),
+            // Those with gates are among those that wait.
+            Some(found) if (Usage { gated: 0, ..found.usage }) == wanted => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })

@@ -25,7 +25,7 @@ use parking_lot::RwLock;
 use crate::gates::GateRules;
 
 pub use machines::CachedMachine;
-pub use machines::has_ended;
+pub use machines::holds_slot;
 pub use rules::RuleSpec;
 pub use specs::Cached;
 use specs::Specs;

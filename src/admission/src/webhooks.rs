@@ -110,7 +110,7 @@ const NEW_PODS: &[Rule] = &[namespaced(&[("pods", "Pod")], &["CREATE"])];
 
 const OF_GUESTS: Needs = Needs {
     watches: &[watches::MACHINES, watches::GUESTS, watches::NAMESPACES],
-    by: guests::is_creation,
+    by: guests::is_about_slot,
     outcome: None,
 };
 

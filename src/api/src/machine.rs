@@ -215,6 +215,12 @@ pub struct Usage {
     #[schemars(with = "i64")]
     pub waiting: u32,
 
+    /// gated is the number of those of them that have scheduling gates. They hold nothing: a guest takes its slot when its
+    /// last gate is removed. Absent if there are none.
+    #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(with = "Option<i64>")]
+    pub gated: u32,
+
     /// slots is the number of slots that nodes provide, free or in use. Admission accepts no more guests than this.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>")]
@@ -288,6 +294,12 @@ pub struct NodeCondition {
     /// Unhealthy: it isn't ready or doesn't exist.
     #[schemars(extend("enum" = ["Healthy", "Maintenance", "Unhealthy"]))]
     pub condition: String,
+}
+
+// serde passes a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Reads a quantity, which may also be a number.
@@ -405,14 +417,14 @@ impl Gpu {
 }
 
 impl From<Usage> for domain::Usage {
-    fn from(Usage { maximum, reserved, used, waiting, slots }: Usage) -> Self {
-        Self { maximum, reserved, used, waiting, slots }
+    fn from(Usage { maximum, reserved, used, waiting, gated, slots }: Usage) -> Self {
+        Self { maximum, reserved, used, waiting, gated, slots }
     }
 }
 
 impl From<domain::Usage> for Usage {
-    fn from(domain::Usage { maximum, reserved, used, waiting, slots }: domain::Usage) -> Self {
-        Self { maximum, reserved, used, waiting, slots }
+    fn from(domain::Usage { maximum, reserved, used, waiting, gated, slots }: domain::Usage) -> Self {
+        Self { maximum, reserved, used, waiting, gated, slots }
     }
 }
 

@@ -30,6 +30,14 @@ pub struct Pod {
     pub status: Option<Status>,
 }
 
+impl Pod {
+    /// Whether it has scheduling gates.
+    pub fn is_gated(&self) -> bool {
+        let gates = self.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_deref());
+        gates.is_some_and(|gates| !gates.is_empty())
+    }
+}
+
 /// A Pod's spec.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]

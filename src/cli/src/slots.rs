@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use outrigger_admission::caches::Caches;
 use outrigger_admission::review::Request;
 use outrigger_admission::{Decision, Reservation};
+use outrigger_core::json::{list, text};
 use outrigger_core::slots::{Guests, Ledger, SlotDecision};
 use outrigger_core::{keys, machine};
 use outrigger_runtime::cache::Change;
@@ -31,7 +32,8 @@ pub(crate) fn guest(caches: &Caches, object: &Object) -> Result<(), InputError> 
     }
     let metadata = json!({"name": object.name, "namespace": object.namespace_or_default(), "uid": at("/metadata/uid"),
         "labels": labels});
-    let pod = json!({"metadata": metadata, "status": {"phase": at("/status/phase")}});
+    let gates = if machine::is_gated(&object.value) { json!([{"name": "gate"}]) } else { Value::Null };
+    let pod = json!({"metadata": metadata, "spec": {"schedulingGates": gates}, "status": {"phase": at("/status/phase")}});
     let pod: Pod = serde_json::from_value(pod).map_err(|error| object.wrong(error))?;
     caches.guest(Change::Applied(pod), NOW);
     Ok(())
@@ -74,7 +76,8 @@ impl Slots {
             let Some(group) = machine.group.clone() else { continue };
             for (type_, usage) in &machine.usages {
                 let named = u32::try_from(caches.guests(&group, type_).live.len()).unwrap_or(u32::MAX);
-                let counted = usage.used.saturating_add(usage.waiting);
+                let waiting = usage.waiting.saturating_sub(usage.gated);
+                let counted = usage.used.saturating_add(waiting);
                 unnamed.insert((group.clone(), type_.clone()), counted.saturating_sub(named));
             }
         }
@@ -129,10 +132,13 @@ impl Slots {
         }
     }
 
-    /// The slot that a new Pod takes in a namespace; `None` for other Pods than guests, and where guests get no slots.
+    /// The slot that a new Pod takes in a namespace; `None` for other Pods than guests, for guests with scheduling gates, and where guests
+    /// get no slots. Admission removes its own gate.
     pub(crate) fn of(&self, caches: &Caches, namespace: &str, pod: &Value) -> Option<GuestSlot> {
         let labels = pod.pointer("/metadata/labels").and_then(Value::as_object)?;
-        let (group, type_) = machine::guest(labels).filter(|_| caches.is_injected(namespace))?;
+        let gates = list(pod, "/spec/schedulingGates");
+        let gated = gates.iter().any(|gate| text(gate, "/name") != keys::ADMISSION_GATE);
+        let (group, type_) = machine::guest(labels).filter(|_| caches.is_injected(namespace) && !gated)?;
         let slot = (group.to_owned(), type_.to_owned());
         let guests = self.guests(caches, &slot);
         let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use crate::json::list;
 use crate::keys;
 use crate::quantity::Quantity;
 
@@ -155,6 +156,11 @@ pub fn guest(labels: &serde_json::Map<String, Value>) -> Option<(&str, &str)> {
     Some((label(keys::MACHINE_GROUP)?, label(keys::MACHINE_TYPE)?))
 }
 
+/// Whether a Pod has scheduling gates. A guest that has some takes its slot when the last one is removed.
+pub fn is_gated(pod: &Value) -> bool {
+    !list(pod, "/spec/schedulingGates").is_empty()
+}
+
 impl Machine {
     /// The type of that name.
     pub fn type_named(&self, name: &str) -> Option<&MachineType> {
@@ -206,6 +212,8 @@ pub struct Usage {
     pub used: u32,
     /// Guests that wait for one.
     pub waiting: u32,
+    /// Those of them that have scheduling gates. They hold nothing until the last gate is removed.
+    pub gated: u32,
     /// Slots that nodes back. Unlike `reserved` it doesn't move while a guest takes the place of a reservation. `None`:
     /// nobody counts them, which Imperator's own controllers don't.
     pub slots: Option<u32>,
@@ -221,7 +229,8 @@ impl Usage {
 
 /// How many reservations there should be: those that neither a guest nor the lack of a place takes away.
 pub fn replicas(usage: &Usage, unscheduled: u32) -> u32 {
-    usage.maximum.saturating_sub(usage.used).saturating_sub(usage.waiting).saturating_sub(unscheduled)
+    let waiting = usage.waiting.saturating_sub(usage.gated);
+    usage.maximum.saturating_sub(usage.used).saturating_sub(waiting).saturating_sub(unscheduled)
 }
 
 #[cfg(test)]
@@ -318,7 +327,8 @@ mod tests {
 
     #[test]
     fn slots_stay_within_what_nodes_back_and_the_maximum() {
-        let usage = |reserved, used, waiting, slots| Usage { maximum: 4, reserved, used, waiting, slots };
+        let usage =
+            |reserved, used, waiting, slots| Usage { maximum: 4, reserved, used, waiting, gated: 0, slots };
         assert_eq!(usage(3, 1, 0, None).slots(), 4);
         assert_eq!(usage(0, 0, 0, None).slots(), 0);
         assert_eq!(usage(4, 2, 0, None).slots(), 4);
@@ -327,6 +337,7 @@ mod tests {
         assert_eq!(usage(0, 1, 0, Some(9)).slots(), 4);
         assert_eq!(replicas(&usage(0, 1, 1, None), 1), 1);
         assert_eq!(replicas(&usage(0, 3, 3, None), 1), 0);
+        assert_eq!(replicas(&Usage { gated: 2, ..usage(0, 1, 3, None) }, 0), 2, "gated guests hold nothing");
     }
 
     #[test]

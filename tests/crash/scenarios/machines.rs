@@ -22,7 +22,7 @@ fn guest(group: &str, name: &str) -> Value {
 /// Waits until the usage is this: reserved, used.
 async fn usage(run: &Run, reserved: u32, used: u32) -> Result<bool, String> {
     let machines: Api<Machine> = Api::all(run.infra.clone());
-    let wanted = Usage { maximum: 2, reserved, used, waiting: 0, slots: Some(2) };
+    let wanted = Usage { maximum: 2, reserved, used, waiting: 0, gated: 0, slots: Some(2) };
     run.reach(&format!("the usage is {wanted:?}"), || async {
         let machine = machines.get(&run.id).await.in_words()?;
         let all = machine.status.unwrap_or_default().available_machines;

@@ -115,6 +115,38 @@ async fn guests_take_the_places_of_reservations_and_the_slots_stay() {
 }
 
 #[tokio::test]
+async fn guests_with_gates_hold_nothing_and_only_one_of_them_gets_the_slot() {
+    let s = Stage::new("mg-gate").await;
+    s.node("n1", 2).await;
+    s.machine(&[("n1", "ready", true, "t")], &[("t", 1)]);
+    s.usage("t", [1, 1, 0, 0, 1]).await;
+    let let_go = async |name: &str| {
+        let gates = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
+        let patched = s.guests().patch(name, &PatchParams::default(), &gates).await;
+        patched.map(|_| ()).map_err(|error| error.to_string())
+    };
+    for name in ["a", "b"] {
+        let mut gated = guest(s.group, name, "t");
+        gated["spec"]["schedulingGates"] = json!([{"name": "example.com/queue"}]);
+        s.admit(gated).await;
+    }
+    // The reservation stays: nothing else may take the place that neither of them has yet.
+    s.usage("t", [1, 1, 0, 2, 1]).await;
+    s.replicas("t", 1).await;
+    let (a, b) = tokio::join!(let_go("a"), let_go("b"));
+    let (first, second) = if a.is_ok() { ("a", "b") } else { ("b", "a") };
+    let refusal = a.and(b).unwrap_err();
+    assert!(refusal.contains("there is no <t> left"), "{refusal}");
+    s.usage("t", [1, 0, 1, 1, 1]).await;
+    let machine = s.machines().get(s.group).await.unwrap();
+    assert_eq!(machine.status.unwrap().available_machines[0].usage.gated, 1);
+    assert!(let_go(second).await.unwrap_err().contains("there is no <t> left"));
+    s.end(first).await;
+    eventually("the other one is let go", || let_go(second)).await;
+    s.usage("t", [1, 0, 1, 0, 1]).await;
+}
+
+#[tokio::test]
 async fn a_machine_says_that_the_program_of_its_reservations_ends() {
     let s = Stage::new("mg-ends").await;
     s.node("n1", 1).await;

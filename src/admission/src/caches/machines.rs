@@ -215,7 +215,7 @@ impl Caches {
     /// Takes in a guest, or a Pod that was one. `now`: the time since the process began.
     pub fn guest(&self, change: Change<Pod>, now: Duration) {
         let (namespace, name, pod) = change.into_parts();
-        let allocation = pod.filter(|pod| !has_ended(pod)).and_then(|pod| {
+        let allocation = pod.filter(holds_slot).and_then(|pod| {
             let label = |key| pod.labels().get(key).cloned();
             label(keys::POD_ROLE).filter(|role| role == keys::GUEST)?;
             let slot = (label(keys::MACHINE_GROUP)?, label(keys::MACHINE_TYPE)?);
@@ -226,10 +226,11 @@ impl Caches {
     }
 }
 
-/// Whether a Pod has succeeded or failed, and so releases its slot.
-pub fn has_ended(pod: &Pod) -> bool {
+/// Whether a guest has its slot: it has neither succeeded nor failed, and has no scheduling gates. Kubernetes adds no gate to a Pod that
+/// exists, so a guest that has its slot keeps it until it ends.
+pub fn holds_slot(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
+    !matches!(phase, Some("Succeeded" | "Failed")) && !pod.is_gated()
 }
 
 #[cfg(test)]
@@ -280,6 +281,16 @@ mod tests {
         caches.guest(gone("never-seen"), NOW);
         assert_eq!(caches.guests("g", "t").live.len(), 0);
         assert!(caches.machines.guests.read().by_slot.is_empty());
+    }
+
+    #[test]
+    fn a_guest_with_scheduling_gates_has_no_slot_yet() {
+        let gated = |gates: serde_json::Value| {
+            let pod = json!({"metadata": {"name": "a"}, "spec": {"schedulingGates": gates}, "status": {"phase": "Pending"}});
+            holds_slot(&serde_json::from_value(pod).unwrap())
+        };
+        assert!(!gated(json!([{"name": "kueue.x-k8s.io/admission"}])));
+        assert!(gated(json!([])) && gated(json!(null)));
     }
 
     #[test]

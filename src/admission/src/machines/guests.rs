@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use outrigger_core::machine::{self, MachineType};
+use outrigger_core::machine::{self, MachineType, is_gated};
 use outrigger_core::mutate::machine::{GuestSlot, is_done, outgrown};
 use outrigger_core::slots::Ask;
 use outrigger_core::{keys, validate};
@@ -23,6 +23,8 @@ const NO_UPDATE: &str = "it is forbidden to update the Pod";
 pub enum GuestOutcome {
     /// The guest has a slot.
     Admitted,
+    /// The guest has scheduling gates, and takes its slot when the last one is removed.
+    Gated,
     /// There is no such machine group.
     UnknownGroup,
     /// The group has no such machine type.
@@ -41,8 +43,9 @@ pub enum GuestOutcome {
 
 impl GuestOutcome {
     /// All outcomes, which metrics show by their names.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Admitted,
+        Self::Gated,
         Self::UnknownGroup,
         Self::UnknownType,
         Self::WrongMachine,
@@ -103,20 +106,13 @@ pub(super) fn none_left(name: &str, namespace: &str, type_: &str) -> Decision {
     Decision::deny(403, format!("name: <{name}>, namespace: <{namespace}>; there is no <{type_}> left"))
 }
 
-/// The slot that the creation of a Pod takes; `None` for other Pods than guests, and in namespaces whose guests get no slots.
+/// The slot that a Pod asks for; `None` for other Pods than guests, and in namespaces whose guests get no slots.
 pub(crate) fn slot_for(caches: &Caches, request: &Request) -> Result<Option<Slot>, Refusal> {
     if !caches.is_injected(&request.namespace) {
         return Ok(None);
     }
     let Some((group, type_)) = guest(&request.object) else { return Ok(None) };
-    let slot = find(caches, group, type_)?;
-    let name = name(&request.object);
-    // An early refusal, which costs nothing. The reservation counts again.
-    if caches.other_guests(group, type_, &request.namespace, name) >= slot.slots as usize {
-        let denied = GuestOutcome::NoneLeft.denied(none_left(name, &request.namespace, type_));
-        return Err(Refusal::Denied(denied));
-    }
-    Ok(Some(slot))
+    find(caches, group, type_).map(Some)
 }
 
 fn find(caches: &Caches, group: &str, type_: &str) -> Result<Slot, Refusal> {
@@ -143,23 +139,20 @@ fn find(caches: &Caches, group: &str, type_: &str) -> Result<Slot, Refusal> {
     Ok(Slot { machine: cached.clone(), group: group.to_owned(), type_: wanted, slots })
 }
 
-/// Validates guests: the mutation has injected a new guest, and an update changes neither its slot nor the slot's size.
+/// Validates guests: the mutation has injected a new guest, and an update changes neither its slot nor the slot's size. A guest takes its
+/// slot when it is created, or when its last scheduling gate is removed.
 pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
     match (request.operation.as_str(), request.sub_resource.as_str()) {
         ("CREATE", "") => create(cx.caches, request),
-        ("UPDATE", "") => update(request),
+        ("UPDATE", "") => update(cx.caches, request),
         ("UPDATE", "resize") => resize(cx.caches, request),
         _ => Ok(Decision::allow().into()),
     }
 }
 
-fn create(caches: &Caches, request: &Request) -> Result<Admission, Refusal> {
-    let allowed: Admission = Decision::allow().into();
-    if guest(&request.object).is_none() {
-        return Ok(allowed);
-    }
-    if !caches.is_injected(&request.namespace) {
-        // Only requests about such namespaces are sent here.
+/// The slot that a guest asks for. Only requests about namespaces whose guests get slots are sent here.
+fn asked(caches: &Caches, request: &Request) -> Result<Option<Slot>, Refusal> {
+    if guest(&request.object).is_some() && !caches.is_injected(&request.namespace) {
         return Err(CacheStale(format!(
             "namespace {} is not known yet to have the label {}={}",
             request.namespace,
@@ -168,33 +161,62 @@ fn create(caches: &Caches, request: &Request) -> Result<Admission, Refusal> {
         ))
         .into());
     }
-    let Some(slot) = slot_for(caches, request)? else { return Ok(allowed) };
-    let name = name(&request.object);
+    slot_for(caches, request)
+}
+
+fn create(caches: &Caches, request: &Request) -> Result<Admission, Refusal> {
+    let Some(slot) = asked(caches, request)? else { return Ok(Decision::allow().into()) };
     if !is_done(&request.object, slot.facts()) {
         // Another replica with an older or newer cache has injected the Pod, or it was changed afterwards.
         return Err(CacheStale(format!(
-            "Pod {name} is not as machine type {} of group {} makes it: the Machine has just changed, or another webhook \
+            "Pod {} is not as machine type {} of group {} makes it: the Machine has just changed, or another webhook \
              changes the resources, affinity or tolerations of guests",
+            name(&request.object),
             slot.type_name(),
             slot.group()
         ))
         .into());
     }
+    if is_gated(&request.object) {
+        return Ok(Admission { guest: Some(GuestOutcome::Gated), ..Decision::allow().into() });
+    }
+    take(caches, request, slot)
+}
+
+/// Takes the slot of a guest.
+fn take(caches: &Caches, request: &Request, slot: Slot) -> Result<Admission, Refusal> {
+    let (name, namespace) = (name(&request.object), request.namespace.clone());
+    // An early refusal, which costs nothing. The reservation counts again.
+    let others = caches.other_guests(slot.group(), slot.type_name(), &namespace, name);
+    if others >= slot.slots as usize {
+        let denied = GuestOutcome::NoneLeft.denied(none_left(name, &namespace, slot.type_name()));
+        return Err(Refusal::Denied(denied));
+    }
     let uid = request.object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
-    let pod = format!("{}/{name}", request.namespace);
+    let pod = format!("{namespace}/{name}");
     let ask = Ask { pod, uid: uid.to_owned(), dry_run: request.dry_run == Some(true) };
-    let (name, namespace) = (name.to_owned(), request.namespace.clone());
-    let reservation = SlotReservation { slot, ask, name, namespace };
+    let reservation = SlotReservation { slot, ask, name: name.to_owned(), namespace };
     let reserve = Some(Reservation::Slot(Box::new(reservation)));
-    Ok(Admission { reserve, ..allowed })
+    Ok(Admission { reserve, ..Decision::allow().into() })
 }
 
-pub(crate) fn is_creation(request: &Request) -> bool {
-    request.operation == "CREATE" && request.sub_resource.is_empty() && guest(&request.object).is_some()
+/// Whether a request concerns the slot of a guest: it creates one, or removes its last scheduling gate.
+pub(crate) fn is_about_slot(request: &Request) -> bool {
+    let creates = request.operation == "CREATE" && request.sub_resource.is_empty();
+    guest(&request.object).is_some() && (creates || is_let_go(request))
 }
 
-/// Refuses updates that make a guest of another Pod, or another Pod of a guest: slots are given at creation.
-fn update(request: &Request) -> Result<Admission, Refusal> {
+/// Whether an update removes the last scheduling gate of a Pod.
+fn is_let_go(request: &Request) -> bool {
+    request.operation == "UPDATE"
+        && request.sub_resource.is_empty()
+        && is_gated(&request.old_object)
+        && !is_gated(&request.object)
+}
+
+/// Refuses updates that make a guest of another Pod, or another Pod of a guest: which slot a guest asks for is decided at creation. It
+/// takes the slot now where its last scheduling gate is removed.
+fn update(caches: &Caches, request: &Request) -> Result<Admission, Refusal> {
     let (now, before) = (&request.object, &request.old_object);
     if guest(now).is_none() && guest(before).is_none() {
         return Ok(Decision::allow().into());
@@ -220,7 +242,21 @@ fn update(request: &Request) -> Result<Admission, Refusal> {
         let message = format!("{NO_UPDATE}: spec.containers: their names and order can't be changed");
         return Err(GuestOutcome::Changed.refusal(403, message));
     }
-    Ok(Decision::allow().into())
+    if is_let_go(request) { let_go(caches, request) } else { Ok(Decision::allow().into()) }
+}
+
+/// Gives a guest its slot, if it is still as its slot makes it: neither its resources nor its affinity can be changed any longer.
+fn let_go(caches: &Caches, request: &Request) -> Result<Admission, Refusal> {
+    let Some(slot) = asked(caches, request)? else { return Ok(Decision::allow().into()) };
+    if is_done(&request.object, slot.facts()) {
+        return take(caches, request, slot);
+    }
+    let message = format!(
+        "{NO_UPDATE}: spec.schedulingGates: it isn't as machine type {} of group {} makes a guest now; create another Pod",
+        slot.type_name(),
+        slot.group()
+    );
+    Err(GuestOutcome::Changed.refusal(403, message))
 }
 
 fn resize(caches: &Caches, request: &Request) -> Result<Admission, Refusal> {

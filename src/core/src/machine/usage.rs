@@ -32,6 +32,8 @@ pub struct PodState {
     pub deleting: bool,
     /// The condition PodScheduled is False for the reason Unschedulable.
     pub unschedulable: bool,
+    /// It has scheduling gates.
+    pub gated: bool,
     /// The condition ContainersReady is True.
     pub containers_ready: bool,
 }
@@ -43,6 +45,8 @@ pub enum Guest {
     Used,
     /// The scheduler finds no node for it.
     Waiting,
+    /// It has scheduling gates: it waits, and holds nothing.
+    Gated,
     /// It is on a node and being deleted. It no longer counts, and its place isn't free yet.
     Leaving,
     /// It has ended, or the scheduler hasn't seen it yet.
@@ -78,6 +82,7 @@ impl PodState {
             (true, ..) | (false, false, true) => Guest::Nothing,
             (false, true, true) => Guest::Leaving,
             (false, true, false) => Guest::Used,
+            (false, false, false) if self.gated => Guest::Gated,
             (false, false, false) if self.waits() => Guest::Waiting,
             (false, false, false) => Guest::Nothing,
         }
@@ -117,8 +122,10 @@ pub struct TypeView {
     pub in_pool: bool,
     /// Guests that are on a node.
     pub used: u32,
-    /// Guests that wait for one.
+    /// Guests that wait for one, without gates.
     pub waiting: u32,
+    /// Guests that have scheduling gates.
+    pub gated: u32,
     /// Guests that leave a node which takes guests.
     pub leaving: u32,
     /// The reservations.
@@ -190,7 +197,8 @@ impl Ledger {
                 maximum: seen.maximum,
                 reserved: count(reserved),
                 used: seen.used,
-                waiting: seen.waiting,
+                waiting: seen.waiting.saturating_add(seen.gated),
+                gated: seen.gated,
                 slots: Some(self.slots),
             },
             replicas: wanted,

@@ -349,6 +349,7 @@ impl MachineCache {
                 Role::Guest => match pod.state.as_guest() {
                     usage::Guest::Used => seen.used += 1,
                     usage::Guest::Waiting => seen.waiting += 1,
+                    usage::Guest::Gated => seen.gated += 1,
                     usage::Guest::Leaving if is_ready(&pod.state) => seen.leaving += 1,
                     usage::Guest::Leaving | usage::Guest::Nothing => {}
                 },

@@ -55,6 +55,7 @@ impl PodSummary {
             phase: status.and_then(|status| status.phase.clone()).unwrap_or_default(),
             node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).filter(|node| !node.is_empty()),
             deleting: pod.metadata.deletion_timestamp.is_some(),
+            gated: pod.is_gated(),
             unschedulable: conditions().any(|c| {
                 c.type_ == "PodScheduled"
                     && c.status == "False"

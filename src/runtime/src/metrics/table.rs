@@ -106,6 +106,7 @@ table! {
     GUESTS = plain("guests", Counter, &[Webhook],
         &[("outcome", OneOf(&[
             "Admitted",
+            "Gated",
             "UnknownGroup",
             "UnknownType",
             "WrongMachine",

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt};
-use outrigger_admission::caches::{Caches, has_ended};
+use outrigger_admission::caches::{Caches, holds_slot};
 use outrigger_core::keys;
 use outrigger_core::map::HashSet;
 use outrigger_runtime::pod::Pod;
@@ -50,7 +50,7 @@ impl LivePods {
         answered(asked).await.map_err(|(_, why)| format!("its guests can't be listed: {why}"))
     }
 
-    /// Namespace and name of guests that have not ended.
+    /// Namespace and name of guests that have a slot wherever guests get some.
     async fn guests(&self, group: &str, type_: &str) -> Result<Vec<(String, String)>, kube::Error> {
         let selector = format!(
             "{}={group},{}={type_},{}={}",
@@ -61,7 +61,7 @@ impl LivePods {
         );
         let mut guests = Vec::new();
         watch::list(&self.pods, ListParams::default().labels(&selector), |pod: Pod| {
-            if !has_ended(&pod) {
+            if holds_slot(&pod) {
                 guests.push((pod.namespace().unwrap_or_default(), pod.name_any()));
             }
         })

@@ -340,6 +340,72 @@ fn an_update_leaves_a_guest_what_it_is() {
 }
 
 #[test]
+fn a_guest_with_scheduling_gates_takes_its_slot_when_the_last_is_removed() {
+    // Of two slots.
+    let caches = caches(&machine(), &injected());
+    let gates = |count: usize| json!(vec![json!({"name": "example.com/queue"}); count]);
+    let gated = |name: &str| {
+        let mut pod = guest_pod();
+        pod["metadata"]["name"] = json!(name);
+        pod["spec"]["schedulingGates"] = gates(2);
+        created(&caches, &pod).unwrap()
+    };
+    let decided = |new: &Value, old: &Value| {
+        let endpoint = webhooks::endpoint("/validate/guests").unwrap();
+        let admission =
+            endpoint.decide(Context::new(&caches, &Settings::default()), &mut request(new, old)).unwrap();
+        (admission.guest, admission.reserve.is_some(), admission.decision)
+    };
+    let waiting: Vec<Value> = ["a", "b", "c"].map(gated).into();
+    for pod in &waiting {
+        assert_eq!(decided(pod, &Value::Null), (Some(GuestOutcome::Gated), false, Decision::allow()));
+        apply_pod(&caches, pod, "u", "Pending");
+    }
+    let plain = created(&caches, &guest_pod()).unwrap();
+    assert!(decided(&plain, &Value::Null).1, "those that are gated hold no slot");
+    let mut one_left = waiting[0].clone();
+    one_left["spec"]["schedulingGates"] = gates(1);
+    assert_eq!(decided(&one_left, &waiting[0]), (None, false, Decision::allow()));
+    let free = |pod: &Value| {
+        let mut pod = pod.clone();
+        pod["spec"]["schedulingGates"] = gates(0);
+        pod
+    };
+    assert_eq!(decided(&free(&one_left), &one_left), (None, true, Decision::allow()));
+    assert!(is_about_slot(&request(&free(&one_left), &one_left)), "it waits for the caches");
+    assert!(!is_about_slot(&request(&one_left, &waiting[0])));
+    // Two are let go, and the third one finds no slot.
+    for pod in &waiting[..2] {
+        apply_pod(&caches, &free(pod), "u", "Pending");
+    }
+    let (outcome, reserved, decision) = decided(&free(&waiting[2]), &waiting[2]);
+    assert_eq!((outcome, reserved), (Some(GuestOutcome::NoneLeft), false));
+    assert!(matches!(decision, Decision::Deny { code: 403, .. }), "{decision:?}");
+    // It may be changed as before, and deleted.
+    let mut noted = waiting[2].clone();
+    noted["metadata"]["annotations"] = json!({"a": "b"});
+    assert_eq!(decided(&noted, &waiting[2]), (None, false, Decision::allow()));
+}
+
+#[test]
+fn a_guest_that_is_no_longer_as_its_slot_is_not_let_go() {
+    let caches = caches(&machine(), &injected());
+    let mut pod = guest_pod();
+    pod["spec"]["schedulingGates"] = json!([{"name": "example.com/queue"}]);
+    let gated = created(&caches, &pod).unwrap();
+    let mut free = gated.clone();
+    free["spec"].as_object_mut().unwrap().remove("schedulingGates");
+    let let_go = || ask(&caches, &injected(), request(&free, &gated)).0;
+    assert!(let_go().is_ok());
+    let mut larger = machine();
+    larger["spec"]["machineTypes"][0]["spec"]["cpu"] = json!("99");
+    apply_machine(&caches, &larger);
+    let (code, message) = let_go().unwrap_err();
+    assert_eq!(code, 403);
+    assert!(message.starts_with(NO_UPDATE) && message.contains("create another Pod"), "{message}");
+}
+
+#[test]
 fn a_namespace_with_several_roles_has_all_steps() {
     let both = json!({keys::INJECT_RESOURCE: keys::INJECT_ENABLED, keys::TENANT: "blue"});
     let caches = caches(&machine(), &both);

@@ -10,12 +10,18 @@ fn pod(phase: &str, node: bool, unschedulable: bool, ready: bool) -> PodState {
         node: node.then(|| "n".to_owned()),
         deleting: false,
         unschedulable,
+        gated: false,
         containers_ready: ready,
     }
 }
 
 fn gone(mut pod: PodState) -> PodState {
     pod.deleting = true;
+    pod
+}
+
+fn gated(mut pod: PodState) -> PodState {
+    pod.gated = true;
     pod
 }
 
@@ -34,6 +40,8 @@ fn how_a_guest_counts() {
         (pod("Unknown", true, false, false), Guest::Used),
         (pod("Unknown", false, false, false), Guest::Nothing),
         (pod("Pending", false, false, false), Guest::Nothing),
+        (gated(pod("Pending", false, false, false)), Guest::Gated),
+        (gone(gated(pod("Pending", false, false, false))), Guest::Nothing),
         (gone(pod("Running", true, false, true)), Guest::Leaving),
         (gone(pod("Pending", false, true, false)), Guest::Nothing),
         (gone(pod("Succeeded", true, false, false)), Guest::Nothing),
@@ -43,11 +51,15 @@ fn how_a_guest_counts() {
         let seen = TypeView {
             used: is(Guest::Used),
             waiting: is(Guest::Waiting),
+            gated: is(Guest::Gated),
             leaving: is(Guest::Leaving),
             ..seen(2, &[])
         };
-        let replicas = Ledger::default().step(&seen, at(0)).replicas;
-        assert_eq!(replicas, 2 - u32::from(counts != Guest::Nothing), "{state:?}");
+        let plan = Ledger::default().step(&seen, at(0));
+        let holds = !matches!(counts, Guest::Nothing | Guest::Gated);
+        assert_eq!(plan.replicas, 2 - u32::from(holds), "{state:?}");
+        let waits = matches!(counts, Guest::Waiting | Guest::Gated);
+        assert_eq!((plan.usage.waiting, plan.usage.gated), (u32::from(waits), is(Guest::Gated)), "{state:?}");
     }
 }
 
@@ -225,6 +237,7 @@ struct Model {
     reservations: BTreeMap<u32, Reservation>,
     used: usize,
     waiting: usize,
+    gated: usize,
     leaving: usize,
 }
 
@@ -272,6 +285,7 @@ impl Model {
             in_pool: true,
             used: count(self.used),
             waiting: count(self.waiting),
+            gated: count(self.gated),
             leaving: count(self.leaving),
             reservations: self.reservations.iter().map(|(i, state)| reservation(*i, *state)).collect(),
             room: 0,
@@ -300,7 +314,7 @@ proptest! {
     fn slots_neither_dip_nor_jump(
         places in 0_usize..7,
         maximum in 0_u32..7,
-        moves in prop::collection::vec((0_u8..6, 0_usize..7), 0..200),
+        moves in prop::collection::vec((0_u8..8, 0_usize..7), 0..200),
     ) {
         let mut model = Model { places, ..Model::default() };
         let (mut ledger, mut now) = (Ledger::default(), 0);
@@ -318,6 +332,12 @@ proptest! {
                 }
                 2 if model.leaving > 0 => model.leaving -= 1,
                 3 => model.stateful_set(replicas),
+                // Any number of them may come; admission lets go no more than there are slots.
+                4 => model.gated += 1,
+                5 if model.gated > 0 && model.used + model.waiting < backed => {
+                    model.gated -= 1;
+                    model.waiting += 1;
+                }
                 _ => model.schedule(which),
             }
             let plan = ledger.step(&model.seen(maximum), at(now));
