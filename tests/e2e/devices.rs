@@ -228,6 +228,53 @@ async fn a_workloads_claim_is_shared_by_its_companions() {
 }
 
 #[tokio::test]
+async fn a_claim_is_ready_when_its_binding_conditions_are_and_not_after_a_failure() {
+    let t = Tenant::new(Outrigger::shared().await, "dev-bind", &[("a", 1)]).await;
+    if t.outrigger.plane.infra.skips("DRADeviceBindingConditions") {
+        return;
+    }
+    let devices = Devices::publish(&t, &[("a", 1)]).await;
+    let pool = t.node("a-dpu1");
+    let slow = json!({"spec": {"devices": [{"name": "d0", "attributes": {"host": {"string": t.node("a")}},
+        "bindingConditions": ["Attached"], "bindingFailureConditions": ["Broken"]}]}});
+    t.outrigger.plane.infra.patch(&format!("resourceslices/{pool}-{}", devices.driver), &[], &slow).unwrap();
+    rule(&t, "dpu.device", of_claims(&devices)).await;
+    let mut spec = rule_for("app", "web");
+    spec["deviceClaims"] = json!([{"name": "shared", "fromRule": "dpu.device"}]);
+    t.rule("user", spec).await;
+    t.start("w", "a", json!({"app": "web"})).await;
+    let claim = one_made(&t).await;
+    // The scheduler has chosen the device, and binds the companion only when its driver has attached it.
+    allocated(&t.infra, &t.namespace, &claim.name_any()).await;
+    let says = async |words: &str| {
+        t.condition_says("dpu.device", "Ready", Status::False, "Pending", &[words]).await;
+    };
+    says("Attached isn't True").await;
+    let said = async |conditions: &[&str]| {
+        let conditions: Vec<Value> = conditions
+            .iter()
+            .map(|kind| {
+                json!({"type": kind, "status": "True", "reason": "Driver", "message": "port 0",
+                "lastTransitionTime": "2026-01-02T03:04:05Z"})
+            })
+            .collect();
+        let device =
+            json!({"driver": devices.driver, "pool": pool, "device": "d0", "conditions": conditions});
+        let patch = Patch::Merge(json!({"status": {"devices": [device]}}));
+        let claims = claims(&t.infra, &t.namespace);
+        claims.patch_status(&claim.name_any(), &PatchParams::default(), &patch).await.unwrap();
+    };
+    // `Ready` says nothing about the binding.
+    said(&["Ready"]).await;
+    says("Attached isn't True").await;
+    said(&["Attached"]).await;
+    assert_eq!(node_of(&t.ready(1).await[0]), pool);
+    t.condition("dpu.device", "Ready", Status::True, "AllReady").await;
+    said(&["Attached", "Broken"]).await;
+    says("its binding failed: Broken is True: Driver port 0").await;
+}
+
+#[tokio::test]
 async fn a_template_that_becomes_one_of_another_kind_is_replaced() {
     let t = Tenant::new(Outrigger::shared().await, "dev-kind", &[("a", 1)]).await;
     let devices = Devices::publish(&t, &[("a", 1)]).await;

@@ -6,9 +6,11 @@
 
 mod pod;
 mod read;
+mod state;
 mod warnings;
 
 pub use pod::pod_faults;
+pub use state::{DeviceTrouble, first_trouble, told, trouble};
 pub use warnings::{Gated, gated, warnings};
 
 use crate::map::HashSet;

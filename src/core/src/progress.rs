@@ -182,8 +182,10 @@ impl Facts<'_> {
             _ if o.ready => READY,
             _ if o.failed => wrong(Stage::Failed, Cause::Failed),
             Some(Cause::Completed) => wrong(Stage::Lost, Cause::Completed),
-            // Devices are made ready after the allocation, and may recover.
-            Some(Cause::DeviceNotReady) if self.was_ready => wrong(Stage::Lost, Cause::DeviceNotReady),
+            Some(trouble @ (Cause::DeviceNotReady | Cause::DeviceBindingFailed)) if self.was_ready => {
+                wrong(Stage::Lost, trouble)
+            }
+            // Devices are made ready after the allocation.
             Some(Cause::DeviceNotReady) => wrong(Stage::Starting, Cause::DeviceNotReady),
             Some(trouble) => wrong(Stage::Failed, trouble),
             None => match self.refusal {
@@ -276,6 +278,10 @@ mod tests {
         let facts = |was_ready| Facts { was_ready, ..facts(Some(&unready)) }.progress();
         assert_eq!(facts(false), wrong(Stage::Starting, Cause::DeviceNotReady));
         assert_eq!(facts(true), wrong(Stage::Lost, Cause::DeviceNotReady));
+        let failed = Observed { trouble: Some(Cause::DeviceBindingFailed), ..unready.clone() };
+        let facts = |was_ready| Facts { was_ready, ..self::facts(Some(&failed)) }.progress();
+        assert_eq!(facts(false), wrong(Stage::Failed, Cause::DeviceBindingFailed));
+        assert_eq!(facts(true), wrong(Stage::Lost, Cause::DeviceBindingFailed));
     }
 
     #[test]

@@ -151,8 +151,11 @@ causes! {
     ClaimInUse = "ClaimInUse", Claim, Tenant,
         "The former claim is being deleted and waits for the Pods that use it",
         "delete those Pods", "delete those Pods";
+    DeviceBindingFailed = "DeviceBindingFailed", Claim, Tenant,
+        "The driver of a device says that the device can't be used",
+        "wait until the scheduler has chosen another device, or delete the workload", "look at the log of the driver, and at the conditions of the claim's devices";
     DeviceNotReady = "DeviceNotReady", Claim, Tenant,
-        "The driver of a device says that it isn't ready",
+        "The driver of a device doesn't say yet that it is ready, or says that it isn't",
         "wait, or delete the workload so that it gets another device", "look at the log of the driver";
     ClaimNotAllocated = "ClaimNotAllocated", Claim, Tenant,
         "The claim has no device yet",

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimStatus};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::ObjectMeta;
 use outrigger_core::companion::{Held, Observed, StreamClaim, UNREADABLE_END, annotations_size, is_owner};
+use outrigger_core::device::{DeviceTrouble, first_trouble};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::keys;
@@ -121,31 +122,28 @@ pub(super) fn look(pod: &Pod, rule_uid: &str) -> Observed {
     }
 }
 
-/// The observed state of a ResourceClaim, which is ready when devices are allocated to it and no driver says that its device isn't
-/// ready (`status.devices[].conditions`, which drivers may leave out).
+/// The observed state of a ResourceClaim, which is ready when devices are allocated to it and each of them is, by the conditions that
+/// its driver writes ([`first_trouble`]).
 pub(super) fn look_at_claim(claim: &ResourceClaim, rule_uid: &str) -> Observed {
     const WAITS: &str =
         "no device is allocated yet: that is done when a Pod that uses the claim is scheduled";
     let status = claim.status.as_ref();
     let allocated = status.is_some_and(|status| status.allocation.is_some());
-    let unready = status.and_then(unready_device);
+    let trouble = status.and_then(|status| first_trouble(&serde_json::to_value(status).ok()?));
+    let cause = |trouble: &DeviceTrouble| {
+        if trouble.failed { Cause::DeviceBindingFailed } else { Cause::DeviceNotReady }
+    };
     Observed {
         kind: Kind::Claim,
-        trouble: unready.as_ref().filter(|_| allocated).map(|_| Cause::DeviceNotReady),
-        ready: allocated && unready.is_none(),
-        message: if allocated { unready.unwrap_or_default() } else { WAITS.to_owned() },
+        trouble: trouble.as_ref().map(cause),
+        ready: allocated && trouble.is_none(),
+        message: match trouble {
+            Some(DeviceTrouble { device, words, .. }) => format!("device {device}: {words}"),
+            None if allocated => String::new(),
+            None => WAITS.to_owned(),
+        },
         ..look_at(&claim.metadata, rule_uid)
     }
-}
-
-/// What the driver of the first device says that isn't ready.
-fn unready_device(status: &ResourceClaimStatus) -> Option<String> {
-    status.devices.iter().flatten().find_map(|device| {
-        let ready = device.conditions.iter().flatten().find(|condition| condition.type_ == "Ready")?;
-        let (driver, pool, name) = (&device.driver, &device.pool, &device.device);
-        let words = format!("device {driver}/{pool}/{name}: {} {}", ready.reason, ready.message);
-        (ready.status != "True").then(|| words.trim_end().to_owned())
-    })
 }
 
 /// What keeps a container of a Pod from running, by the kubelet's word for it, or that the Pod ended without an error. Most Pods that
@@ -221,25 +219,47 @@ mod tests {
 
     #[test]
     fn a_claim_is_ready_when_its_devices_are_as_far_as_drivers_tell() {
+        let result = |name: &str| {
+            json!({"driver": "d.example", "pool": "p", "device": name, "request": "r",
+                "bindingConditions": if name == "slow" { json!(["Attached"]) } else { json!(null) },
+                "bindingFailureConditions": if name == "slow" { json!(["Broken"]) } else { json!(null) }})
+        };
         let of = |devices: serde_json::Value| {
-            let claim = json!({"metadata": {}, "spec": {}, "status": {"allocation": {}, "devices": devices}});
+            let results: Vec<_> = devices
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|device| result(device["device"].as_str().unwrap()))
+                .collect();
+            let claim = json!({"metadata": {}, "spec": {}, "status": {"devices": devices,
+                "allocation": {"devices": {"results": results}}}});
             let Observed { ready, trouble, message, .. } =
                 look_at_claim(&serde_json::from_value(claim).unwrap(), "u");
             (ready, trouble, message)
         };
-        let device = |status: &str| {
-            let condition = json!({"type": "Ready", "status": status, "reason": "NoLink", "message": "cable",
+        let with = |name: &str, kind: &str, status: &str| {
+            let condition = json!({"type": kind, "status": status, "reason": "NoLink", "message": "cable",
                 "lastTransitionTime": "2026-01-01T00:00:00Z"});
-            json!({"driver": "d.example", "pool": "p", "device": "x", "conditions": [condition]})
+            json!({"driver": "d.example", "pool": "p", "device": name, "conditions": [condition]})
         };
+        let device = |status: &str| with(&format!("x-{status}").to_lowercase(), "Ready", status);
         let silent = json!({"driver": "d.example", "pool": "p", "device": "x"});
         let ready = (true, None, String::new());
         assert_eq!(of(json!([])), ready);
         assert_eq!(of(json!([silent, device("True")])), ready);
         for status in ["False", "Unknown"] {
-            let told = "device d.example/p/x: NoLink cable".to_owned();
+            let name = format!("x-{status}").to_lowercase();
+            let told = format!("device d.example/p/{name}: Ready isn't True: NoLink cable");
             let expected = (false, Some(Cause::DeviceNotReady), told);
             assert_eq!(of(json!([silent, device("True"), device(status)])), expected);
+        }
+        let told = |words: &str| format!("device d.example/p/slow: {words}: NoLink cable");
+        for (kind, status, cause, words) in [
+            ("Attached", "True", None, String::new()),
+            ("Attached", "False", Some(Cause::DeviceNotReady), told("Attached isn't True")),
+            ("Broken", "True", Some(Cause::DeviceBindingFailed), told("its binding failed: Broken is True")),
+        ] {
+            assert_eq!(of(json!([silent, with("slow", kind, status)])), (cause.is_none(), cause, words));
         }
         let waits = json!({"metadata": {}, "spec": {}, "status": {"devices": [device("False")]}});
         let waits = look_at_claim(&serde_json::from_value(waits).unwrap(), "u");
