@@ -142,6 +142,10 @@ async fn a_claim_tells_what_the_driver_says_and_not_that_no_pod_uses_it_if_pods_
         let report = user.hears(&of, &["DeviceNotReady"]).await;
         let wrong = &report["wrong"][0];
         let told = [&wrong["about"], &wrong["message"], &wrong["since"]];
-        assert_eq!(told, [&json!(device), &json!("LinkDown port 0"), &json!(since)], "{report}");
+        assert_eq!(
+            told,
+            [&json!(device), &json!("Ready isn't True: LinkDown port 0"), &json!(since)],
+            "{report}"
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! `outrigger claims`
 
+mod device;
 mod print;
 pub(crate) mod report;
 

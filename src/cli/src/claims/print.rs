@@ -4,7 +4,8 @@ use std::io::{Result, Write};
 
 use anstyle::{AnsiColor, Style};
 
-use super::report::{Claim, Device, Phase, Report};
+use super::device::Device;
+use super::report::{Claim, Phase, Report};
 use crate::explain::print::line;
 use crate::style::{BOLD, ODD};
 
@@ -54,6 +55,14 @@ fn table(claims: &[Claim], out: &mut impl Write) -> Result<()> {
         }
         for device in claim.devices.iter().filter(|device| !device.more().is_empty()) {
             writeln!(out, "    {}: {}", device.path(), line(&device.more()))?;
+        }
+        let others: Vec<String> =
+            claim.consumers.iter().filter(|consumer| !consumer.is_pod()).map(|one| one.path()).collect();
+        if !others.is_empty() {
+            writeln!(out, "    reserved for {}", line(&others.join(", ")))?;
+        }
+        for config in &claim.config {
+            writeln!(out, "    {}", line(&config.brief()))?;
         }
         if !claim.former_pods.is_empty() {
             writeln!(out, "    reserved for Pods that are gone: {}", claim.former_pods.join(", "))?;

@@ -2,13 +2,13 @@
 
 use outrigger_core::map::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Not;
 
 use outrigger_core::json::{list, text};
 use outrigger_core::{device, keys};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::device::{Configuration, Consumer, Device};
 use crate::files::{InputError, Object};
 use crate::state::{State, namespace_of, unscheduled};
 
@@ -37,6 +37,15 @@ pub(crate) struct Claim {
     /// Names of Pods that it is reserved for and that don't exist any longer. A Pod of that name is another one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) former_pods: Vec<String>,
+    /// All whom it is reserved for, Pods included.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) consumers: Vec<Consumer>,
+    /// When its devices were allocated, where the scheduler has written that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) allocated_at: Option<String>,
+    /// The configuration that drivers get with its devices.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) config: Vec<Configuration>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rule: Option<String>,
     /// The workload as its label value.
@@ -44,134 +53,13 @@ pub(crate) struct Claim {
     pub(crate) workload: Option<String>,
 }
 
-/// A device that a claim was given (`status.allocation.devices.results`), and what its driver says of it (`status.devices`).
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Device {
-    pub(super) request: String,
-    pub(super) driver: String,
-    pub(super) pool: String,
-    pub(super) device: String,
-    /// The share of a device that several claims share.
-    #[serde(rename = "shareID", skip_serializing_if = "String::is_empty")]
-    pub(super) share_id: String,
-    /// It is used beside whoever else has it.
-    #[serde(skip_serializing_if = "Not::not")]
-    pub(super) admin_access: bool,
-    /// What the claim takes of a shared device.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) consumed_capacity: BTreeMap<String, String>,
-    /// What the driver says; empty where it says nothing.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) conditions: Vec<DeviceCondition>,
-    /// The network interface that it is, and its addresses.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) network: Option<Network>,
-}
-
-/// A condition of a device, written by its driver.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct DeviceCondition {
-    #[serde(rename = "type")]
-    pub(crate) kind: String,
-    pub(crate) status: String,
-    pub(crate) reason: String,
-    pub(crate) message: String,
-    pub(crate) last_transition_time: String,
-}
-
-/// The network data of a device.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Network {
-    interface: String,
-    ips: Vec<String>,
-    hardware_address: String,
-}
-
-impl Device {
-    /// Driver, pool and name.
-    pub(crate) fn path(&self) -> String {
-        format!("{}/{}/{}", self.driver, self.pool, self.device)
-    }
-
-    /// `told`: `status.devices` of the claim.
-    fn of(result: &Value, told: &[Value]) -> Self {
-        let part = |pointer: &str| text(result, pointer).to_owned();
-        let same = |device: &&Value| {
-            ["/driver", "/pool", "/device", "/shareID"]
-                .iter()
-                .all(|part| text(device, part) == text(result, part))
-        };
-        let told = told.iter().find(same).unwrap_or(&Value::Null);
-        let capacity = result.get("consumedCapacity").and_then(Value::as_object).into_iter().flatten();
-        let network = told.get("networkData").filter(|network| network.is_object()).map(|network| Network {
-            interface: text(network, "/interfaceName").to_owned(),
-            ips: list(network, "/ips").iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-            hardware_address: text(network, "/hardwareAddress").to_owned(),
-        });
-        Self {
-            request: part("/request"),
-            driver: part("/driver"),
-            pool: part("/pool"),
-            device: part("/device"),
-            share_id: part("/shareID"),
-            admin_access: result["adminAccess"] == true,
-            consumed_capacity: capacity
-                .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
-                .collect(),
-            conditions: list(told, "/conditions").iter().map(DeviceCondition::of).collect(),
-            network,
-        }
-    }
-
-    /// What is known of it besides its path, for people; empty for nothing.
-    pub(crate) fn more(&self) -> String {
-        let mut all = Vec::new();
-        if !self.share_id.is_empty() {
-            all.push(format!("share {}", self.share_id));
-        }
-        if self.admin_access {
-            all.push("admin access".to_owned());
-        }
-        all.extend(self.consumed_capacity.iter().map(|(name, value)| format!("{name} {value}")));
-        if let Some(Network { interface, ips, hardware_address }) = &self.network {
-            let parts =
-                [interface.as_str(), hardware_address].into_iter().chain(ips.iter().map(String::as_str));
-            all.extend(parts.filter(|part| !part.is_empty()).map(str::to_owned));
-        }
-        all.extend(self.conditions.iter().map(DeviceCondition::brief));
-        all.join(", ")
-    }
-}
-
-impl DeviceCondition {
-    fn of(condition: &Value) -> Self {
-        let part = |pointer: &str| text(condition, pointer).to_owned();
-        Self {
-            kind: part("/type"),
-            status: part("/status"),
-            reason: part("/reason"),
-            message: part("/message"),
-            last_transition_time: part("/lastTransitionTime"),
-        }
-    }
-
-    fn brief(&self) -> String {
-        let Self { kind, status, reason, message, .. } = self;
-        let words = format!("{kind} {status} {reason} {message}");
-        words.trim_end().to_owned()
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum Phase {
     /// It has no devices.
     Pending,
-    /// It has devices, and no Pod uses them.
+    /// It has devices, and is reserved for nobody.
     Allocated,
-    /// Its devices are kept for Pods that don't run yet.
+    /// Its devices are kept for Pods that don't run yet, or for a group of Pods.
     Reserved,
     /// A Pod runs with its devices.
     InUse,
@@ -280,15 +168,14 @@ fn claim(object: &Object, tenant: &str, pods: &[&Object], classes: &BTreeSet<&st
     let value = &object.value;
     let owner = owner(value);
     let using: Vec<&&Object> = pods.iter().filter(|pod| uses(pod, object, owner)).collect();
-    let users = list(value, "/status/reservedFor").iter().filter(|user| text(user, "/resource") == "pods");
+    let consumers: Vec<Consumer> = list(value, "/status/reservedFor").iter().map(Consumer::of).collect();
     let mut reserved = Vec::new();
     let mut former = Vec::new();
-    for user in users {
-        let (name, uid) = (text(user, "/name"), text(user, "/uid"));
+    for Consumer { name, uid, .. } in consumers.iter().filter(|consumer| consumer.is_pod()) {
         // Where Pods aren't known, those that it is reserved for are taken to exist.
-        match pods.iter().find(|pod| pod.name == name).map(|pod| text(&pod.value, "/metadata/uid")) {
-            Some(other) if !other.is_empty() && other != uid => former.push(name.to_owned()),
-            _ => reserved.push(name),
+        match pods.iter().find(|pod| pod.name == *name).map(|pod| text(&pod.value, "/metadata/uid")) {
+            Some(other) if !other.is_empty() && other != uid => former.push(name.clone()),
+            _ => reserved.push(name.as_str()),
         }
     }
     let names: BTreeSet<&str> =
@@ -305,17 +192,19 @@ fn claim(object: &Object, tenant: &str, pods: &[&Object], classes: &BTreeSet<&st
         };
         of(value).or_else(|| made_for.and_then(|pod| of(&pod.value)))
     };
-    let running = |name: &&str| {
-        pods.iter().any(|pod| pod.name == **name && text(&pod.value, "/status/phase") == "Running")
-    };
+    let runs = |pod: &Object| text(&pod.value, "/status/phase") == "Running";
+    // The Pods of another consumer, such as a PodGroup, name the claim.
+    let of_others = consumers.iter().any(|consumer| !consumer.is_pod());
+    let is_used = pods.iter().any(|pod| reserved.contains(&pod.name.as_str()) && runs(pod))
+        || of_others && using.iter().any(|pod| runs(pod));
     let allocated = value.pointer("/status/allocation").is_some_and(Value::is_object);
     let state = if !text(value, "/metadata/deletionTimestamp").is_empty() {
         Phase::Deleting
     } else if !allocated {
         Phase::Pending
-    } else if reserved.is_empty() && former.is_empty() {
+    } else if consumers.is_empty() {
         Phase::Allocated
-    } else if reserved.iter().any(running) {
+    } else if is_used {
         Phase::InUse
     } else {
         Phase::Reserved
@@ -334,6 +223,11 @@ fn claim(object: &Object, tenant: &str, pods: &[&Object], classes: &BTreeSet<&st
         workload: label(keys::WORKLOAD),
         pods: names.into_iter().map(str::to_owned).collect(),
         former_pods: former,
+        consumers,
+        allocated_at: Some(text(value, "/status/allocation/allocationTimestamp"))
+            .filter(|at| !at.is_empty())
+            .map(str::to_owned),
+        config: list(value, "/status/allocation/devices/config").iter().map(Configuration::of).collect(),
     }
 }
 
@@ -345,10 +239,12 @@ fn owner(claim: &Value) -> Option<&str> {
     of_pod.map(|owner| text(owner, "/name"))
 }
 
-/// Whether a Pod uses a claim: it names it, or the claim was made for it.
+/// Whether a Pod uses a claim: it names it, or the claim was made for it or for its group.
 fn uses(pod: &Object, claim: &Object, owner: Option<&str>) -> bool {
-    let named = list(&pod.value, "/spec/resourceClaims");
-    owner == Some(&pod.name) || named.iter().any(|entry| text(entry, "/resourceClaimName") == claim.name)
+    let named =
+        ["/spec/resourceClaims", "/status/resourceClaimStatuses"].map(|entries| list(&pod.value, entries));
+    owner == Some(&pod.name)
+        || named.into_iter().flatten().any(|entry| text(entry, "/resourceClaimName") == claim.name)
 }
 
 /// Where the devices are: the Node that the allocation is for, else that of a Pod that has them.

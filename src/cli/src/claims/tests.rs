@@ -72,6 +72,82 @@ fn how_a_claim_is() {
 }
 
 #[test]
+fn a_claim_may_be_reserved_for_others_than_pods() {
+    let group = json!({"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "ring", "uid": "g"});
+    let of = |more: &[Value], reserved_for: Value| {
+        let status = json!({"status": {"allocation": allocation(), "reservedFor": reserved_for}});
+        one(&[&[claim("c", status)], more].concat())
+    };
+    let reserved = of(&[], json!([group]));
+    assert_eq!((reserved.state, reserved.pods.len(), reserved.consumers.len()), (Phase::Reserved, 0, 1));
+    assert_eq!(serde_json::to_value(&reserved.consumers).unwrap(), json!([group]));
+    // Its Pods name the claim in their spec, or in their status where it was made for the group.
+    let named = json!({"spec": {"resourceClaims": [{"name": "d", "resourceClaimName": "c"}]}});
+    let made = json!({"status": {"resourceClaimStatuses": [{"name": "d", "resourceClaimName": "c"}]}});
+    for more in [named, made] {
+        let pod = |phase: &str| {
+            let mut pod = object("Pod", "p", more.clone());
+            pod["status"]["phase"] = json!(phase);
+            pod
+        };
+        assert_eq!(of(&[pod("Running")], json!([group])).state, Phase::InUse);
+        let waits = of(&[pod("Pending")], json!([group]));
+        assert_eq!((waits.state, waits.pods), (Phase::Reserved, vec!["p".to_owned()]));
+    }
+    // Pods of another API aren't Pods.
+    let other = json!({"apiGroup": "example.com", "resource": "pods", "name": "p", "uid": "u"});
+    let running = object("Pod", "p", json!({"status": {"phase": "Running"}}));
+    let claim = of(&[running], json!([other]));
+    assert_eq!(
+        (claim.state, claim.pods.len(), claim.consumers[0].path()),
+        (Phase::Reserved, 0, "pods.example.com/p".into())
+    );
+}
+
+#[test]
+fn all_that_an_allocation_says_is_shown() {
+    let mut allocation = allocation();
+    let config = |source: &str, requests: Value| {
+        json!({"source": source, "requests": requests,
+        "opaque": {"driver": "crypto.example.com", "parameters": {"mode": "fast"}}})
+    };
+    let more = json!({"allocationTimestamp": "2026-01-01T00:00:00Z", "devices": {
+        "config": [config("FromClass", json!([])), config("FromClaim", json!(["d"]))],
+        "results": [{"request": "d", "driver": "crypto.example.com", "pool": "dpu", "device": "c1",
+            "bindingConditions": ["Attached", "Keyed"], "bindingFailureConditions": ["Broken"],
+            "tolerations": [{"key": "worn", "operator": "Exists", "effect": "NoSchedule"}, {"key": "a", "value": "b"}]}]}});
+    json_patch::merge(&mut allocation, &more);
+    let condition = json!({"type": "Attached", "status": "True", "reason": "Done", "message": ""});
+    let told = json!([{"driver": "crypto.example.com", "pool": "dpu", "device": "c1", "data": {"slot": 3},
+        "conditions": [condition]}]);
+    let claim = claim("c", json!({"status": {"allocation": allocation, "devices": told, "reservedFor": []}}));
+    let report = Report::new(&state(&[tenant("blue"), claim]), None, None, Vec::new()).unwrap();
+    let mut out = Vec::new();
+    print::report(&report, &mut out).unwrap();
+    let text = anstream::adapter::strip_str(std::str::from_utf8(&out).unwrap()).to_string();
+    for line in [
+        "    crypto.example.com/dpu/c1: Attached True Done, tolerates worn:NoSchedule and a=b, Keyed isn't written yet, data {\"slot\":3}\n",
+        "    configuration of the DeviceClass for crypto.example.com: {\"mode\":\"fast\"}\n",
+        "    configuration of the claim for crypto.example.com for d: {\"mode\":\"fast\"}\n",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    let claim = serde_json::to_value(&report.claims[0]).unwrap();
+    assert_eq!(claim["allocatedAt"], "2026-01-01T00:00:00Z");
+    assert_eq!(
+        claim["config"][1],
+        json!({"source": "FromClaim", "requests": ["d"], "driver": "crypto.example.com",
+        "parameters": {"mode": "fast"}})
+    );
+    let device = &claim["devices"][0];
+    assert_eq!(
+        (&device["bindingConditions"], &device["bindingFailureConditions"], &device["data"]),
+        (&json!(["Attached", "Keyed"]), &json!(["Broken"]), &json!({"slot": 3}))
+    );
+    assert_eq!(device["tolerations"].as_array().unwrap().len(), 2);
+}
+
+#[test]
 fn a_claim_made_for_a_companion_has_its_rule_and_workload() {
     let owner = json!({"metadata": {"ownerReferences": [
         {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": true}]}});

@@ -32,6 +32,13 @@ pub(super) fn report(state: &State, unread: &Unread, name: &PodName) -> Option<R
     report.fact("node", claim.node.unwrap_or_default());
     report.fact("Pods", claim.pods.join(", "));
     report.fact("reserved for Pods that are gone", claim.former_pods.join(", "));
+    let others = claim.consumers.iter().filter(|consumer| !consumer.is_pod()).map(|consumer| consumer.path());
+    report.fact("reserved for", others.collect::<Vec<_>>().join(", "));
+    report.fact("allocated since", claim.allocated_at.unwrap_or_default());
+    report.fact(
+        "configuration",
+        claim.config.iter().map(|config| config.brief()).collect::<Vec<_>>().join("; "),
+    );
     match claim.state {
         Phase::Deleting => {
             let message = "it is being deleted, and stays as long as Pods use it";
@@ -52,12 +59,10 @@ pub(super) fn report(state: &State, unread: &Unread, name: &PodName) -> Option<R
     for device in &claim.devices {
         let more = device.more();
         report.fact(format!("device {}", device.path()), if more.is_empty() { "allocated" } else { &more });
-        let ready = device.conditions.iter().find(|condition| condition.kind == "Ready");
-        if let Some(ready) = ready.filter(|ready| ready.status != "True") {
-            let message = format!("{} {}", ready.reason, ready.message);
-            let about = format!("device {}", device.path());
-            let wrong = Wrong::new(about, Cause::DeviceNotReady, message.trim());
-            report.wrong.push(wrong.since(&ready.last_transition_time));
+        if let Some(trouble) = &device.trouble {
+            let cause = if trouble.failed { Cause::DeviceBindingFailed } else { Cause::DeviceNotReady };
+            let wrong = Wrong::new(format!("device {}", device.path()), cause, trouble.words.as_str());
+            report.wrong.push(wrong.since(&trouble.since));
         }
     }
     Some(report)

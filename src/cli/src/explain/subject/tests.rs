@@ -275,6 +275,34 @@ fn a_claim_says_what_its_devices_drivers_say() {
         (causes(&report), &report["wrong"][0]["since"]),
         (vec!["DeviceNotReady"], &json!("2026-01-01T00:00:00Z"))
     );
+    let bound = |kind: &str| {
+        let mut result = result.clone();
+        result["bindingConditions"] = json!(["Attached"]);
+        result["bindingFailureConditions"] = json!(["Broken"]);
+        of(
+            json!({"allocation": {"devices": {"results": [result]}, "allocationTimestamp": "2026-01-01T00:00:00Z"},
+            "reservedFor": [{"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "ring", "uid": "g"}],
+            "devices": [{"driver": "x.example.com", "pool": "p", "device": "e", "conditions": [condition(kind, "True", "Up")]}]}),
+        )
+    };
+    let report = bound("Attached");
+    assert_eq!(
+        (causes(&report), fact(&report, "reserved for")),
+        (vec![], "podgroups.scheduling.k8s.io/ring"),
+        "{report}"
+    );
+    assert_eq!(fact(&report, "allocated since"), "2026-01-01T00:00:00Z");
+    let report = bound("Ready");
+    assert_eq!(
+        (causes(&report), &report["wrong"][0]["message"]),
+        (vec!["DeviceNotReady"], &json!("Attached isn't True"))
+    );
+    let report = bound("Broken");
+    assert_eq!(causes(&report), ["DeviceBindingFailed"]);
+    assert!(
+        report["wrong"][0]["message"].as_str().unwrap().starts_with("its binding failed: Broken is True"),
+        "{report}"
+    );
     let report = of(json!({}));
     assert_eq!(causes(&report), ["ClaimNotAllocated"]);
     assert!(report["wrong"][0]["message"].as_str().unwrap().starts_with("no Pod uses it"), "{report}");
