@@ -382,6 +382,22 @@ async fn explain_tells_why_a_claim_has_no_devices() {
     t.end("first").await;
     let second = t.companion().await;
     assert_eq!(workload(&second), "second");
+    if t.outrigger.plane.infra.lacks("DRADeviceTaints") {
+        return;
+    }
+    // Nobody has the device, and its driver has tainted it.
+    let device = json!({"name": "d0", "taints": [{"key": "worn", "effect": "NoSchedule"}]});
+    let slice = format!("resourceslices/{dpu}-{}", devices.driver);
+    t.outrigger.plane.infra.patch(&slice, &[], &json!({"spec": {"devices": [device]}})).unwrap();
+    t.end("second").await;
+    t.web("third").await;
+    eventually("the taint keeps the device from the claim", || async {
+        let told = of("third")["reasons"].clone();
+        let taint = format!("of 1 devices of {dpu} 1 has the taint worn:NoSchedule, which isn't tolerated");
+        let refused = told[1].as_str().is_some_and(|words| words.contains("cannot allocate all claims"));
+        holds(told[0] == json!(taint) && refused, told.to_string())
+    })
+    .await;
 }
 
 #[tokio::test]

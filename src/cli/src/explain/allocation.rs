@@ -1,22 +1,21 @@
-//! Explains why a ResourceClaim has no devices, as far as the cluster's objects show. Only the scheduler knows whether a device
-//! matches a selector: that is CEL, which isn't evaluated here.
+//! Explains why a ResourceClaim has no devices, as far as the cluster's objects show.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use outrigger_core::json::{list, text};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::inventory::{self, Asked, Inventory, Judged};
+
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Devices {
     /// Names of the DeviceClasses; `None` where they can't be seen.
     classes: Option<BTreeSet<String>>,
-    /// The devices that drivers publish, and the Node that each is in; `None` for one that more than one Node reaches.
-    published: BTreeMap<String, Option<String>>,
+    /// The devices that drivers publish, and who has them.
+    inventory: Inventory,
     /// Whether ResourceSlices can be seen.
     sees_published: bool,
-    /// The devices that are allocated, and the claim that has them, as `namespace/name`.
-    taken: BTreeMap<String, String>,
     /// Whether the ResourceClaims of all namespaces can be seen: without, it isn't known what is free.
     sees_claims: bool,
 }
@@ -80,33 +79,25 @@ impl ClaimPhase {
 }
 
 impl Devices {
-    /// Reads what there is: ResourceSlices, DeviceClasses, and the ResourceClaims of all namespaces. `None`: they can't
-    /// be seen.
+    /// Reads what there is: ResourceSlices, DeviceClasses, the ResourceClaims of all namespaces, and DeviceTaintRules. `None`: they
+    /// can't be seen.
     pub(crate) fn read<'a>(
         slices: Option<impl Iterator<Item = &'a Value>>,
         classes: Option<impl Iterator<Item = &'a Value>>,
         claims: Option<impl Iterator<Item = &'a Value>>,
+        taint_rules: impl Iterator<Item = &'a Value>,
     ) -> Self {
         let name = |object: &Value| text(object, "/metadata/name").to_owned();
-        let mut this = Self {
+        Self {
             classes: classes.map(|classes| classes.map(name).collect()),
             sees_published: slices.is_some(),
             sees_claims: claims.is_some(),
-            ..Self::default()
-        };
-        for slice in slices.into_iter().flatten() {
-            let node = Some(text(slice, "/spec/nodeName")).filter(|node| !node.is_empty());
-            for device in list(slice, "/spec/devices") {
-                let id =
-                    id(text(slice, "/spec/driver"), text(slice, "/spec/pool/name"), text(device, "/name"));
-                this.published.insert(id, node.map(str::to_owned));
-            }
+            inventory: Inventory::new(
+                slices.into_iter().flatten(),
+                taint_rules,
+                claims.into_iter().flatten(),
+            ),
         }
-        for claim in claims.into_iter().flatten() {
-            let whose = format!("{}/{}", text(claim, "/metadata/namespace"), text(claim, "/metadata/name"));
-            this.taken.extend(held(claim).map(|device| (device, whose.clone())));
-        }
-        this
     }
 
     /// A claim, and why it has no devices. `nodes`: where the companion may run, `None` where that isn't known.
@@ -142,10 +133,11 @@ impl Devices {
             return report;
         }
         let spec = asked.object.and_then(|object| object.get("spec")).or(asked.spec.as_ref());
-        let classes = spec.map(classes).unwrap_or_default();
-        self.no_such_class(&classes, &mut report.reasons);
-        if report.reasons.is_empty() {
-            report.reasons.extend(self.no_device(&classes, nodes, asked.scheduler));
+        let spec = spec.unwrap_or(&Value::Null);
+        let requests = inventory::asked(spec);
+        self.no_such_class(&requests, &mut report.reasons);
+        if report.reasons.is_empty() && self.sees_published {
+            report.reasons = self.no_device(spec, &requests, nodes, asked.scheduler);
         }
         match asked.scheduler {
             Some("") => {}
@@ -157,11 +149,11 @@ impl Devices {
         report
     }
 
-    fn no_such_class(&self, wanted: &[(String, String)], reasons: &mut Vec<String>) {
+    fn no_such_class(&self, wanted: &[Asked<'_>], reasons: &mut Vec<String>) {
         let Some(known) = &self.classes else { return };
-        for (request, class) in wanted {
-            if !known.contains(class) {
-                reasons.push(format!("request {request}: there is no DeviceClass {class}"));
+        for Asked { name, class, .. } in wanted {
+            if !known.contains(*class) {
+                reasons.push(format!("request {name}: there is no DeviceClass {class}"));
             }
         }
     }
@@ -169,46 +161,80 @@ impl Devices {
     /// Why the devices that exist aren't suitable.
     fn no_device(
         &self,
-        classes: &[(String, String)],
+        spec: &Value,
+        requests: &[Asked<'_>],
         nodes: Option<&[&str]>,
         scheduler: Option<&str>,
-    ) -> Option<String> {
-        if !self.sees_published {
-            return None;
-        }
-        let within = |node: &Option<String>| match (node, nodes) {
-            (Some(node), Some(nodes)) => nodes.contains(&node.as_str()),
-            _ => true,
-        };
-        let place = nodes.map_or_else(|| "any Node".to_owned(), first);
-        let there: Vec<&String> =
-            self.published.iter().filter(|(_, node)| within(node)).map(|(device, _)| device).collect();
+    ) -> Vec<String> {
         if nodes.is_some_and(<[_]>::is_empty) {
             // Placement says why.
-            return None;
+            return Vec::new();
         }
-        if there.is_empty() {
-            return Some(format!("no driver publishes a device for {place}"));
+        let place = nodes.map_or_else(|| "any Node".to_owned(), first);
+        let judged: Vec<Judged<'_>> =
+            requests.iter().map(|asked| self.inventory.judge(asked, nodes)).collect();
+        let total = judged.iter().map(|judged| judged.total).max().unwrap_or_default();
+        if total == 0 && !requests.is_empty() {
+            return vec![format!("no driver publishes a device for {place}")];
         }
-        if !self.sees_claims {
-            return None;
+        let pairs = || requests.iter().zip(&judged);
+        let few = |(asked, judged): (&Asked<'_>, &Judged<'_>)| {
+            let why = judged.too_few(asked, &place)?;
+            Some((asked.name.clone(), why))
+        };
+        let few: Vec<(String, String)> = pairs().filter_map(few).collect();
+        // Of alternatives one is enough.
+        let is_met = |name: &str| {
+            let request = name.split('/').next();
+            pairs().any(|(asked, judged)| {
+                asked.name.split('/').next() == request && judged.too_few(asked, &place).is_none()
+            })
+        };
+        let unmet: Vec<&(String, String)> = few.iter().filter(|(name, _)| !is_met(name)).collect();
+        let same = |all: &[&(String, String)]| {
+            all.iter().all(|(_, why)| all.first().is_some_and(|(_, one)| one == why))
+        };
+        match unmet.as_slice() {
+            [] => {}
+            all if all.len() == requests.len() && same(all) => {
+                return vec![all.first().map(|(_, why)| why.clone()).unwrap_or_default()];
+            }
+            all => return all.iter().map(|(name, why)| format!("request {name}: {why}")).collect(),
         }
-        let owners: BTreeSet<&String> = there.iter().filter_map(|device| self.taken.get(*device)).collect();
-        let free = there.iter().filter(|device| !self.taken.contains_key(**device)).count();
-        if free == 0 {
-            let owners: Vec<&str> = owners.iter().map(|owner| owner.as_str()).collect();
-            return Some(format!("all {} devices of {place} are taken, by {}", there.len(), first(&owners)));
+        self.undecided(spec, requests, &judged, &place, scheduler).into_iter().collect()
+    }
+
+    /// Why a claim isn't allocated whose requests have enough free devices, as far as this can be told without evaluating selectors.
+    fn undecided(
+        &self,
+        spec: &Value,
+        requests: &[Asked<'_>],
+        judged: &[Judged<'_>],
+        place: &str,
+        scheduler: Option<&str>,
+    ) -> Option<String> {
+        if !requests.iter().any(Asked::is_alternative) {
+            let pairs = requests.iter().zip(judged);
+            let free = pairs.map(|(asked, judged)| (asked.name.as_str(), judged.needs(asked))).collect();
+            if let Some(why) = self.inventory.together(spec, &free) {
+                return Some(why);
+            }
         }
         // The words of the scheduler's plugin (`dynamicresources`).
-        if !scheduler?.contains("cannot allocate all claims") {
+        if !self.sees_claims || !scheduler?.contains("cannot allocate all claims") {
             return None;
         }
+        let free: BTreeSet<&str> = judged.iter().flat_map(|judged| judged.free.iter().copied()).collect();
+        let total = judged.iter().map(|judged| judged.total).max().unwrap_or_default();
         let asked: Vec<String> =
-            classes.iter().map(|(request, class)| format!("{request} (DeviceClass {class})")).collect();
+            requests.iter().map(|asked| format!("{} (DeviceClass {})", asked.name, asked.class)).collect();
+        let selectors = format!("the selectors of {}", asked.join(", "));
+        let doubts: Vec<String> =
+            std::iter::once(selectors).chain(self.inventory.doubts(spec, &free)).collect();
         Some(format!(
-            "{free} of {} devices of {place} are free, and too few of them fit the selectors of {}",
-            there.len(),
-            asked.join(", ")
+            "{} of {total} devices of {place} are free, and too few of them fit {}",
+            free.len(),
+            doubts.join(", or ")
         ))
     }
 }
@@ -217,7 +243,7 @@ impl Devices {
 const SHOWN: usize = 8;
 
 /// The first of some names, and how many there are besides.
-fn first(names: &[&str]) -> String {
+pub(super) fn first(names: &[&str]) -> String {
     let shown = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
     match names.len().saturating_sub(SHOWN) {
         0 => shown,
@@ -225,42 +251,13 @@ fn first(names: &[&str]) -> String {
     }
 }
 
-/// The requests of a claim, with their alternatives and classes.
-fn classes(spec: &Value) -> Vec<(String, String)> {
-    let mut all = Vec::new();
-    for request in list(spec, "/devices/requests") {
-        let name = text(request, "/name");
-        let class = text(request, "/exactly/deviceClassName");
-        if !class.is_empty() {
-            all.push((name.to_owned(), class.to_owned()));
-        }
-        for alternative in list(request, "/firstAvailable") {
-            let class = text(alternative, "/deviceClassName").to_owned();
-            all.push((format!("{name}/{}", text(alternative, "/name")), class));
-        }
-    }
-    all
-}
-
 fn allocated(claim: &Value) -> impl Iterator<Item = String> {
     list(claim, "/status/allocation/devices/results").iter().map(device)
 }
 
-/// The devices that the claim holds exclusively: without administrative access and shares of devices.
-fn held(claim: &Value) -> impl Iterator<Item = String> {
-    let alone = |result: &&Value| {
-        result.get("adminAccess") != Some(&Value::Bool(true)) && text(result, "/shareID").is_empty()
-    };
-    list(claim, "/status/allocation/devices/results").iter().filter(alone).map(device)
-}
-
 /// The device of an allocation's result.
-fn device(result: &Value) -> String {
-    id(text(result, "/driver"), text(result, "/pool"), text(result, "/device"))
-}
-
-fn id(driver: &str, pool: &str, device: &str) -> String {
-    format!("{driver}/{pool}/{device}")
+pub(super) fn device(result: &Value) -> String {
+    ["/driver", "/pool", "/device"].map(|part| text(result, part)).join("/")
 }
 
 #[cfg(test)]
@@ -293,7 +290,7 @@ mod tests {
             .iter()
             .map(|(pool, device)| claim(&format!("of-{device}"), "crypto", Some((pool, device))))
             .collect();
-        Devices::read(Some(slices.iter()), Some(classes.iter()), Some(claims.iter()))
+        Devices::read(Some(slices.iter()), Some(classes.iter()), Some(claims.iter()), std::iter::empty())
     }
 
     fn reasons(cluster: &Devices, claim: &Value, nodes: &[&str], scheduler: Option<&str>) -> Vec<String> {
@@ -336,7 +333,8 @@ mod tests {
         let mut share = claim("share", "crypto", Some(("a", "d1")));
         share["status"]["allocation"]["devices"]["results"][0]["shareID"] = json!("s");
         let none = None::<std::slice::Iter<'_, Value>>;
-        let cluster = Devices::read(Some(slices.iter()), none, Some([admin, share].iter()));
+        let cluster =
+            Devices::read(Some(slices.iter()), none, Some([admin, share].iter()), std::iter::empty());
         let found = reasons(&cluster, &claim("c", "crypto", None), &["a"], Some(NONE_FITS));
         assert!(found[0].starts_with("2 of 2 devices of a are free"), "{found:?}");
     }
@@ -383,14 +381,14 @@ mod tests {
         );
         // What can't be seen is not told.
         let none = None::<std::slice::Iter<'_, Value>>;
-        let blind = Devices::read(none.clone(), none.clone(), none.clone());
+        let blind = Devices::read(none.clone(), none.clone(), none.clone(), std::iter::empty());
         assert_eq!(reasons(&blind, &claim("c", "none", None), &["a"], Some("")), Vec::<String>::new());
         let unseen = cluster
             .explain(&ClaimQuestion { claim: Some("c"), unseen: true, ..ClaimQuestion::default() }, None);
         assert_eq!((unseen.phase, unseen.reasons), (ClaimPhase::Unknown, vec![]));
         // Nor is what others have known.
         let slices = [slice("a", &["d0"])];
-        let blind = Devices::read(Some(slices.iter()), none.clone(), none);
+        let blind = Devices::read(Some(slices.iter()), none.clone(), none, std::iter::empty());
         let words = "cannot allocate all claims";
         assert_eq!(
             reasons(&blind, &claim("c", "crypto", None), &["a"], Some(words)),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kube::api::{ApiResource, GroupVersionKind, ListParams};
 use outrigger_core::claim::Source;
 use outrigger_core::json::list;
 use outrigger_core::keys;
@@ -9,10 +10,26 @@ use outrigger_core::rule::Rule;
 use outrigger_core::template::Kind;
 use serde_json::Value;
 
-use super::live::ClaimScope;
+use super::live::{ClaimScope, Reader, serves};
 use crate::explain::allocation::{ClaimQuestion, ClaimReport, Devices};
 use crate::explain::explanation::Placement;
+use crate::files::InputError;
 use crate::state::{State, unscheduled};
+
+impl Reader {
+    /// Reads DeviceTaintRules, of the newest version that the cluster serves. Which it serves any user may ask; a list of a kind that
+    /// isn't served is refused to users without rights, as if it were.
+    pub(super) async fn taint_rules(&mut self) -> Result<(), InputError> {
+        const KIND: &str = "DeviceTaintRule";
+        for version in ["v1", "v1beta2", "v1alpha3"] {
+            let kind = GroupVersionKind::gvk(keys::DEVICE_GROUP, version, KIND);
+            if serves(&self.client, &kind.api_version(), KIND).await? {
+                return self.may_raw(&ApiResource::from_gvk(&kind), None, ListParams::default()).await;
+            }
+        }
+        Ok(())
+    }
+}
 
 /// What is known of devices.
 #[derive(Debug)]
@@ -42,7 +59,12 @@ impl KnownDevices {
             ClaimScope::All => Some(all("ResourceClaim")),
         };
         Self {
-            devices: Devices::read(seen("ResourceSlice"), seen("DeviceClass"), of_all),
+            devices: Devices::read(
+                seen("ResourceSlice"),
+                seen("DeviceClass"),
+                of_all,
+                all("DeviceTaintRule"),
+            ),
             unseen: claims == ClaimScope::Given && seen("ResourceClaim").is_none(),
             claims: state.of(keys::DEVICE_GROUP, "ResourceClaim").map(keep).collect(),
             pods: state.of("", "Pod").filter(uses).map(keep).collect(),

@@ -204,7 +204,7 @@ pub(super) fn named(name: &str) -> ListParams {
 }
 
 pub(crate) struct Reader {
-    client: Client,
+    pub(super) client: Client,
     /// The cluster in messages; `None`: the one that every command reads.
     place: Option<String>,
     objects: Vec<Object>,
@@ -217,8 +217,13 @@ pub(crate) struct Reader {
 
 /// Whether the cluster has the kind Tenant. Any user may ask that, but not every user may list Tenants.
 pub(crate) async fn is_infrastructure(client: &Client) -> Result<bool, InputError> {
-    match client.list_api_group_resources(&Tenant::api_version(&())).await {
-        Ok(known) => Ok(known.resources.iter().any(|resource| resource.kind == "Tenant")),
+    serves(client, &Tenant::api_version(&()), "Tenant").await
+}
+
+/// Whether the cluster has a kind in a version.
+pub(super) async fn serves(client: &Client, api_version: &str, kind: &str) -> Result<bool, InputError> {
+    match client.list_api_group_resources(api_version).await {
+        Ok(known) => Ok(known.resources.iter().any(|resource| resource.kind == kind)),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(InputError::new("the cluster", error)),
     }
@@ -389,7 +394,7 @@ impl Reader {
         }
         self.may::<ResourceSlice>(None, ListParams::default()).await?;
         self.devices = self.notes.len() == before;
-        Ok(())
+        self.taint_rules().await
     }
 
     /// The namespace of the tenant that is meant; `None` where there are several.

@@ -5,6 +5,7 @@ mod audit;
 mod clients;
 mod devices;
 pub(crate) mod explanation;
+mod inventory;
 pub(crate) mod live;
 mod pod;
 pub(crate) mod print;
