@@ -231,6 +231,10 @@ async fn claims_are_judged_as_the_api_server_judges_them() {
     let seed: u64 =
         std::env::var("CLAIMS_SEED").map_or_else(|_| rand::random::<u32>().into(), |s| s.parse().unwrap());
     let mut specs: Vec<Value> = (seed..seed + CLAIMS).map(spec).collect();
+    // More tolerations than the API's documentation allows, which no API server counts.
+    let many: Vec<Value> = (0..17).map(|i| json!({"key": format!("t{i}"), "operator": "Exists"})).collect();
+    let many = json!({"name": "a", "exactly": {"deviceClassName": "crypto", "tolerations": many}});
+    specs.push(json!({"devices": {"requests": [many]}}));
     // The API server drops these fields where their gate is off, and judges the rest.
     for (gate, fields) in [
         ("DRADeviceTaints", ["tolerations"].as_slice()),

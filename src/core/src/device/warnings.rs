@@ -70,7 +70,9 @@ fn one(request: &Value, path: &str, warnings: &mut Vec<String>) {
     let tolerations = list(request, "/tolerations");
     if tolerations.len() > MAX_TOLERATIONS {
         let count = tolerations.len();
-        warnings.push(format!("{path}.tolerations: are {count}; other versions allow {MAX_TOLERATIONS}"));
+        warnings.push(format!(
+            "{path}.tolerations: are {count}; the API's documentation allows {MAX_TOLERATIONS}, which no API server enforces yet"
+        ));
     }
     for (i, toleration) in tolerations.iter().enumerate().take(MAX_TOLERATIONS) {
         if text(toleration, "/key").is_empty() && text(toleration, "/operator") != "Exists" {
