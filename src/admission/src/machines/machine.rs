@@ -162,28 +162,36 @@ fn further(new: &Machine, compiled: &domain::Machine) -> Option<FieldError> {
                 return fault("name", message);
             }
         }
-        let Some(gpu) = &type_.spec.gpu else { continue };
-        if !gpu.type_.is_empty() && !gpu.device_class.is_empty() {
-            let message = "stands beside type; set one of both".to_owned();
-            return fault("spec.gpu.deviceClass", message);
+        if let Some(error) = type_.spec.gpu.as_ref().and_then(|gpu| further_gpu(gpu, &path)) {
+            return Some(error);
         }
-        if matches!(&*gpu.type_, "cpu" | "memory") {
-            let message = format!("is {:?}, which the slot has anyway; name the GPUs' resource", gpu.type_);
-            return fault("spec.gpu.type", message);
-        }
-        if !gpu.type_.is_empty() && !domain::is_labeled_gpu(&gpu.type_) {
-            let message = format!(
-                "is {:?}, but family, product and machine are labels of nodes with NVIDIA's GPUs; use a resource of {}, or \
-                 deviceClass instead of type",
-                short(&gpu.type_),
-                keys::GPU_DOMAIN
-            );
-            return fault("spec.gpu.type", message);
-        }
-        if !gpu.device_class.is_empty() && !is_dns_subdomain(&gpu.device_class) {
-            let message = format!("is {:?}, which is no name of a DeviceClass", short(&gpu.device_class));
-            return fault("spec.gpu.deviceClass", message);
-        }
+    }
+    None
+}
+
+/// The first error of a GPU that Imperator doesn't check for.
+fn further_gpu(gpu: &Gpu, path: &str) -> Option<FieldError> {
+    let fault =
+        |key: &str, message: String| Some(FieldError::new(format_args!("{path}.spec.gpu.{key}"), message));
+    if !gpu.type_.is_empty() && !gpu.device_class.is_empty() {
+        return fault("deviceClass", "stands beside type; set one of both".to_owned());
+    }
+    if matches!(&*gpu.type_, "cpu" | "memory") {
+        let message = format!("is {:?}, which the slot has anyway; name the GPUs' resource", gpu.type_);
+        return fault("type", message);
+    }
+    if !gpu.type_.is_empty() && !domain::is_labeled_gpu(&gpu.type_) {
+        let message = format!(
+            "is {:?}, but family, product and machine are labels of nodes with NVIDIA's GPUs; use a resource of {}, or \
+             deviceClass instead of type",
+            short(&gpu.type_),
+            keys::GPU_DOMAIN
+        );
+        return fault("type", message);
+    }
+    if !gpu.device_class.is_empty() && !is_dns_subdomain(&gpu.device_class) {
+        let message = format!("is {:?}, which is no name of a DeviceClass", short(&gpu.device_class));
+        return fault("deviceClass", message);
     }
     None
 }

@@ -197,18 +197,7 @@ fn claim(object: &Object, tenant: &str, pods: &[&Object], classes: &BTreeSet<&st
     let of_others = consumers.iter().any(|consumer| !consumer.is_pod());
     let is_used = pods.iter().any(|pod| reserved.contains(&pod.name.as_str()) && runs(pod))
         || of_others && using.iter().any(|pod| runs(pod));
-    let allocated = value.pointer("/status/allocation").is_some_and(Value::is_object);
-    let state = if !text(value, "/metadata/deletionTimestamp").is_empty() {
-        Phase::Deleting
-    } else if !allocated {
-        Phase::Pending
-    } else if consumers.is_empty() {
-        Phase::Allocated
-    } else if is_used {
-        Phase::InUse
-    } else {
-        Phase::Reserved
-    };
+    let state = phase(value, !consumers.is_empty(), is_used);
     let devices = list(value, "/status/allocation/devices/results");
     let told = list(value, "/status/devices");
     Claim {
@@ -228,6 +217,21 @@ fn claim(object: &Object, tenant: &str, pods: &[&Object], classes: &BTreeSet<&st
             .filter(|at| !at.is_empty())
             .map(str::to_owned),
         config: list(value, "/status/allocation/devices/config").iter().map(Configuration::of).collect(),
+    }
+}
+
+fn phase(claim: &Value, is_reserved: bool, is_used: bool) -> Phase {
+    let allocated = claim.pointer("/status/allocation").is_some_and(Value::is_object);
+    if !text(claim, "/metadata/deletionTimestamp").is_empty() {
+        Phase::Deleting
+    } else if !allocated {
+        Phase::Pending
+    } else if !is_reserved {
+        Phase::Allocated
+    } else if is_used {
+        Phase::InUse
+    } else {
+        Phase::Reserved
     }
 }
 
