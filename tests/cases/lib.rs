@@ -1,4 +1,5 @@
-//! Cases that the unit, policy and end-to-end tests share: `escapes.yaml`, `requests.yaml` and `wrong_rules.yaml`. The head of
+//! Cases that the unit, policy and end-to-end tests share: `escapes.yaml`, `requests.yaml`, `wrong_rules.yaml` and
+//! `templates.yaml`. The head of
 //! each file says what its fields mean.
 //!
 //! Every test layer reads the files with its own names in place of `$TENANT`, `$OTHER` and so on, and runs the rows that name
@@ -9,9 +10,11 @@
 pub mod any;
 mod expand;
 
+use std::collections::BTreeMap;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 pub use expand::{merged, read};
 
@@ -260,6 +263,57 @@ pub fn wrong_rules(layer: Layer, names: &[Name<'_>]) -> Vec<WrongRule> {
     let mut all: Vec<WrongRule> = read(include_str!("wrong_rules.yaml"), names, &json!({}));
     all.retain(|row| row.layers.contains(&layer));
     assert!(!all.is_empty(), "{layer:?} runs no row");
+    all
+}
+
+/// A template, and values put into it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Template {
+    /// The template.
+    pub base: Value,
+    same: BTreeMap<String, Map<String, Value>>,
+    different: BTreeMap<String, Map<String, Value>>,
+}
+
+/// A value put into an object: its JSON pointer, the field, the value.
+pub type Put = (String, String, Value);
+
+impl Template {
+    /// Values that the API server stores as if they weren't there.
+    pub fn same(&self) -> Vec<Put> {
+        puts(&self.same)
+    }
+
+    /// Values that change what it stores.
+    pub fn different(&self) -> Vec<Put> {
+        puts(&self.different)
+    }
+}
+
+/// A template with values put into it, as far as there are objects for them.
+pub fn with<'a>(template: &Value, puts: impl IntoIterator<Item = &'a Put>) -> Value {
+    let mut new = template.clone();
+    for (at, field, value) in puts {
+        if let Some(object) = new.pointer_mut(at).and_then(Value::as_object_mut) {
+            object.insert(field.clone(), value.clone());
+        }
+    }
+    new
+}
+
+fn puts(all: &BTreeMap<String, Map<String, Value>>) -> Vec<Put> {
+    let put = |(at, fields): (&String, &Map<String, Value>)| {
+        let at = at.clone();
+        fields.clone().into_iter().map(move |(field, value)| (at.clone(), field, value)).collect::<Vec<_>>()
+    };
+    all.iter().flat_map(put).collect()
+}
+
+/// Reads `templates.yaml`.
+pub fn templates() -> Vec<Template> {
+    let all: Vec<Template> = read(include_str!("templates.yaml"), &[], &json!({}));
+    assert!(all.iter().all(|template| !template.same.is_empty() && !template.different.is_empty()));
     all
 }
 

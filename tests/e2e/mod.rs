@@ -41,6 +41,7 @@ mod second_webhook;
 mod skew;
 mod status;
 mod subjects;
+mod templates;
 mod tenancy;
 mod unread;
 mod wrong_rules;

@@ -57,14 +57,23 @@ impl Devices {
         self
     }
 
-    /// The values that decide a companion; `None` where there are none.
+    /// The values that decide a companion, as they are written; `None` where there are none.
     pub(crate) fn fingerprint(&self) -> Option<Value> {
+        self.values(|name, _| name)
+    }
+
+    /// The same by what the specs of claims mean.
+    pub(crate) fn content(&self) -> Option<Value> {
+        self.values(|_, content| content)
+    }
+
+    fn values(&self, of_template: impl for<'a> Fn(&'a str, &'a str) -> &'a str) -> Option<Value> {
         if *self == Self::default() {
             return None;
         }
         let claim = |claim: &DeviceClaim| {
             let (template, rule) = match &claim.source {
-                Source::Template { name, .. } => (Some(name.as_str()), None),
+                Source::Template { name, content, .. } => (Some(of_template(name, content)), None),
                 Source::Rule(rule) => (None, Some(rule.as_str())),
             };
             json!([claim.name, template, rule, claim.containers, claim.request])
@@ -95,6 +104,8 @@ pub enum Source {
         /// The template's name. It depends on the spec, because templates can't be changed, and on the rule's uid: that of a
         /// rule which is gone may still be there.
         name: String,
+        /// The name that it would have if the spec were written without anything that the API server doesn't store.
+        content: String,
         /// The claim's spec.
         spec: Json,
     },
@@ -201,7 +212,7 @@ pub fn templates(rule: &Rule, tenant: Option<&TenantId>, namespace: &str, owned:
         labels[keys::TENANT] = tenant.as_str().into();
     }
     let template = |(place, claim): (usize, &DeviceClaim)| {
-        let Source::Template { name, spec } = &claim.source else { return None };
+        let Source::Template { name, spec, .. } = &claim.source else { return None };
         let object = json!({
             "apiVersion": API_VERSION,
             "kind": "ResourceClaimTemplate",

@@ -77,15 +77,25 @@ pub(crate) fn device_template_name(rule: &RuleName, uid: &str, claim: &str, spec
     readable(rule, hash)
 }
 
-/// Hash of the parts of a rule that decide the companion itself; when it changes, the companions are replaced. 16 hex digits.
+/// Hash of the parts of a rule that decide the companion itself, as they are written. 16 hex digits.
 ///
 /// Injections aren't in it: they are annotations, which change in place.
 pub fn template_hash(policy: DpuSelectionPolicy, template: &Value, devices: &Devices) -> String {
+    hash_of(policy, template, devices.fingerprint())
+}
+
+/// Hash of what the same parts mean: when it changes, the companions are replaced. It is the same as [`template_hash`] for what is
+/// written without anything that the API server doesn't store.
+pub fn content_hash(policy: DpuSelectionPolicy, template: &Value, devices: &Devices) -> String {
+    hash_of(policy, &template::meaning::of(template), devices.content())
+}
+
+fn hash_of(policy: DpuSelectionPolicy, template: &Value, devices: Option<Value>) -> String {
     let mut hash = Sha256::new();
     hash.update(policy.as_str());
     hash.update([0]);
     hash_canonical(template, &mut hash);
-    if let Some(devices) = devices.fingerprint() {
+    if let Some(devices) = devices {
         hash.update([0]);
         hash_canonical(&devices, &mut hash);
     }
@@ -136,6 +146,8 @@ pub struct Observed {
     pub claim: Option<StreamClaim>,
     /// Annotation [`keys::TEMPLATE_HASH`].
     pub template_hash: String,
+    /// Annotation [`keys::CONTENT_HASH`]; `None` for none.
+    pub content_hash: Option<String>,
     /// Annotation [`keys::HOST`].
     pub host: Option<String>,
     /// When its workload ended, in milliseconds since 1970: annotation [`keys::WORKLOAD_ENDED`]; `None` for none,
@@ -248,7 +260,7 @@ pub(crate) fn replace_reason(rule: &Rule, workload: &Workload, o: &Observed) -> 
     } else if o.host.as_deref() != host(rule, workload) {
         // Before the template: a companion that no longer serves a workload doesn't wait for its turn in a rollout.
         Some(DeleteReason::Moved)
-    } else if o.template_hash != rule.template_hash() {
+    } else if !rule.makes(&o.template_hash, o.content_hash.as_deref()) {
         Some(DeleteReason::TemplateChanged)
     } else if o.failed {
         Some(DeleteReason::Failed)
@@ -264,17 +276,29 @@ fn annotate(rule: &Rule, workload: &Workload, o: &Observed) -> Action {
     let names: Vec<&String> = wanted.keys().collect();
     let before = o.injected.as_deref().unwrap_or_default();
     let unmarked = linger::unmark(o);
-    if wanted == o.annotations && o.injected.is_some() && before.iter().eq(names.iter().copied()) {
+    // One that was made by a release that didn't write it. From now on the rule may be written in another way.
+    let content = Some(rule.content_hash()).filter(|hash| {
+        let room = MAX_ANNOTATIONS.saturating_sub(o.annotations_size);
+        o.content_hash.as_ref().unwrap_or(&o.template_hash) != hash
+            && keys::CONTENT_HASH.len() + hash.len() <= room
+    });
+    let same = wanted == o.annotations && o.injected.is_some() && before.iter().eq(names.iter().copied());
+    if same && content.is_none() {
         return unmarked.map_or(Action::Nothing, Action::Annotate);
     }
-    let size =
-        o.annotations_size.saturating_sub(annotations_size(&o.annotations)) + annotations_size(&wanted);
+    let added = content.map_or(0, |hash| keys::CONTENT_HASH.len() + hash.len());
+    let size = added
+        + o.annotations_size.saturating_sub(annotations_size(&o.annotations))
+        + annotations_size(&wanted);
     if size > MAX_ANNOTATIONS {
         return unmarked.map_or_else(|| Action::Refuse(too_large(size, workload)), Action::Annotate);
     }
     let mut patch = Map::new();
     if o.ended.is_some() {
         patch.insert(keys::WORKLOAD_ENDED.to_owned(), Value::Null);
+    }
+    if let Some(content) = content {
+        patch.insert(keys::CONTENT_HASH.to_owned(), content.into());
     }
     let gone: Vec<&String> = before.iter().filter(|name| !wanted.contains_key(*name)).collect();
     // Most changes take no annotation away, and need no tree of the template.
@@ -361,6 +385,9 @@ fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>)
     annotations.insert(keys::RULE_UID.into(), rule.uid().to_owned());
     annotations.insert(keys::RULE_GENERATION.into(), rule.generation().to_string());
     annotations.insert(keys::TEMPLATE_HASH.into(), rule.template_hash().to_owned());
+    if rule.content_hash() != rule.template_hash() {
+        annotations.insert(keys::CONTENT_HASH.into(), rule.content_hash().to_owned());
+    }
     if key.rule.is_admin() {
         annotations.insert(keys::ADMIN_RULE.into(), key.rule.as_str().to_owned());
     }

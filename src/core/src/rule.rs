@@ -287,6 +287,7 @@ pub struct Rule {
     template: Json,
     kind: template::Kind,
     template_hash: String,
+    content_hash: String,
     devices: Devices,
     update: UpdateStrategy,
     ordering: Ordering,
@@ -341,6 +342,18 @@ impl Rule {
     /// [`crate::companion::template_hash`] of it.
     pub fn template_hash(&self) -> &str {
         &self.template_hash
+    }
+
+    /// [`crate::companion::content_hash`] of it.
+    pub fn content_hash(&self) -> &str {
+        &self.content_hash
+    }
+
+    /// Whether it makes the same as a companion with these hashes, [`crate::keys::TEMPLATE_HASH`] and
+    /// [`crate::keys::CONTENT_HASH`], is. One is enough: what a template means may be told better by a later release, and earlier
+    /// releases don't tell it.
+    pub fn makes(&self, template: &str, content: Option<&str>) -> bool {
+        template == self.template_hash || content.unwrap_or(template) == self.content_hash
     }
 
     /// What its companions are.

@@ -9,6 +9,9 @@ use crate::json::Json;
 use crate::keys;
 use crate::text::quoted;
 
+pub(crate) mod meaning;
+mod shape;
+
 /// Largest template, in bytes of JSON. etcd takes 1.5 MiB an object, and the companion carries the workload besides.
 pub const MAX_BYTES: usize = 512 * 1024;
 

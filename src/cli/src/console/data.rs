@@ -143,6 +143,7 @@ impl PodEntry {
             rule_uid: String::new(),
             resource_version: 0,
             template_hash: String::new(),
+            content_hash: None,
             claim: None,
             host: None,
             held: None,

@@ -88,8 +88,10 @@ fn one(rule: &RuleSpec, template: &Value, i: usize, errors: &mut Vec<FieldError>
                 Some(excess) => errors.add(path, excess),
                 None => errors.extend(device::faults_of_rule(&tree, &path)),
             }
-            let name = companion::device_template_name(&rule.name, &rule.uid, &claim.name, &tree);
-            Some(Source::Template { name, spec: spec.clone() })
+            let name =
+                |spec: &Value| companion::device_template_name(&rule.name, &rule.uid, &claim.name, spec);
+            let content = name(&template::meaning::of_claim_spec(&tree));
+            Some(Source::Template { name: name(&tree), content, spec: spec.clone() })
         }
         (None, name) if !name.is_empty() => other_rule(rule, name, &format!("{root}.fromRule"), errors),
         _ => {

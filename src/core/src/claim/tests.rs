@@ -298,7 +298,7 @@ fn what_is_kept_to_match_workloads_lacks_texts_alone() {
     assert_eq!(kept.terms(), rule.terms());
     assert_eq!((kept.template(), kept.template_hash()), (Value::Null, rule.template_hash()));
     let [claim] = kept.devices().claims() else { panic!("{:?}", kept.devices()) };
-    let Source::Template { name, spec } = &claim.source else { panic!("{claim:?}") };
+    let Source::Template { name, spec, .. } = &claim.source else { panic!("{claim:?}") };
     assert_eq!((claim.name.as_str(), spec.tree()), ("a", Value::Null));
     let tenant = TenantId::new("blue").unwrap();
     assert_eq!(*name, templates(&rule, Some(&tenant), "n", true)[0].name);

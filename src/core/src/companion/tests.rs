@@ -57,6 +57,7 @@ fn observed(rule: &Rule, workload: &Workload) -> Observed {
         uid: "pod-uid".into(),
         rule_uid: rule.uid().into(),
         template_hash: rule.template_hash().into(),
+        content_hash: Some(rule.content_hash().into()),
         host: workload.node_name.clone(),
         injected: Some(annotations.keys().cloned().collect()),
         annotations_size: annotations_size(&annotations),
@@ -86,7 +87,7 @@ fn what_is_created() {
                 "name": name(&key(), &tenant()), "namespace": "tenant-blue",
                 "labels": {"app": "x", keys::TENANT: "blue", keys::RULE: "my.rule", keys::WORKLOAD: "uid-1"},
                 "annotations": {"own": "1", keys::RULE_UID: "rule-uid", keys::RULE_GENERATION: "3",
-                    keys::TEMPLATE_HASH: r.template_hash(), keys::HOST: "host-a",
+                    keys::TEMPLATE_HASH: r.template_hash(), keys::CONTENT_HASH: r.content_hash(), keys::HOST: "host-a",
                     keys::WORKLOAD: w.to_json().to_string()},
                 "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
                     "name": "my.rule", "uid": "rule-uid", "controller": true, "blockOwnerDeletion": false}]},
@@ -135,7 +136,9 @@ fn every_row_of_the_life_cycle() {
         deleted(planned(&r, &w, Some(&other)))
     };
     assert_eq!(reason(&|o| o.rule_uid = "earlier".into()), DeleteReason::OtherRule);
-    assert_eq!(reason(&|o| o.template_hash = "earlier".into()), DeleteReason::TemplateChanged);
+    let earlier =
+        |o: &mut Observed| (o.template_hash, o.content_hash) = ("earlier".into(), Some("other".into()));
+    assert_eq!(reason(&earlier), DeleteReason::TemplateChanged);
     assert_eq!(reason(&|o| o.host = Some("host-b".into())), DeleteReason::Moved);
     assert_eq!(reason(&|o| o.failed = true), DeleteReason::Failed);
     assert_eq!(reason(&|o| o.gated = true), DeleteReason::NotAdmitted);
@@ -246,6 +249,69 @@ fn the_hash_is_of_the_meaning() {
     index.apply_rule(rule(|_| {}));
     let r = index.rules().next().unwrap();
     assert_eq!(r.template_hash(), template_hash(r.policy(), &r.template(), r.devices()));
+}
+
+#[test]
+fn neither_noise_nor_an_upgrade_replaces_a_companion() {
+    let plain = |spec: &mut RuleSpec| {
+        let mut template = spec.template.tree();
+        template["metadata"] = json!({"labels": {"app": "x"}, "annotations": {"own": "1"}});
+        spec.template = template.into();
+    };
+    let (noisy, plain) = (rule(|_| {}), rule(plain));
+    assert_ne!(noisy.template_hash(), plain.template_hash());
+    assert_eq!(plain.template_hash(), plain.content_hash());
+    let other = rule(|spec| spec.template = json!({"apiVersion": "v1", "kind": "Pod", "spec": {}}).into());
+    let w = workload(Some("host-a"));
+    for made in [&noisy, &plain] {
+        // As this release makes it, and as the one before did.
+        let now = observed(made, &w);
+        let before = Observed { content_hash: None, ..now.clone() };
+        for rule in [&noisy, &plain] {
+            assert_eq!(planned(rule, &w, Some(&now)), Action::Nothing);
+        }
+        // As a release that knows more of what means nothing will.
+        let later = Observed { content_hash: Some("later".into()), ..now.clone() };
+        assert!(matches!(planned(made, &w, Some(&later)), Action::Annotate(_)));
+        for o in [&now, &before] {
+            assert_eq!(deleted(planned(&other, &w, Some(o))), DeleteReason::TemplateChanged);
+        }
+        let after = match planned(made, &w, Some(&before)) {
+            Action::Nothing => before,
+            Action::Annotate(patch) => {
+                let written = &patch["metadata"]["annotations"][keys::CONTENT_HASH];
+                Observed { content_hash: written.as_str().map(str::to_owned), ..before }
+            }
+            other => panic!("{other:?}"),
+        };
+        for rule in [&noisy, &plain] {
+            assert_eq!(planned(rule, &w, Some(&after)), Action::Nothing);
+        }
+    }
+    // Where there is no room for the annotation, it is left out.
+    let full = Observed { content_hash: None, annotations_size: MAX_ANNOTATIONS, ..observed(&noisy, &w) };
+    assert_eq!(planned(&noisy, &w, Some(&full)), Action::Nothing);
+}
+
+#[test]
+fn noise_in_a_device_claim_is_none_to_the_companion() {
+    let with = |exactly: Value| {
+        rule(|spec| {
+            spec.devices.claims = vec![claim::DeviceClaimSpec {
+                name: "d".into(),
+                spec: Some(json!({"devices": {"requests": [{"name": "r", "exactly": exactly}]}}).into()),
+                ..claim::DeviceClaimSpec::default()
+            }];
+        })
+    };
+    let plain = with(json!({"deviceClassName": "c"}));
+    let noisy =
+        with(json!({"deviceClassName": "c", "count": 1, "allocationMode": "ExactCount", "selectors": []}));
+    let other = with(json!({"deviceClassName": "c", "count": 2}));
+    assert_eq!(plain.content_hash(), noisy.content_hash());
+    // They name other ResourceClaimTemplates.
+    assert_ne!(plain.template_hash(), noisy.template_hash());
+    assert_ne!(plain.content_hash(), other.content_hash());
 }
 
 #[test]

@@ -161,7 +161,10 @@ keys! {
     pub const ROLLOUT_HELD = "outrigger.dev/rollout-held",
         Annotation on "companions of AdminWorkloadRules" by "manager": "Since when its replacement waits for the workload's owner and PodDisruptionBudgets, and the rule's generation. It waits for `--admin-rollout-deadline`";
     pub const TEMPLATE_HASH = "outrigger.dev/template-hash",
-        Annotation on "companions" by "manager": "Hash of template and placement. A companion with another one is replaced";
+        Annotation on "companions" by "manager": "Hash of template and placement as they were written. A companion with another one is replaced, unless it has `outrigger.dev/content-hash`";
+    /// Releases before 0.2 don't know it and compare templates as they are written.
+    pub const CONTENT_HASH = "outrigger.dev/content-hash",
+        Annotation on "companions of rules whose templates have what the API server doesn't store" by "manager": "Hash of what template and placement mean. A companion with another one is replaced";
     pub const HOST = "outrigger.dev/host",
         Annotation on "companions with `SameNode`" by "manager": "Node of the tenant's cluster that the workload runs on";
     /// It lets the annotations be taken away again.

@@ -129,6 +129,7 @@ impl Rule {
         }
         Ok(Self {
             template_hash: companion::template_hash(spec.policy, &template, &devices),
+            content_hash: companion::content_hash(spec.policy, &template, &devices),
             name: spec.name,
             uid: spec.uid,
             generation: spec.generation,

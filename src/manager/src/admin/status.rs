@@ -201,7 +201,7 @@ fn summary(
     let matched = tenants.values().map(|matches| matches.matched).sum();
     let stores = states.all_admin_companions();
     let mut counts = Counts::default();
-    let hash = entry.compiled.as_ref().ok().map(|(rule, _)| rule.template_hash());
+    let rule = entry.compiled.as_ref().ok().map(|(rule, _)| rule);
     let mut updated = 0;
     for (_, store) in &stores {
         let store = store.lock();
@@ -210,7 +210,8 @@ fn summary(
         counts.ready += ready;
         counts.leaving += leaving;
         counts.lingering += lingering;
-        updated += hash.map_or(created, |hash| store.updated(name, hash));
+        updated += rule
+            .map_or(created, |rule| store.updated(name, |template, content| rule.makes(template, content)));
     }
     let waiting = || {
         stores.iter().find_map(|(tenant, store)| {

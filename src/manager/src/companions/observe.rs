@@ -94,6 +94,7 @@ fn look_at(metadata: &ObjectMeta, rule_uid: &str) -> Observed {
             Held::read(held, |since| Some(since.parse::<Timestamp>().ok()?.as_millisecond()))
         }),
         template_hash: annotations.get(keys::TEMPLATE_HASH).cloned().unwrap_or_default(),
+        content_hash: annotations.get(keys::CONTENT_HASH).cloned(),
         host: annotations.get(keys::HOST).cloned(),
         annotations: facts,
         annotations_size: annotations_size(annotations),

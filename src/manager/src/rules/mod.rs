@@ -201,7 +201,7 @@ fn dry_run(context: &Context, state: &TenantState, id: &RuleId) -> Option<DryRun
     let rule = data.index.rule(&id.name)?;
     let companion = companion::trial(rule, &location.home());
     let templates = claim::templates(rule, Some(&location.tenant), &location.namespace, location.owned);
-    let (uid, hash) = (entry.uid.clone(), rule.template_hash().to_owned());
+    let (uid, hash) = (entry.uid.clone(), rule.content_hash().to_owned());
     Some(DryRun { namespace: location.namespace, uid, hash, templates, companion })
 }
 
@@ -219,7 +219,7 @@ pub(crate) async fn validate_template(context: &Context, state: &TenantState, id
     let (released, again, refusal) = {
         let mut data = state.lock();
         let rule = data.index.rule(&id.name);
-        if !rule.is_some_and(|rule| rule.template_hash() == dry_run.hash && rule.uid() == dry_run.uid) {
+        if !rule.is_some_and(|rule| rule.content_hash() == dry_run.hash && rule.uid() == dry_run.uid) {
             // The template has changed: its event has queued the rule again.
             return;
         }

@@ -102,7 +102,7 @@ impl StatusInput<'_> {
     /// How many companions were made from the template as it is; `None` for a rule that isn't valid.
     fn updated(&self) -> Option<i64> {
         let rule = self.data.index.rule(self.name)?;
-        Some(self.data.companions.updated(self.name, rule.template_hash()))
+        Some(self.data.companions.updated(self.name, |template, content| rule.makes(template, content)))
     }
 
     fn matched_condition(&self) -> ConditionValue {

@@ -75,8 +75,8 @@ struct RuleCompanions {
     ended: BTreeSet<Arc<str>>,
     /// Those of `ended` that aren't being deleted, after the end of their workloads: the oldest comes first.
     lingering: BTreeSet<(i64, Arc<str>)>,
-    /// How many that exist and are not being deleted were made from which template, by its hash.
-    templates: BTreeMap<String, i64>,
+    /// How many that exist and are not being deleted were made from which template, by its hashes.
+    templates: BTreeMap<(String, Option<String>), i64>,
 }
 
 impl CompanionCache {
@@ -134,9 +134,11 @@ impl CompanionCache {
         self.by_rule.get(rule).map(|of_rule| of_rule.counts).unwrap_or_default()
     }
 
-    /// How many companions of a rule were made from the template with this hash, and are not being deleted.
-    pub(crate) fn updated(&self, rule: &RuleName, hash: &str) -> i64 {
-        self.by_rule.get(rule).and_then(|of_rule| of_rule.templates.get(hash)).copied().unwrap_or_default()
+    /// How many companions of a rule were made from such a template, by its hashes, and are not being deleted.
+    pub(crate) fn updated(&self, rule: &RuleName, makes: impl Fn(&str, Option<&str>) -> bool) -> i64 {
+        let templates = self.by_rule.get(rule).into_iter().flat_map(|of_rule| &of_rule.templates);
+        let made = templates.filter(|((template, content), _)| makes(template, content.as_deref()));
+        made.map(|(_, count)| count).sum()
     }
 
     /// How many of a rule's companions are available, for its rollout; `has_dpu` tells whether a DPU is in a host.
@@ -301,10 +303,7 @@ impl RuleCompanions {
         self.counts.created += change;
         self.counts.ready += change * i64::from(o.ready);
         self.counts.idle += change * i64::from(!o.ready && o.kind == Kind::Claim);
-        match self.templates.get_mut(&o.template_hash) {
-            Some(count) => *count += change,
-            None => _ = self.templates.insert(o.template_hash.clone(), change),
-        }
+        *self.templates.entry((o.template_hash.clone(), o.content_hash.clone())).or_default() += change;
         self.templates.retain(|_, count| *count != 0);
     }
 }
@@ -345,11 +344,11 @@ mod tests {
         cache.applied("a", a.clone(), pod("1", true));
         cache.applied("b", b.clone(), pod("2", false));
         assert_eq!(cache.counts(&a.rule), Counts { created: 2, ready: 1, ..Counts::default() });
-        assert_eq!(cache.updated(&a.rule, ""), 2);
+        assert_eq!(cache.updated(&a.rule, |hash, _| hash.is_empty()), 2);
         cache.applied("b", b, pod("2", true));
         cache.deleting(&a, "1");
         assert_eq!(cache.counts(&a.rule), Counts { created: 1, ready: 1, ..Counts::default() });
-        assert_eq!(cache.updated(&a.rule, ""), 1);
+        assert_eq!(cache.updated(&a.rule, |hash, _| hash.is_empty()), 1);
         assert_eq!(cache.of_rule(&a.rule).count(), 2);
         cache.deleted(Kind::Pod, "a");
         cache.deleted(Kind::Pod, "b");
@@ -371,7 +370,10 @@ mod tests {
         assert_eq!(cache.counts(&a.rule), Counts { created: 1, ready: 1, lingering: 1, ..Counts::default() });
         assert!(cache.counts(&a.rule).lingering_note().starts_with("; 1 more companion outlives"));
         assert_eq!((cache.ended(&a.rule), cache.unplaced(&a.rule).count()), (vec![a.clone()], 0));
-        assert_eq!((cache.updated(&a.rule, ""), cache.of_rule(&a.rule).count()), (1, 2));
+        assert_eq!(
+            (cache.updated(&a.rule, |hash, _| hash.is_empty()), cache.of_rule(&a.rule).count()),
+            (1, 2)
+        );
         assert_eq!(cache.availability(&a.rule, |_| true), Availability { existing: 1, unready: 0 });
         assert_eq!(cache.unready(&a.rule, |_| true).count(), 0);
         cache.applied("b", b, Observed { ended: Some(0), ..pod("2", true) });

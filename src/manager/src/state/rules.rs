@@ -155,7 +155,7 @@ impl TenantData {
     /// The validation of a rule's template. A valid template is not validated again, not even after a restart.
     fn validation_of(&self, rule: &Rule, entry: &RuleEntry) -> TemplateValidation {
         let known = self.rules.get(rule.name()).filter(|known| known.uid == entry.uid);
-        let same = |known: &&Arc<Rule>| known.template_hash() == rule.template_hash();
+        let same = |known: &&Arc<Rule>| known.content_hash() == rule.content_hash();
         match (known, self.index.rule(rule.name()).filter(same)) {
             (Some(known), Some(_)) => known.validation.clone(),
             _ if entry.is_accepted() => TemplateValidation::passed(),

@@ -144,7 +144,8 @@ fn companion_role(admission: &Admission, namespace: &str, pod: &Value, companion
         role.problem("it was made by an earlier rule of this name, so the manager replaces it");
     } else if let Some(compiled) = &known.spec.rule {
         let lingers = !annotation(pod, keys::WORKLOAD_ENDED).is_empty();
-        if !lingers && annotation(pod, keys::TEMPLATE_HASH) != compiled.template_hash() {
+        let content = Some(annotation(pod, keys::CONTENT_HASH)).filter(|hash| !hash.is_empty());
+        if !lingers && !compiled.makes(annotation(pod, keys::TEMPLATE_HASH), content) {
             role.problem(format!(
                 "the rule is of generation {} and has another template or placement by now, so the manager replaces it",
                 known.generation
