@@ -43,5 +43,6 @@ mod status;
 mod subjects;
 mod templates;
 mod tenancy;
+mod unplaced;
 mod unread;
 mod wrong_rules;

@@ -14,7 +14,6 @@ mod diff;
 mod explain;
 mod files;
 mod linger;
-mod node;
 mod program;
 mod reference;
 mod render;

@@ -126,6 +126,8 @@ pub struct Facts<'a> {
     pub template_refusal: Option<Cause>,
     /// The DPU of the host that it has to run on; `None` where any will do.
     pub dpu: Option<HostDpu>,
+    /// Why the scheduler has found no Node for it, if it hasn't and that is known ([`crate::unplaced::why`]).
+    pub placement: Option<Cause>,
     /// It has been ready.
     pub was_ready: bool,
 }
@@ -190,7 +192,9 @@ impl Facts<'_> {
             Some(trouble) => wrong(Stage::Failed, trouble),
             None => match self.refusal {
                 Some(refusal) => wrong(Stage::Refused, refusal),
-                None if o.unplaced => wrong(Stage::NoDpu, dpu.unwrap_or(Cause::Unschedulable)),
+                None if o.unplaced => {
+                    wrong(Stage::NoDpu, dpu.or(self.placement).unwrap_or(Cause::Unschedulable))
+                }
                 None if self.was_ready => wrong(Stage::Lost, replaced.or(dpu).unwrap_or(Cause::Lost)),
                 None if replaced.is_some() => wrong(Stage::Starting, Cause::RollingOut),
                 None if o.kind == Kind::Claim => wrong(Stage::Starting, Cause::ClaimNotAllocated),
@@ -223,6 +227,7 @@ mod tests {
             refusal: None,
             template_refusal: None,
             dpu: Some(HostDpu::Ready),
+            placement: None,
             was_ready: false,
         }
     }
@@ -248,6 +253,8 @@ mod tests {
             (&unplaced, |_| {}, (Stage::NoDpu, Some(Unschedulable))),
             (&unplaced, |f| f.dpu = Some(HostDpu::Absent), (Stage::NoDpu, Some(NoDpu))),
             (&unplaced, |f| f.dpu = None, (Stage::NoDpu, Some(Unschedulable))),
+            (&unplaced, |f| f.placement = Some(Cause::PortTaken), (Stage::NoDpu, Some(Cause::PortTaken))),
+            (&plain, |f| f.placement = Some(Cause::PortTaken), (Stage::Starting, Some(Cause::Starting))),
             (&plain, |f| f.was_ready = true, (Stage::Lost, Some(Cause::Lost))),
             (
                 &plain,

@@ -102,6 +102,27 @@ impl Cause {
         format!("{}: {}", self.meaning(), self.tenant_remedy())
     }
 
+    /// Whether it passes by itself, as far as anybody knows: nobody has to do anything about it now, so it is no warning.
+    pub const fn is_progress(self) -> bool {
+        matches!(
+            self,
+            Self::WorkloadNotScheduled
+                | Self::RollingOut
+                | Self::Untried
+                | Self::NoStatus
+                | Self::Syncing
+                | Self::Preparing
+                | Self::Terminating
+                | Self::WorkloadMoved
+                | Self::Lingering
+                | Self::Replacing
+                | Self::Pending
+                | Self::HandingOver
+                | Self::Starting
+                | Self::ClaimNotAllocated
+        )
+    }
+
     /// Whether a manager names it to agents of tenants.
     pub const fn is_told(self) -> bool {
         matches!(self.audience(), Audience::Tenant)
@@ -138,6 +159,22 @@ mod tests {
         assert_eq!(words.len(), Cause::ALL.len(), "each has its own word");
         assert!(!words.contains(READY) && !words.contains(NO_COMPANION), "nothing is wrong then");
         assert_eq!(["pending", ""].map(str::parse::<Cause>), [Err(UnknownCause), Err(UnknownCause)]);
+    }
+
+    #[test]
+    fn what_somebody_has_to_act_on_is_no_progress() {
+        for (cause, passes) in [
+            (Cause::Pending, true),
+            (Cause::Starting, true),
+            (Cause::RollingOut, true),
+            (Cause::QuotaExceeded, false),
+            (Cause::NoMatchingDpu, false),
+            (Cause::CrashLoop, false),
+            (Cause::Lost, false),
+            (Cause::ManagerUnreachable, false),
+        ] {
+            assert_eq!(cause.is_progress(), passes, "{cause}");
+        }
     }
 
     #[test]

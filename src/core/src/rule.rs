@@ -285,6 +285,8 @@ pub struct Rule {
     injections: Vec<(String, Path)>,
     policy: DpuSelectionPolicy,
     template: Json,
+    /// What [`crate::unplaced::wants`] returned for the template.
+    wants: Json,
     kind: template::Kind,
     template_hash: String,
     content_hash: String,
@@ -310,13 +312,14 @@ impl Rule {
     /// device claims. They are most of a rule's memory.
     #[must_use]
     pub fn for_admission(self) -> Self {
-        Self { terms: Vec::new(), template: Json::default(), devices: self.devices.without_specs(), ..self }
+        Self { terms: Vec::new(), ..self.for_matching() }
     }
 
     /// What is needed to match workloads: neither the text of its template nor that of its device claims.
     #[must_use]
     pub fn for_matching(self) -> Self {
-        Self { template: Json::default(), devices: self.devices.without_specs(), ..self }
+        let devices = self.devices.without_specs();
+        Self { template: Json::default(), wants: Json::default(), devices, ..self }
     }
 
     /// Its uid.
@@ -337,6 +340,11 @@ impl Rule {
     /// Its companion, as written. The tree is built again each time.
     pub fn template(&self) -> Value {
         self.template.tree()
+    }
+
+    /// The parts of its template that decide on which Nodes companions may run, as a Pod ([`crate::unplaced`]).
+    pub fn wants(&self) -> &Json {
+        &self.wants
     }
 
     /// [`crate::companion::template_hash`] of it.

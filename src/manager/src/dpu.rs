@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use outrigger_core::keys;
 use outrigger_core::progress::DpuInHost;
-use outrigger_core::tenant::nodes::Marks;
+use outrigger_core::tenant::nodes::{Marks, Taint};
 
 /// A Node that is in some host, or that carries Outrigger's marks.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +17,8 @@ pub struct Dpu {
     pub ready: bool,
     /// All taints, as the API has them.
     pub taints: Vec<serde_json::Value>,
+    /// What decides whether a Pod may run there.
+    pub node: outrigger_core::node::Node,
     /// The version of the Node.
     pub resource_version: String,
 }
@@ -48,6 +50,7 @@ impl Dpu {
             host,
             marks,
             ready: ready && !cordoned,
+            node: domain_node(node),
             taints: taints.iter().filter_map(|taint| serde_json::to_value(taint).ok()).collect(),
             resource_version: node.resource_version().unwrap_or_default(),
         })
@@ -60,5 +63,21 @@ impl Dpu {
             handing_over: self.marks.handover.is_some(),
             ready: self.ready,
         }
+    }
+}
+
+/// The fields of a Node that decide placement.
+pub fn domain_node(node: &Node) -> outrigger_core::node::Node {
+    let spec = node.spec.as_ref();
+    let taint = |taint: &k8s_openapi::api::core::v1::Taint| Taint {
+        key: taint.key.clone(),
+        value: taint.value.clone().unwrap_or_default(),
+        effect: taint.effect.clone(),
+    };
+    outrigger_core::node::Node {
+        name: node.name_any(),
+        labels: node.labels().clone(),
+        taints: spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten().map(taint).collect(),
+        unschedulable: spec.is_some_and(|spec| spec.unschedulable == Some(true)),
     }
 }

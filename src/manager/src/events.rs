@@ -109,7 +109,8 @@ impl Events {
     /// A tenant's Ready condition has another reason than before.
     pub(crate) async fn tenant(&self, tenant: &Tenant, good: bool, reason: &str, message: &str) {
         let (name, about) = (tenant.name_any(), tenant.object_ref(&()));
-        self.publish((Source::Tenant, &name), !good, (reason, "ReconcileTenant"), message, &about).await;
+        let passes = good || reason.parse().is_ok_and(Cause::is_progress);
+        self.publish((Source::Tenant, &name), !passes, (reason, "ReconcileTenant"), message, &about).await;
     }
 
     /// A problem of a Machine or its pool that an administrator has to solve.

@@ -9,6 +9,7 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{Api, Patch, PatchParams};
 use outrigger_core::keys;
+use outrigger_core::reason::Cause;
 use outrigger_runtime::pod::Pod;
 use outrigger_runtime::ready::Warning;
 use parking_lot::Mutex;
@@ -113,7 +114,7 @@ impl Writer {
             uid: Some(write.id.to_string()),
             ..ObjectReference::default()
         };
-        let is_problem = told.status != Status::True;
+        let is_problem = told.status != Status::True && !told.reason.parse().is_ok_and(Cause::is_progress);
         let events = &self.context.events;
         match events.try_publish(is_problem, &told.reason, "TellCompanions", &told.message, &about).await {
             Ok(()) => {

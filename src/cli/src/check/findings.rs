@@ -80,7 +80,7 @@ checks! {
         "Change the field as the message says.";
     NEVER_MATCHES = "never-matches", Error as NoMatch, "No workload can ever match the rule",
         "Take one of the two expressions out, or put them into terms of their own.";
-    NO_NODE = "no-node-can-match", Error as Unschedulable, "No node can ever take the rule's companions",
+    NO_NODE = "no-node-can-match", Error as NoMatchingDpu, "No node can ever take the rule's companions",
         "Take one of the selectors out of the template; Outrigger places companions by itself.";
     DANGLING = "dangling-reference", Warning, "The template reads an annotation that nothing writes",
         "Inject it by workloadInfoInject, or write its name as it is injected.";

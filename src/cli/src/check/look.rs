@@ -16,9 +16,9 @@ use super::findings::{DOUBTFUL, Finding, NO_CLASS, REFUSED, Subject};
 use super::{devices, machines, nodes, rules};
 use crate::admission::Admission;
 use crate::companion::creation;
-use crate::explain::view::domain_node;
 use crate::files::{InputError, Object};
-use crate::node::Node;
+use outrigger_core::node::Node;
+use outrigger_manager::dpu::domain_node;
 
 /// The user as whom objects are created to see whether admission allows them. It has no rights of its own.
 const ANYBODY: &str = "outrigger:check";
@@ -50,7 +50,7 @@ pub(super) fn report(admission: &Admission, host_label: &str) -> Result<Report, 
         }
     }
     let kube_nodes: Vec<KubeNode> = state.all("", "Node")?;
-    let all: Vec<Node> = kube_nodes.into_iter().map(domain_node).collect();
+    let all: Vec<Node> = kube_nodes.iter().map(domain_node).collect();
     let classes: BTreeSet<&str> =
         state.of(keys::DEVICE_GROUP, "DeviceClass").map(|class| class.name.as_str()).collect();
     let around = ClusterState { tenants: &tenants, nodes: &all, classes: &classes };

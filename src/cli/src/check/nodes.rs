@@ -6,7 +6,7 @@ use outrigger_core::ids::TenantId;
 use outrigger_core::tenant::Tenant;
 
 use super::findings::{DPU_DISPUTED, DPU_UNOWNED, Finding, HOST_WITHOUT_DPU, Subject};
-use crate::node::Node;
+use outrigger_core::node::Node;
 
 /// DPUs that no tenant or several tenants claim, and hosts without DPU. `host_label` names the label of DPUs.
 pub(crate) fn dpus(nodes: &[Node], tenants: &BTreeMap<TenantId, Tenant>, host_label: &str) -> Vec<Finding> {

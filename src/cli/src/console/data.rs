@@ -9,6 +9,7 @@ use outrigger_core::ids::TenantId;
 use outrigger_core::json::{list, text};
 use outrigger_core::progress::{Facts, HostDpu, Progress, Stage, Wish};
 use outrigger_core::reason::Cause;
+use outrigger_core::unplaced;
 use outrigger_manager::dpu::Dpu;
 use outrigger_runtime::pod::Pod;
 use serde::Deserialize;
@@ -255,7 +256,7 @@ impl<'a> Fleet<'a> {
         };
         let dpus = self.in_host.get(pod.host.as_str()).map(Vec::as_slice).unwrap_or_default();
         let is_known = self.is_complete && !pod.host.is_empty() && self.tenants.contains_key(&tenant);
-        let progress = progress(&pod.observed, is_known.then(|| self.verdict(&tenant, &pod.host, dpus)));
+        let progress = progress(&pod, is_known.then(|| self.verdict(&tenant, &pod.host, dpus)));
         let cause = progress.and_then(|progress| progress.cause);
         Companion { grade: grade(progress), cause, id, pod, tenant }
     }
@@ -301,7 +302,8 @@ impl<'a> Fleet<'a> {
 }
 
 /// How far a companion is that exists; `None`: it is being deleted, and whether another one follows isn't known here.
-fn progress(observed: &Observed, dpu: Option<HostDpu>) -> Option<Progress> {
+fn progress(pod: &PodEntry, dpu: Option<HostDpu>) -> Option<Progress> {
+    let observed = &pod.observed;
     // What is wanted instead depends on the workload, which only managers know.
     let facts = Facts {
         wish: Wish::Kept,
@@ -309,6 +311,7 @@ fn progress(observed: &Observed, dpu: Option<HostDpu>) -> Option<Progress> {
         refusal: observed.gated.then_some(Cause::NotAdmitted),
         template_refusal: None,
         dpu,
+        placement: unplaced::guess(&pod.message),
         was_ready: false,
     };
     (!observed.terminating).then(|| facts.progress())

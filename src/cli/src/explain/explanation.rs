@@ -17,7 +17,7 @@ use outrigger_core::workload::Workload;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::node::{Node, obstacles};
+use outrigger_core::node::{Node, obstacles};
 
 /// What is known besides the rule and the workload.
 #[derive(Debug, Clone, Copy)]

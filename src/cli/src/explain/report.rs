@@ -29,8 +29,8 @@ use crate::explain::allocation::ClaimReport;
 use crate::explain::explanation::{CompanionOutcome, Explanation, ExplanationContext, explain};
 use crate::files::InputError;
 use crate::linger::lingers;
-use crate::node::Node;
 use crate::rules::RuleKind;
+use outrigger_core::node::Node;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -21,6 +21,7 @@ use outrigger_core::tenant::{Limits, Policy, Tenant as Domain};
 use outrigger_core::validate::message;
 use outrigger_core::workload::Workload;
 use outrigger_manager::companions::observe::{observe, observe_admin, observe_admin_claim, observe_claim};
+use outrigger_manager::dpu::domain_node;
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::pod::Pod;
 
@@ -28,8 +29,8 @@ use super::devices::KnownDevices;
 use super::live::{RulesKnown, Source};
 use super::told::{self, PodReport};
 use crate::files::{InputError, Object};
-use crate::node::Node;
 use crate::state::State;
+use outrigger_core::node::Node;
 
 /// Whose part, and of which clusters.
 #[derive(Debug, Clone, Args)]
@@ -409,23 +410,7 @@ fn observed(companions: Companions) -> BTreeMap<CompanionKey, Observed> {
 }
 
 fn nodes(state: &State) -> Result<Vec<Node>, InputError> {
-    Ok(state.all::<KubeNode>("", "Node")?.into_iter().map(domain_node).collect())
-}
-
-/// The fields of a Node that decide placement.
-pub(crate) fn domain_node(node: KubeNode) -> Node {
-    let spec = node.spec.unwrap_or_default();
-    let taint = |taint: k8s_openapi::api::core::v1::Taint| Taint {
-        key: taint.key,
-        value: taint.value.unwrap_or_default(),
-        effect: taint.effect,
-    };
-    Node {
-        name: node.metadata.name.unwrap_or_default(),
-        labels: node.metadata.labels.unwrap_or_default(),
-        taints: spec.taints.into_iter().flatten().map(taint).collect(),
-        unschedulable: spec.unschedulable == Some(true),
-    }
+    Ok(state.all::<KubeNode>("", "Node")?.iter().map(domain_node).collect())
 }
 
 /// Messages of Events about rules whose companions were refused.

@@ -175,6 +175,24 @@ causes! {
     DpuNotReady = "DPUNotReady", Dpu, Tenant,
         "The host's DPU is not ready or takes no new Pods",
         "move the workload to another host, or wait", "look at the DPU's Node: its condition Ready, its taints, whether it is cordoned";
+    NoMatchingDpu = "NoMatchingDPU", Dpu, Tenant,
+        "No DPU that the companion may run on has the labels that the template asks for",
+        "correct nodeSelector or node affinity of the template", "label the Nodes of DPUs";
+    DpuTainted = "DPUTainted", Dpu, Tenant,
+        "A taint of the DPU keeps the companion away",
+        "tolerate it in the template, if the platform means it for that", "remove the taint";
+    PortTaken = "PortTaken", Companion, Tenant,
+        "Another Pod on the DPU has a host port of the companion",
+        "use another host port, or none", "nothing";
+    VolumeUnavailable = "VolumeUnavailable", Companion, Tenant,
+        "A volume of the companion doesn't exist, isn't bound, or can't be used on the DPU",
+        "check the PersistentVolumeClaims that the template names", "look at the scheduler's message on the companion";
+    DeviceUnavailable = "DeviceUnavailable", Claim, Tenant,
+        "No DPU has free devices for a claim of the companion",
+        "ask for other or fewer devices, or delete what has them", "look at the devices that are published, by `outrigger claims`";
+    PodsApart = "PodsApart", Companion, Tenant,
+        "Pod affinity, anti-affinity or spread constraints keep the companion from each DPU",
+        "correct them in the template, or those of the Pods on the DPU", "nothing";
     Unschedulable = "Unschedulable", Companion, Tenant,
         "No DPU that the companion may run on has room for it",
         "ask for less in the template, or delete other companions on the DPU", "look at the scheduler's message on the companion";

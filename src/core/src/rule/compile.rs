@@ -14,6 +14,7 @@ use crate::keys;
 use crate::path::Path;
 use crate::rollout::UpdateStrategy;
 use crate::template;
+use crate::unplaced;
 
 /// Most terms of a rule.
 pub const MAX_TERMS: usize = 64;
@@ -137,6 +138,7 @@ impl Rule {
             terms,
             injections,
             policy: spec.policy,
+            wants: unplaced::wants(&template),
             kind: template::kind(&template),
             template: spec.template,
             devices,

@@ -111,10 +111,13 @@ pub(super) fn look(pod: &Pod, rule_uid: &str) -> Observed {
     };
     let ready = condition("Ready").is_some_and(|c| c.status == "True");
     let gates = pod.spec.as_ref().and_then(|s| s.scheduling_gates.as_deref()).unwrap_or_default();
+    // A Pod with gates has such a condition too, before the scheduler looks for a Node.
+    let unplaced = condition("PodScheduled")
+        .is_some_and(|c| c.status == "False" && c.reason.as_deref() != Some("SchedulingGated"));
     Observed {
         kind: Kind::Pod,
         gated: gates.iter().any(|g| g.name == keys::ADMISSION_GATE),
-        unplaced: condition("PodScheduled").is_some_and(|c| c.status == "False"),
+        unplaced,
         failed: status.and_then(|s| s.phase.as_deref()) == Some("Failed"),
         message: if ready { String::new() } else { why_not_ready(pod) },
         trouble: trouble(pod),

@@ -154,10 +154,15 @@ impl StatusInput<'_> {
         }
         let mut waiting = self.data.companions.of_rule(self.name);
         let waiting = waiting.find(|(_, o)| !o.ready && o.ended.is_none() && !o.message.is_empty());
+        let mut cause = Cause::Pending;
         if let (Some((key, observed)), Some(tenant)) = (waiting, &self.data.tenant) {
-            let _ = write!(message, "; {}: {}", companion::name(&key, tenant), observed.message);
+            let unplaced = self.data.unplaced(&key);
+            // The scheduler's own words are about all Nodes of the cluster.
+            let why = unplaced.as_ref().map_or(&observed.message, |(_, words)| words);
+            let _ = write!(message, "; {}: {why}", companion::name(&key, tenant));
+            cause = unplaced.map_or(cause, |(cause, _)| cause);
         }
-        let cause = if earlier { Cause::RollingOut } else { Cause::Pending };
+        let cause = if earlier { Cause::RollingOut } else { cause };
         (Status::False, cause.as_str(), message)
     }
 

@@ -8,14 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use outrigger_core::companion;
+use outrigger_core::companion::{self, Observed};
 use outrigger_core::ids::{RuleName, WorkloadId};
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::map::HashMap;
 use outrigger_core::progress::{Facts, HostDpu, Progress, Stage, Wish};
 use outrigger_core::reason::Cause;
-use outrigger_core::rule::Ordering;
+use outrigger_core::rule::{Ordering, Rule};
 use outrigger_core::steps::step;
+use outrigger_core::unplaced;
 use outrigger_core::workload::Workload;
 use tokio::sync::Notify;
 
@@ -30,6 +31,8 @@ const SPARE: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub progress: Progress,
+    /// What of the template keeps it from having a DPU; empty where that isn't the cause, or isn't known.
+    pub words: String,
     /// Since when it is at this stage, as far as this replica has seen it.
     pub since: Timestamp,
     /// Whether the workload waits for it.
@@ -52,7 +55,7 @@ pub(crate) struct Told {
 pub(crate) struct ToldCompanion {
     pub rule: RuleName,
     pub outcome: Outcome,
-    /// Faults of the rule's fields, where they are the cause.
+    /// Faults of the rule's fields, where they are the cause, or what of them no DPU fits.
     pub faults: String,
 }
 
@@ -335,6 +338,7 @@ impl TenantData {
             rule: rule.name().clone(),
             outcome: Outcome {
                 progress: Progress { stage: Stage::Refused, cause: Some(Cause::LimitReached) },
+                words: String::new(),
                 since: now,
                 ordering: rule.ordering(),
                 was_ready: false,
@@ -355,7 +359,7 @@ impl TenantData {
 
     fn faults(&self, key: &CompanionKey, outcome: &Outcome) -> String {
         if outcome.progress.stage != Stage::Refused {
-            return String::new();
+            return outcome.words.clone();
         }
         let of_template = || self.rules.get(&key.rule)?.validation.refusal();
         let why = self.refusals.get(key).map(|refusal| &refusal.why).or_else(of_template);
@@ -376,6 +380,30 @@ impl TenantData {
         if self.outcomes.set(key, new) {
             self.changed(&key.workload);
         }
+    }
+
+    /// Why the scheduler has found no Node for a companion, and what of its template is the reason.
+    fn placement(
+        &self,
+        observed: &Observed,
+        rule: Option<&Arc<Rule>>,
+        host: Option<&str>,
+        registry: &Registry,
+    ) -> Option<(Cause, String)> {
+        // Of another template nothing is known.
+        let rule = rule.filter(|rule| rule.makes(&observed.template_hash, observed.content_hash.as_deref()));
+        match (rule, &self.tenant) {
+            (Some(rule), Some(tenant)) => Some(registry.why_unplaced(tenant, host, rule, &observed.message)),
+            _ => unplaced::guess(&observed.message).map(|cause| (cause, String::new())),
+        }
+    }
+
+    /// What keeps a companion from having a DPU, in the tenant's words; `None` where something else is the matter, or nothing.
+    pub(crate) fn unplaced(&self, key: &CompanionKey) -> Option<(Cause, String)> {
+        let Outcome { progress, words, .. } = self.outcomes.get(key)?;
+        let cause = progress.cause.filter(|_| progress.stage == Stage::NoDpu)?;
+        let colon = if words.is_empty() { "" } else { ": " };
+        Some((cause, format!("{}{colon}{words}", cause.meaning())))
     }
 
     /// The status of a companion, if there is something to send about it.
@@ -418,18 +446,23 @@ impl TenantData {
         let ready = observed.is_some_and(|o| o.ready);
         let dpu = || Some(registry.host_dpu(self.tenant.as_ref()?, host?));
         let refusal = self.refusals.get(key).filter(|refusal| refusal.generation == entry.generation);
+        let placement =
+            observed.filter(|o| o.unplaced && !ready).and_then(|o| self.placement(o, rule, host, registry));
         let progress = Facts {
             wish,
             observed,
             refusal: refusal.map(|refusal| refusal.why.cause),
             template_refusal: entry.validation.refusal().map(|why| why.cause),
             dpu: if ready { None } else { dpu() },
+            placement: placement.as_ref().map(|(cause, _)| *cause),
             was_ready,
         }
         .progress();
         let is_ready = progress.stage == Stage::Ready;
+        let words = placement.filter(|(cause, _)| progress.cause == Some(*cause)).map(|(_, words)| words);
         Some(Outcome {
             progress,
+            words: words.unwrap_or_default(),
             since: now,
             ordering: rule.map(|rule| rule.ordering()).unwrap_or_default(),
             was_ready: was_ready || is_ready,

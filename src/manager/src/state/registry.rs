@@ -13,9 +13,12 @@ use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_core::progress::HostDpu;
 use outrigger_core::quantity::Quantity;
+use outrigger_core::reason::Cause;
+use outrigger_core::rule::Rule;
 use outrigger_core::steps::step;
 use outrigger_core::tenant::nodes::{HostClaims, Ownership};
 use outrigger_core::tenant::{self, Identity};
+use outrigger_core::unplaced;
 use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
 use tonic::Status;
@@ -179,6 +182,20 @@ impl Registry {
         HostDpu::of(dpus, listed, || data.claimants(host).any(|other| other != tenant))
     }
 
+    /// Why the scheduler has found no Node for a companion, and what of its template is the reason. `host`: the one whose DPU it has to
+    /// run on.
+    pub(crate) fn why_unplaced(
+        &self,
+        tenant: &TenantId,
+        host: Option<&str>,
+        rule: &Rule,
+        message: &str,
+    ) -> (Cause, String) {
+        let own = self.dpus_of(tenant);
+        let fits = |dpu: &&(String, Arc<Dpu>)| host.is_none() || dpu.1.host.as_deref() == host;
+        unplaced::why(message, rule.wants(), own.iter().filter(fits).map(|(_, dpu)| &dpu.node))
+    }
+
     /// What of a tenant's namespace has reached its limit.
     pub(crate) fn full(&self, namespace: &str) -> Vec<String> {
         self.data.read().quotas.get(namespace).map(|quota| quota.full.clone()).unwrap_or_default()
@@ -313,7 +330,7 @@ impl Registry {
             concerned.extend(dpu.marks.owner.as_deref().and_then(|owner| TenantId::new(owner).ok()));
             concerned.extend(dpu.host.iter().flat_map(|host| data.claimants(host)).cloned());
         }
-        let takes = |dpu: Option<&Dpu>| dpu.map(|dpu| dpu.ready);
+        let takes = |dpu: Option<&Dpu>| dpu.map(|dpu| (dpu.ready, dpu.node.clone()));
         let told = changed || takes(old.as_deref()) != takes(new.as_deref());
         let hosts = old.iter().chain(&new).filter(|_| told).filter_map(|dpu| dpu.host.clone()).collect();
         NodeChange { concerned: concerned.into_iter().collect(), changed, hosts }

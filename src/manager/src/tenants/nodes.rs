@@ -287,6 +287,7 @@ mod tests {
             marks: Marks::default(),
             ready: true,
             taints: vec![old, foreign.clone()],
+            node: outrigger_core::node::Node::default(),
             resource_version: "7".into(),
         };
         let marks =

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::{devices, machines, nodes, rules};
 use super::*;
-use crate::node::Node;
+use outrigger_core::node::Node;
 
 /// Id, path and message of findings.
 fn told(findings: Vec<Finding>) -> Vec<(&'static str, String, String)> {

@@ -133,6 +133,39 @@ fn a_refusal_is_told_by_its_cause_and_the_faults_of_the_rules_own_fields() {
 }
 
 #[test]
+fn a_companion_without_a_node_is_told_by_what_of_its_template_no_dpu_has() {
+    let mut world = World::new(1);
+    let mut model = rule("Parallel");
+    model["spec"]["template"]["spec"]["nodeSelector"] = json!({"model": "bf9"});
+    world.data.apply_rule(&serde_json::from_value(model).unwrap());
+    let of = |world: &World| {
+        let told = world.data.told(&"w0".into(), world.now).unwrap().companions.remove(0);
+        (told.outcome.progress.cause, told.faults)
+    };
+    const LABELS: &str = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.";
+    let unplaced =
+        |message: &'static str| move |o: &mut Observed| (o.unplaced, o.message) = (true, message.into());
+    world.shows("w0", unplaced(LABELS));
+    assert_eq!(of(&world), (Some(Cause::NoMatchingDpu), "no DPU has nodeSelector model=bf9".into()));
+    assert_eq!(world.data.unplaced(&key("w0")).map(|(cause, _)| cause), Some(Cause::NoMatchingDpu));
+    world.shows("w0", unplaced("0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't match Pod's node affinity/selector."));
+    assert_eq!(of(&world), (Some(Cause::Unschedulable), "Insufficient cpu".into()));
+    // Of an earlier template only the scheduler's words are known.
+    let earlier = |o: &mut Observed| {
+        unplaced(LABELS)(o);
+        o.template_hash = "earlier".into();
+    };
+    world.shows("w0", earlier);
+    assert_eq!(of(&world), (Some(Cause::NoMatchingDpu), String::new()));
+    world.shows("w0", unplaced(LABELS));
+    let mut labelled = dpu(true, "blue");
+    labelled.metadata.labels.as_mut().unwrap().insert("model".into(), "bf9".into());
+    assert!(world.registry.node("n", Some(&labelled)).hosts.contains("h"));
+    world.data.assess_host("h", &world.registry, world.now);
+    assert_eq!(of(&world), (Some(Cause::Unschedulable), String::new()));
+}
+
+#[test]
 fn a_host_is_told_by_its_dpu_and_so_are_companions_that_wait_for_it() {
     let mut world = World::new(1);
     let (number, _) = world.data.outcomes.follow(1).unwrap();

@@ -2,57 +2,107 @@
 
 use std::collections::BTreeMap;
 
-use outrigger_core::json::{list, text};
-use outrigger_core::keys;
-use outrigger_core::selector::{self, matching, product};
-use outrigger_core::tenant::nodes::Taint;
 use serde_json::{Map, Value};
+
+use crate::json::{list, text};
+use crate::keys;
+use crate::selector::{self, matching, product};
+use crate::tenant::nodes::Taint;
 
 /// The fields of a Node that decide whether a Pod may run there. Resources and volumes are left to the scheduler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Node {
-    pub(crate) name: String,
-    pub(crate) labels: BTreeMap<String, String>,
-    pub(crate) taints: Vec<Taint>,
+pub struct Node {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `spec.taints`.
+    pub taints: Vec<Taint>,
     /// `spec.unschedulable`: it is cordoned.
-    pub(crate) unschedulable: bool,
+    pub unschedulable: bool,
 }
 
 /// The mismatches between a Node and a Pod's node selector, required node affinity and tolerations; empty when the Pod may run
 /// there. Of several terms the one with the fewest mismatches is reported.
-pub(crate) fn obstacles(pod: &Value, node: &Node) -> Vec<String> {
-    let spec = pod.get("spec").unwrap_or(&Value::Null);
-    let mut obstacles = Vec::new();
-    for (key, value) in spec.get("nodeSelector").and_then(Value::as_object).into_iter().flatten() {
-        let wanted = value.as_str().unwrap_or_default();
-        let found = node.labels.get(key).map(String::as_str);
-        if found != Some(wanted) {
-            obstacles.push(format!("{}, nodeSelector wants {wanted:?}", is(key, found)));
-        }
+pub fn obstacles(pod: &Value, node: &Node) -> Vec<String> {
+    let mut obstacles: Vec<String> = unmet(pod, node).iter().map(Unmet::obstacle).collect();
+    obstacles.extend(untolerated(pod, node).map(|taint| {
+        let Taint { key, value, effect } = taint;
+        let equals = if value.is_empty() { "" } else { "=" };
+        format!("has the taint {key}{equals}{value}:{effect}, which the Pod does not tolerate")
+    }));
+    if node.unschedulable && !tolerated(pod, keys::UNSCHEDULABLE, "", "NoSchedule") {
+        obstacles.push("is cordoned".to_owned());
     }
-    obstacles.extend(
-        selector::terms(pod).iter().map(|term| lacks(term, node)).min_by_key(Vec::len).unwrap_or_default(),
-    );
-    taints(spec, node, &mut obstacles);
     obstacles
 }
 
-/// The expressions of a term that a Node doesn't match.
-fn lacks(term: &Value, node: &Node) -> Vec<String> {
-    if product::is_empty(term) {
-        return vec!["a node selector term without expressions matches no node".to_owned()];
-    }
-    let unmet = matching::Node { name: &node.name, labels: &node.labels }.unmet(term);
-    unmet.map(|(expression, found)| obstacle(expression, found)).collect()
+/// A requirement of a Pod that a Node doesn't meet.
+pub enum Unmet<'a> {
+    /// A label of its node selector: the key, the value that it wants, and what the Node has.
+    Label(&'a str, &'a str, Option<&'a str>),
+    /// An expression of its required node affinity, and what the Node has.
+    Expression(&'a Value, Option<&'a str>),
+    /// A term of its required node affinity without expressions.
+    EmptyTerm,
 }
 
-fn obstacle(expression: &Value, found: Option<&str>) -> String {
+impl Unmet<'_> {
+    /// What the Node has, and what the Pod wants instead.
+    fn obstacle(&self) -> String {
+        match self {
+            Self::Label(key, wanted, found) => format!("{}, nodeSelector wants {wanted:?}", is(key, *found)),
+            Self::Expression(expression, found) => {
+                format!("{}, the Pod requires {}", is(text(expression, "/key"), *found), wanted(expression))
+            }
+            Self::EmptyTerm => "a node selector term without expressions matches no node".to_owned(),
+        }
+    }
+
+    /// What the Pod wants.
+    pub fn requirement(&self) -> String {
+        match self {
+            Self::Label(key, wanted, _) => format!("nodeSelector {key}={wanted}"),
+            Self::Expression(expression, _) => {
+                format!("node affinity {} {}", text(expression, "/key"), wanted(expression))
+            }
+            Self::EmptyTerm => "a term of node affinity without expressions".to_owned(),
+        }
+    }
+}
+
+/// The requirements that a Node doesn't meet, apart from tolerations. Of several terms those of the nearest.
+pub fn unmet<'a>(pod: &'a Value, node: &'a Node) -> Vec<Unmet<'a>> {
+    let mut unmet = Vec::new();
+    let selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
+    for (key, value) in selector.into_iter().flatten() {
+        let wanted = value.as_str().unwrap_or_default();
+        let found = node.labels.get(key).map(String::as_str);
+        if found != Some(wanted) {
+            unmet.push(Unmet::Label(key, wanted, found));
+        }
+    }
+    let terms = selector::terms(pod).iter().map(|term| lacks(term, node));
+    unmet.extend(terms.min_by_key(Vec::len).unwrap_or_default());
+    unmet
+}
+
+/// The expressions of a term that a Node doesn't match.
+fn lacks<'a>(term: &'a Value, node: &'a Node) -> Vec<Unmet<'a>> {
+    if product::is_empty(term) {
+        return vec![Unmet::EmptyTerm];
+    }
+    let unmet = matching::Node { name: &node.name, labels: &node.labels }.unmet(term);
+    unmet.map(|(expression, found)| Unmet::Expression(expression, found)).collect()
+}
+
+/// An operator with its values.
+fn wanted(expression: &Value) -> String {
     let values: Vec<&str> = list(expression, "/values").iter().filter_map(Value::as_str).collect();
-    let wanted = match text(expression, "/operator") {
+    match text(expression, "/operator") {
         operator @ ("Exists" | "DoesNotExist") => operator.to_owned(),
         operator => format!("{operator} [{}]", values.join(", ")),
-    };
-    format!("{}, the Pod requires {wanted}", is(text(expression, "/key"), found))
+    }
 }
 
 fn is(key: &str, found: Option<&str>) -> String {
@@ -62,26 +112,17 @@ fn is(key: &str, found: Option<&str>) -> String {
     }
 }
 
-fn taints(spec: &Value, node: &Node, obstacles: &mut Vec<String>) {
-    let tolerations = list(spec, "/tolerations");
-    let tolerated = |key: &str, value: &str, effect: &str| {
-        tolerations
-            .iter()
-            .filter_map(Value::as_object)
-            .any(|toleration| tolerates(toleration, key, value, effect))
-    };
-    for Taint { key, value, effect } in &node.taints {
+/// The taints that keep a Pod away from a Node, apart from that of a cordoned one.
+pub fn untolerated<'a>(pod: &'a Value, node: &'a Node) -> impl Iterator<Item = &'a Taint> {
+    node.taints.iter().filter(move |Taint { key, value, effect }| {
         let keeps_away = matches!(effect.as_str(), "NoSchedule" | "NoExecute");
-        if keeps_away && key != keys::UNSCHEDULABLE && !tolerated(key, value, effect) {
-            let equals = if value.is_empty() { "" } else { "=" };
-            obstacles.push(format!(
-                "has the taint {key}{equals}{value}:{effect}, which the Pod does not tolerate"
-            ));
-        }
-    }
-    if node.unschedulable && !tolerated(keys::UNSCHEDULABLE, "", "NoSchedule") {
-        obstacles.push("is cordoned".to_owned());
-    }
+        keeps_away && key != keys::UNSCHEDULABLE && !tolerated(pod, key, value, effect)
+    })
+}
+
+fn tolerated(pod: &Value, key: &str, value: &str, effect: &str) -> bool {
+    let tolerations = list(pod, "/spec/tolerations").iter().filter_map(Value::as_object);
+    tolerations.into_iter().any(|toleration| tolerates(toleration, key, value, effect))
 }
 
 /// Whether a toleration tolerates this taint (`v1.Toleration.ToleratesTaint`).
