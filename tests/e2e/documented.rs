@@ -9,7 +9,7 @@ use kube::api::{Api, ListParams};
 use outrigger_core::keys;
 use outrigger_tests::control_plane::Cluster;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, event, node_of, takes_pods, usage};
+use outrigger_tests::tenant::{Tenant, annotation, dpu, event, node_of, takes_pods, usage};
 use outrigger_tests::{InWords, create, eventually, holds, root};
 use serde_json::{Value, json};
 
@@ -133,30 +133,72 @@ async fn a_claim_with_every_documented_field_is_stored_whole() {
     assert!(said.contains("spec.devices.requests[0].exactly.deviceClassName: is \"documented\""), "{said}");
 }
 
+/// Paths of the downward API in a companion's volume.
+fn paths(companion: &Pod) -> Vec<String> {
+    let volumes = companion.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let items = volumes.filter_map(|volume| volume.downward_api.as_ref()?.items.as_ref()).flatten();
+    items.filter_map(|item| Some(item.field_ref.as_ref()?.field_path.clone())).collect()
+}
+
 #[tokio::test]
-async fn the_documented_rule_has_the_documented_answer() {
+async fn the_documented_rule_is_served_as_it_is_written() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "documented", &[("a", 1)]).await;
     let tenant = &o.plane.tenant;
-    o.start_agent_with("documented", &[format!("--namespace={}", t.source)]).unwrap();
+    // A host of the document, with a DPU that its selector fits.
+    let mut dpu = dpu("cloud-dev-12-dpu", "cloud-dev-12");
+    dpu["metadata"]["labels"]["foo"] = json!("bar");
+    o.plane.infra.apply(&[dpu]).unwrap();
+    t.set(json!({"hosts": [t.node("a"), "cloud-dev-12"]})).await.unwrap();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "cloud-dev-12"}});
+    tenant.apply(&[node]).unwrap();
+    o.start_agent_with("documented", &["--namespace=default".to_owned()]).unwrap();
     let said = apply(tenant, "workloadrule.yaml", &[]).unwrap();
     assert!(said.contains("rule1"), "{said}");
-    // Its template has annotations in double quotes, which no API server takes.
+
+    let annotations = json!({"k8s.v1.cni.cncf.io/networks-status": "[{}]"});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "documented", "namespace": "default", "annotations": annotations},
+        "spec": {"nodeName": "cloud-dev-12", "containers": [{"name": "c", "image": "app"}]}});
+    let pods: Api<Pod> = Api::namespaced(t.cluster.clone(), "default");
+    takes_pods(&t.cluster, "default").await;
+    create(&pods, &pod).await.unwrap();
+    let companion = t.companion().await;
+    assert_eq!(node_of(&companion), "cloud-dev-12-dpu");
+    let keys = ["entire-workload", "secondary-network-status"];
+    assert_eq!(paths(&companion), keys.map(|key| format!("metadata.annotations['{key}']")));
+    assert_eq!(annotation(&companion, "secondary-network-status"), Some("[{}]"));
+    assert_eq!(annotation(&companion, "tenant-node-name"), Some("cloud-dev-12"));
+    assert!(annotation(&companion, "entire-workload").is_some_and(|all| all.contains("documented")));
+
     let get = || tenant.get(&["workloadrule", "rule1", "-n", "universe"]).in_words();
-    let status = eventually("the status has the API server's refusal", || async {
+    eventually("the rule is served", || async {
         let status = get()?["status"].clone();
-        let accepted =
-            status["conditions"].as_array().into_iter().flatten().find(|c| c["type"] == "Accepted");
-        let told = accepted.is_some_and(|c| c["status"] == "False" && c["reason"] == "Refused");
-        if told { Ok(status) } else { Err(status.to_string()) }
+        let conditions = status["conditions"].as_array().into_iter().flatten();
+        let served = conditions.filter(|c| c["type"] == "Accepted" && c["status"] == "True").count() == 1;
+        holds(served && status["syncResult"] == "success" && status["ready"] == 1, status.to_string())
     })
     .await;
-    assert!(status.to_string().contains("fieldRef.fieldPath"), "{status}");
-    assert_eq!(status["syncResult"], "success");
     let table = tenant.kubectl(&["get", "workloadrules", "-n", "universe"]).unwrap();
     let (head, row) = table.split_once('\n').unwrap();
     assert!(head.contains("SYNCRESULT") && row.contains("success"), "{table}");
+
+    // Whoever applies it in the infrastructure cluster is warned.
+    let mut rule = read("workloadrule.yaml");
+    rule["metadata"] = json!({"name": "warned", "namespace": t.namespace});
+    let file = o.plane.dir.join("documented-rule.json");
+    std::fs::write(&file, rule.to_string()).unwrap();
+    let file = file.display().to_string();
+    let kubectl = o.plane.infra.kubectl_command();
+    let warned = std::process::Command::new(&kubectl[0])
+        .args(&kubectl[1..])
+        .args(["apply", "--dry-run=server", "-f", &file])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&warned.stderr).into_owned();
+    assert!(warned.status.success() && said.contains("companions get it with single quotes"), "{said}");
     tenant.kubectl(&["delete", "workloadrule", "rule1", "-n", "universe"]).unwrap();
+    tenant.kubectl(&["delete", "pod", "documented", "-n", "default", "--wait=false"]).unwrap();
 }
 
 /// Nodes as the document's, each with the GPUs that the Machine asks for.

@@ -431,9 +431,11 @@ fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>)
     }))
 }
 
-/// A Pod template's spec with the gate that the webhook takes off.
+/// A Pod template's spec as the API server takes it, with the gate that the webhook takes off.
 fn gated(template: &Value) -> Value {
-    let mut spec = template.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
+    let mut spec = template.get("spec").cloned().unwrap_or_default();
+    template::single_quoted(&mut spec);
+    let mut spec = spec.as_object_mut().map(std::mem::take).unwrap_or_default();
     match spec.entry("schedulingGates").or_insert(Value::Null) {
         Value::Array(gates) => gates.push(json!({"name": keys::ADMISSION_GATE})),
         other => *other = json!([{"name": keys::ADMISSION_GATE}]),

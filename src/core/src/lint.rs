@@ -34,6 +34,8 @@ pub struct LintContext<'a> {
 pub enum Doubt {
     /// A container reads what nothing writes.
     Reference,
+    /// Something is written otherwise in companions.
+    Quotes,
     /// Where companions may run is narrower than the rule looks, or there is no place yet.
     Placement,
     /// A claim may get devices of another host.
@@ -53,8 +55,9 @@ pub fn rule(rule: &Rule, around: &LintContext<'_>) -> Vec<String> {
 pub fn doubts(rule: &Rule, around: &LintContext<'_>) -> Vec<(Doubt, String)> {
     type Look = fn(&Rule, &Value, &LintContext<'_>, &mut Vec<String>);
     let template = rule.template();
-    let looks: [(Doubt, Look); 5] = [
+    let looks: [(Doubt, Look); 6] = [
         (Doubt::Reference, |rule, template, _, warnings| downward_api(rule, template, warnings)),
+        (Doubt::Quotes, |_, template, _, warnings| quotes(template, warnings)),
         (Doubt::Placement, placement),
         (Doubt::AnyHost, |rule, _, _, warnings| hostless(rule, warnings)),
         (Doubt::NoNode, |_, template, around, warnings| contradictions(template, around, warnings)),
@@ -92,36 +95,30 @@ pub(crate) fn cut(warning: String) -> String {
 fn downward_api(rule: &Rule, template: &Value, warnings: &mut Vec<String>) {
     let mut written: BTreeSet<&str> = rule.injections().map(|(annotation, _)| annotation).collect();
     written.extend(template::metadata_map(template, "annotations").map(|(key, _)| key.as_str()));
-    let mut told = BTreeSet::new();
-    field_refs(template, &mut |path| {
-        let Some(rest) = path.strip_prefix("metadata.annotations[") else { return };
-        let key = rest.trim_end_matches(']');
-        let bare = key.trim_matches(['\'', '"']);
-        if !told.insert(path.to_owned()) {
-            return;
+    for path in &field_paths(template) {
+        let double = template::double_quoted(path).filter(|(map, _)| *map == "metadata.annotations");
+        let single = || path.strip_prefix("metadata.annotations['")?.strip_suffix("']");
+        let Some(key) = double.map(|(_, key)| key).or_else(single) else { continue };
+        if !written.contains(key) && !keys::is_own(key) {
+            warnings.push(format!("no workloadInfoInject writes the annotation {key} that a fieldRef reads"));
         }
-        if key.starts_with('"') {
-            warnings.push(format!("fieldPath {path}: the API server takes single quotes only"));
-        }
-        if !written.contains(bare) && !keys::is_own(bare) {
-            warnings
-                .push(format!("no workloadInfoInject writes the annotation {bare} that a fieldRef reads"));
-        }
-    });
+    }
 }
 
-/// Every `fieldRef.fieldPath`, wherever it is.
-fn field_refs(value: &Value, found: &mut impl FnMut(&str)) {
-    match value {
-        Value::Object(map) => {
-            if let Some(path) = map.get("fieldRef").and_then(|r| r.get("fieldPath")).and_then(Value::as_str) {
-                found(path);
-            }
-            map.values().for_each(|value| field_refs(value, found));
-        }
-        Value::Array(list) => list.iter().for_each(|value| field_refs(value, found)),
-        _ => {}
-    }
+/// Paths of the downward API with double quotes.
+fn quotes(template: &Value, warnings: &mut Vec<String>) {
+    let paths = field_paths(template);
+    let double = paths.iter().filter(|path| template::double_quoted(path).is_some());
+    warnings.extend(double.map(|path| {
+        format!("fieldPath {path}: companions get it with single quotes, as Kubernetes needs it")
+    }));
+}
+
+/// Every `fieldRef.fieldPath`.
+fn field_paths(template: &Value) -> BTreeSet<String> {
+    let mut paths = BTreeSet::new();
+    template::field_paths(&mut template.clone(), &mut |path| _ = paths.insert(path.clone()));
+    paths
 }
 
 fn placement(rule: &Rule, template: &Value, around: &LintContext<'_>, warnings: &mut Vec<String>) {
@@ -246,7 +243,14 @@ mod tests {
         let volume = json!({"spec": {"volumes": [{"name": "v", "downwardAPI": {"items": [
             {"path": "w", "fieldRef": {"fieldPath": "metadata.annotations[\"tenant-node-name\"]"}}]}}]}});
         let said = warnings(ANY, DpuSelectionPolicy::SameNode, volume, 1);
-        assert!(said.len() == 1 && said[0].contains("single quotes only"), "{said:?}");
+        assert_eq!(
+            said,
+            [
+                "fieldPath metadata.annotations[\"tenant-node-name\"]: companions get it with single quotes, as Kubernetes needs it"
+            ]
+        );
+        assert_eq!(say("metadata.annotations[\"absent\"]").len(), 2);
+        assert_eq!(say("metadata.labels[\"absent\"]").len(), 1, "labels aren't looked for");
     }
 
     #[test]

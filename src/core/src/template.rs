@@ -184,6 +184,37 @@ fn check_spec(spec: &Map<String, Value>, errors: &mut Vec<FieldError>) {
     }
 }
 
+/// Each path of the downward API (`fieldRef.fieldPath`), wherever it is.
+pub(crate) fn field_paths(value: &mut Value, found: &mut impl FnMut(&mut String)) {
+    match value {
+        Value::Object(map) => {
+            if let Some(Value::String(path)) = map.get_mut("fieldRef").and_then(|r| r.get_mut("fieldPath")) {
+                found(path);
+            }
+            map.values_mut().for_each(|value| field_paths(value, found));
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| field_paths(value, found)),
+        _ => {}
+    }
+}
+
+/// The key that a path of the downward API names with double quotes, as Universe's documents write it; the API server takes single
+/// ones only. Besides, what is before it.
+pub(crate) fn double_quoted(path: &str) -> Option<(&str, &str)> {
+    let (map, rest) = path.split_once("[\"")?;
+    let key = rest.strip_suffix("\"]").filter(|key| !key.contains(['"', '\'']))?;
+    ["metadata.annotations", "metadata.labels"].contains(&map).then_some((map, key))
+}
+
+/// Writes the keys in paths of the downward API with single quotes.
+pub(crate) fn single_quoted(template: &mut Value) {
+    field_paths(template, &mut |path| {
+        if let Some((map, key)) = double_quoted(path) {
+            *path = format!("{map}['{key}']");
+        }
+    });
+}
+
 /// Labels or annotations of a template that has passed [`check`].
 pub(crate) fn metadata_map<'a>(
     template: &'a Value,

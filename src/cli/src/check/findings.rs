@@ -84,6 +84,8 @@ checks! {
         "Take one of the selectors out of the template; Outrigger places companions by itself.";
     DANGLING = "dangling-reference", Warning, "The template reads an annotation that nothing writes",
         "Inject it by workloadInfoInject, or write its name as it is injected.";
+    QUOTES = "double-quotes", Note, "A path of the template has double quotes, which are single ones in companions",
+        "Write single quotes.";
     PLACEMENT = "doubtful-placement", Warning, "Companions run in fewer places than it looks, or wait for one",
         "Take the selector out of the template, or add DPUs.";
     DOUBTFUL = "doubtful", Warning, "It is admitted, and probably not what is meant",

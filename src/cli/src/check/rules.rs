@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::devices;
 use super::findings::{
-    API_REFUSES, DANGLING, FROM_RULE, Finding, NEVER_MATCHES, NO_NODE, PLACEMENT, Subject,
+    API_REFUSES, DANGLING, FROM_RULE, Finding, NEVER_MATCHES, NO_NODE, PLACEMENT, QUOTES, Subject,
 };
 
 /// What is doubtful about a rule that is valid.
@@ -18,6 +18,7 @@ pub(crate) fn doubts(subject: &Subject, rule: &Rule, around: &LintContext<'_>) -
     let finding = |(doubt, message): (Doubt, String)| {
         let (check, path) = match doubt {
             Doubt::Reference => (&DANGLING, "spec.template"),
+            Doubt::Quotes => (&QUOTES, "spec.template"),
             Doubt::Placement => (&PLACEMENT, "spec.template.spec"),
             Doubt::AnyHost => (&PLACEMENT, "spec.deviceHostAttribute"),
             Doubt::NoNode => (&NO_NODE, "spec.template.spec"),

@@ -294,6 +294,40 @@ fn neither_noise_nor_an_upgrade_replaces_a_companion() {
 }
 
 #[test]
+fn double_quotes_in_paths_of_the_downward_api_become_single_ones() {
+    let with = |path: &str| {
+        let field = json!({"fieldRef": {"fieldPath": path}});
+        rule(|spec| {
+            spec.template = json!({"apiVersion": "v1", "kind": "Pod", "spec": {
+                "containers": [{"name": "c", "env": [{"name": "E", "valueFrom": field}]}],
+                "volumes": [{"name": "v", "downwardAPI": {"items": [field]}},
+                    {"name": "w", "projected": {"sources": [{"downwardAPI": {"items": [field]}}]}}]}})
+            .into();
+        })
+    };
+    let created = |rule: &Arc<Rule>| match planned(rule, &workload(Some("host-a")), None) {
+        Action::Create(pod) => pod["spec"].clone(),
+        other => panic!("{other:?}"),
+    };
+    for map in ["annotations", "labels"] {
+        let single = with(&format!("metadata.{map}['a.b/c']"));
+        let double = with(&format!("metadata.{map}[\"a.b/c\"]"));
+        assert_eq!(created(&double), created(&single));
+        assert_eq!(created(&double).to_string().matches(&format!("metadata.{map}['a.b/c']")).count(), 3);
+        assert_eq!(double.content_hash(), single.content_hash());
+        assert_eq!(single.template_hash(), single.content_hash(), "nothing changes for it");
+        assert!(created(&double) != created(&with("metadata.name")));
+    }
+    // Whatever else is in quotes is the API server's to refuse.
+    for other in ["metadata.annotations[\"a'b\"]", "metadata.annotations[\"a\"].x", "spec[\"a\"]"] {
+        assert!(
+            created(&with(other)).to_string().contains(&serde_json::to_string(other).unwrap()),
+            "{other}"
+        );
+    }
+}
+
+#[test]
 fn noise_in_a_device_claim_is_none_to_the_companion() {
     let with = |exactly: Value| {
         rule(|spec| {

@@ -12,17 +12,21 @@ use crate::quantity::Quantity;
 const MAX_AMOUNT: usize = 18;
 
 /// A template without what the API server doesn't store: nulls, empty lists and objects where they are as good as nothing, its
-/// own defaults, `status`, metadata that no companion gets, and in other forms than the shortest written amounts.
+/// own defaults, `status`, metadata that no companion gets, amounts in other forms than the shortest, and double quotes that the
+/// companion gets as single ones.
 ///
 /// A template that has nothing of this stays as it is. What isn't known stays too: two templates that differ in it are taken
 /// for different.
 pub(crate) fn of(template: &Value) -> Value {
-    let Value::Object(mut object) = template.clone() else { return template.clone() };
+    let mut template = template.clone();
+    super::single_quoted(&mut template);
+    let is_claim = kind(&template) == Kind::Claim;
+    let Value::Object(mut object) = template else { return template };
     object.remove("status");
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
         metadata.retain(|key, _| ["labels", "annotations"].contains(&key.as_str()));
     }
-    reduce(&mut object, if kind(template) == Kind::Claim { &CLAIM } else { &POD });
+    reduce(&mut object, if is_claim { &CLAIM } else { &POD });
     Value::Object(object)
 }
 
