@@ -126,6 +126,24 @@ pub const AGENT_CA_CONFIG_MAP: &str = "outrigger-agent-ca";
 /// Secret in which the agent keeps the certificates of its webhook that it signs itself.
 pub const AGENT_SELF_SIGNED: &str = "outrigger-agent-self-signed";
 
+/// Annotations that network plugins write while they set up a Pod's network: no Pod has them before it starts.
+const WRITTEN_AT_START: [&str; 5] =
+    [NETWORK_STATUS, NETWORKS_STATUS, CALICO_CONTAINER, CALICO_IP, CALICO_IPS];
+
+/// Annotations that network plugins write on a Pod earlier.
+const WRITTEN_BEFORE_START: [&str; 5] =
+    [OVN_NETWORKS, KUBE_OVN_IP, KUBE_OVN_MAC, KUBE_OVN_CIDR, KUBE_OVN_GATEWAY];
+
+/// Whether no Pod has an annotation before it starts.
+pub fn is_written_at_start(annotation: &str) -> bool {
+    WRITTEN_AT_START.contains(&annotation)
+}
+
+/// Whether the network plugin of a cluster writes an annotation on its Pods.
+pub fn is_of_network(annotation: &str) -> bool {
+    is_written_at_start(annotation) || WRITTEN_BEFORE_START.contains(&annotation)
+}
+
 /// Whether a label or annotation key belongs to Outrigger: its domain, or a subdomain of it (also the one that sits
 /// under `node-restriction.kubernetes.io`).
 pub fn is_own(key: &str) -> bool {
@@ -138,6 +156,18 @@ pub fn is_own(key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn annotations_of_network_plugins() {
+        for (key, network, at_start) in [
+            ("k8s.v1.cni.cncf.io/network-status", true, true),
+            ("cni.projectcalico.org/podIPs", true, true),
+            ("k8s.ovn.org/pod-networks", true, false),
+            ("k8s.v1.cni.cncf.io/networks", false, false),
+        ] {
+            assert_eq!((is_of_network(key), is_written_at_start(key)), (network, at_start), "{key}");
+        }
+    }
 
     #[test]
     fn own_keys() {

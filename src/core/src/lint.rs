@@ -99,7 +99,7 @@ fn downward_api(rule: &Rule, template: &Value, warnings: &mut Vec<String>) {
         let double = template::double_quoted(path).filter(|(map, _)| *map == "metadata.annotations");
         let single = || path.strip_prefix("metadata.annotations['")?.strip_suffix("']");
         let Some(key) = double.map(|(_, key)| key).or_else(single) else { continue };
-        if !written.contains(key) && !keys::is_own(key) {
+        if !written.contains(key) && !keys::is_own(key) && !keys::is_of_network(key) {
             warnings.push(format!("no workloadInfoInject writes the annotation {key} that a fieldRef reads"));
         }
     }
@@ -251,6 +251,9 @@ mod tests {
         );
         assert_eq!(say("metadata.annotations[\"absent\"]").len(), 2);
         assert_eq!(say("metadata.labels[\"absent\"]").len(), 1, "labels aren't looked for");
+        for of_network in ["k8s.v1.cni.cncf.io/network-status", "k8s.ovn.org/pod-networks"] {
+            assert_eq!(say(&format!("metadata.annotations['{of_network}']")), Vec::<String>::new());
+        }
     }
 
     #[test]

@@ -174,6 +174,26 @@ keys! {
         Annotation on "WorkloadRules in the infrastructure cluster" by "manager": "Uid of the rule in the tenant's cluster that the agent made it from";
     pub const ABANDON = "outrigger.dev/abandon",
         Annotation on "WorkloadRules in a tenant's cluster" by "tenants": "`true` on a rule that is being deleted: the agent removes its finalizer without the infrastructure cluster";
+    pub const NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status",
+        Annotation on "Pods" by "Multus and other network plugins, when the Pod starts": "The Pod's networks";
+    pub const NETWORKS_STATUS = "k8s.v1.cni.cncf.io/networks-status",
+        Annotation on "Pods" by "Multus and other network plugins, when the Pod starts": "The same under its former name";
+    pub const CALICO_CONTAINER = "cni.projectcalico.org/containerID",
+        Annotation on "Pods" by "Calico, when the Pod starts": "The Pod's sandbox";
+    pub const CALICO_IP = "cni.projectcalico.org/podIP",
+        Annotation on "Pods" by "Calico, when the Pod starts": "The Pod's address";
+    pub const CALICO_IPS = "cni.projectcalico.org/podIPs",
+        Annotation on "Pods" by "Calico, when the Pod starts": "The Pod's addresses";
+    pub const OVN_NETWORKS = "k8s.ovn.org/pod-networks",
+        Annotation on "Pods" by "OVN-Kubernetes, when the Pod has a Node": "The Pod's addresses in each network";
+    pub const KUBE_OVN_IP = "ovn.kubernetes.io/ip_address",
+        Annotation on "Pods" by "Kube-OVN, before the Pod starts, or the Pod's creator": "The Pod's address";
+    pub const KUBE_OVN_MAC = "ovn.kubernetes.io/mac_address",
+        Annotation on "Pods" by "Kube-OVN, before the Pod starts, or the Pod's creator": "The Pod's hardware address";
+    pub const KUBE_OVN_CIDR = "ovn.kubernetes.io/cidr",
+        Annotation on "Pods" by "Kube-OVN, before the Pod starts": "The subnet's addresses";
+    pub const KUBE_OVN_GATEWAY = "ovn.kubernetes.io/gateway",
+        Annotation on "Pods" by "Kube-OVN, before the Pod starts": "The subnet's gateway";
     /// KEP-3063.
     pub const POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name",
         Annotation on "ResourceClaims" by "Kubernetes": "The entry of the Pod's `spec.resourceClaims` that the claim was made for";

@@ -179,15 +179,6 @@ fn compile_terms(terms: &[Vec<ExpressionSpec>], errors: &mut Vec<FieldError>) ->
     compiled
 }
 
-/// Annotations that network plugins write while they set up a Pod's network: no Pod has them before it starts.
-const WRITTEN_AT_START: [&str; 5] = [
-    "cni.projectcalico.org/containerID",
-    "cni.projectcalico.org/podIP",
-    "cni.projectcalico.org/podIPs",
-    "k8s.v1.cni.cncf.io/network-status",
-    "k8s.v1.cni.cncf.io/networks-status",
-];
-
 /// Refuses rules whose workloads would wait for themselves: the companion for a field that changes when the workload is Ready or
 /// starts, and that for the companion. Also where the field's absence is required: the companion would be deleted as soon as the
 /// workload has waited for it.
@@ -203,7 +194,7 @@ fn check_ordering(ordering: Ordering, terms: &[Vec<Expression>], errors: &mut Ve
                     "is the condition that waits for the companion; remove the expression, or set spec.ordering to Parallel"
                 }
                 Path::ExtraEntry(map, key)
-                    if ordering.holds() && **map == *"annotations" && WRITTEN_AT_START.contains(&&**key) =>
+                    if ordering.holds() && **map == *"annotations" && keys::is_written_at_start(key) =>
                 {
                     "is written when the workload starts, and that waits for the companion; remove the expression, or set \
                      spec.ordering to BeforeReady"
