@@ -55,7 +55,7 @@ async fn each_cause_of_the_scheduler_has_its_own_word_and_names_the_part_of_the_
     };
     let port = json!({"ports": [{"containerPort": 80, "hostPort": 8080}]});
     let missing = json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "missing"}}]});
-    let terms = affinity(json!([{"matchExpressions": [expression("disk"), expression(keys::NODE_TENANT)]}]));
+    let terms = affinity(json!([{"matchExpressions": [expression("disk"), expression("rack")]}]));
     let greedy = json!({"resources": {"requests": {"cpu": "100000"}}});
     let none = json!({});
     let any = |mut rule: Value| {
