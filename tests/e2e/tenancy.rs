@@ -2,18 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::{Namespace, Node, ResourceQuota};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota};
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use outrigger_api::conditions::Status;
 use outrigger_api::{Tenant as Object, WorkloadRule};
 use outrigger_core::keys;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{set_label, sync, update};
-use outrigger_tests::tenant::{Tenant, namespace, node_of, rule, rule_for, rule_with, tenant, tenant_is};
-use outrigger_tests::{InWords, PATIENCE, eventually, holds, until};
+use outrigger_tests::tenant::{
+    Tenant, namespace, node_of, rule, rule_for, rule_with, takes_pods, tenant, tenant_is,
+};
+use outrigger_tests::{InWords, PATIENCE, create, eventually, holds, until};
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -107,6 +109,52 @@ async fn a_namespace_is_adopted_only_when_it_is_labeled_for_that() {
     })
     .await;
     assert_eq!(rules.get("others").await.unwrap().metadata.deletion_timestamp, None);
+}
+
+/// Other clients insert and remove entries of its lists, in the same request as they change something else.
+#[tokio::test]
+async fn a_pod_from_before_its_tenant_keeps_what_it_had_wherever_that_stands() {
+    let o = Outrigger::shared().await;
+    let tenants: Api<Object> = Api::all(o.plane.infra.client().await);
+    o.plane.infra.apply(&[namespace("tn-older")]).unwrap();
+    takes_pods(&o.plane.infra.client().await, "tn-older").await;
+    let pods: Api<Pod> = Api::namespaced(o.plane.infra.client().await, "tn-older");
+    let everything = json!({"operator": "Exists", "effect": "NoExecute"});
+    let named = |key: &str| json!({"key": key, "operator": "Exists"});
+    let old = json!({"metadata": {"name": "old", "finalizers": ["x.example/first", "x.example/hold"]},
+        "spec": {"nodeSelector": {"nowhere": "x"}, "hostNetwork": true, "tolerations": [named("a"), everything],
+            "containers": [{"name": "c", "image": "i"}]}});
+    create(&pods, &old).await.unwrap();
+    o.plane.infra.kubectl(&["label", "namespace", "tn-older", "outrigger.dev/tenant=tn-older"]).unwrap();
+    o.plane.infra.apply(&[tenant("tn-older", json!({"namespace": "tn-older"}))]).unwrap();
+    tenant_is(&tenants, "tn-older", "Ready", Status::True, "Served").await;
+    let patch = async |patch: Value| {
+        pods.patch("old", &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .map_err(|error| error.to_string())
+    };
+    let finalizer = |name: &str| json!({"metadata": {"finalizers": [name, "x.example/hold"], "annotations": {"x": name}}});
+    eventually("new finalizers are refused", || async {
+        let answer = patch(finalizer("x.example/new")).await;
+        holds(answer.as_ref().is_err_and(|error| error.contains("finalizers[0]: is")), format!("{answer:?}"))
+    })
+    .await;
+    patch(json!({"metadata": {"finalizers": ["x.example/hold"], "annotations": {"done": "true"}}}))
+        .await
+        .unwrap();
+    patch(json!({"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking", "x.example/hold"]}}))
+        .await
+        .unwrap();
+    let tolerations =
+        async |tolerations: &[Value]| patch(json!({"spec": {"tolerations": tolerations}})).await;
+    // The API server has added two, which have to stay.
+    let stored = serde_json::to_value(pods.get("old").await.unwrap()).unwrap();
+    let all = stored["spec"]["tolerations"].as_array().unwrap().clone();
+    let refused = tolerations(&[&all[..], &[everything]].concat()).await.unwrap_err();
+    assert!(refused.contains("has no key"), "{refused}");
+    tolerations(&[&[named("b")], &all[..]].concat()).await.unwrap();
+    patch(json!({"metadata": {"finalizers": null}})).await.unwrap();
+    o.plane.infra.kubectl(&["delete", "tenant", "tn-older", "--timeout=60s"]).unwrap();
 }
 
 #[tokio::test]

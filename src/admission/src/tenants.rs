@@ -5,6 +5,7 @@ use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::map::{HashMap, HashSet};
 use outrigger_core::tenant;
+use outrigger_core::validate::same;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -16,9 +17,12 @@ use crate::review::Request;
 pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
     let (new, old) = match (read(&request.object), read(&request.old_object)) {
         (Ok(new), old) => (new, old.ok()),
-        // An object that was invalid before may still lose its finalizers.
-        (Err(errors), Err(before)) if errors == before => return Ok(Decision::allow().into()),
-        (Err(errors), _) => return Ok(Decision::deny_fields(422, &errors).into()),
+        // What was invalid before and is still the same doesn't keep the rest from being changed.
+        (Err(errors), before) => {
+            let before = before.err().unwrap_or_default();
+            let added = same::added(&errors, &request.object, &before, &request.old_object);
+            return Ok(Decision::by_fields(422, &added).into());
+        }
     };
     let mut errors = Vec::new();
     if cx.settings.admin.contains(&new.namespace) {

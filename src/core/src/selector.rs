@@ -73,32 +73,33 @@ pub fn require(pod: &mut Value, key: &str, value: &str) -> Result<bool, FieldErr
     Ok(changed)
 }
 
-/// Checks that no term of a Pod's required node affinity matches a node whose label has not this value.
-pub fn demands(pod: &Value, key: &str, value: &str) -> Result<(), FieldError> {
+/// The terms of a Pod's required node affinity that match a node whose label has not this value, each with its path; or that there
+/// is no term.
+pub fn demands(pod: &Value, key: &str, value: &str) -> Vec<FieldError> {
     let wanted = format!("{key} In [{value}]");
     let terms = terms(pod);
     if terms.is_empty() {
-        return Err(FieldError::new(
-            TERMS,
-            format_args!("is empty; every Pod of a tenant must require {wanted}"),
-        ));
+        let message = format!("is empty; every Pod of a tenant must require {wanted}");
+        return vec![FieldError::new(TERMS, message)];
     }
-    for (i, term) in terms.iter().enumerate() {
+    let fault = |(i, term): (usize, &Value)| {
         let expressions = term.get("matchExpressions").and_then(Value::as_array);
-        let met = expressions.is_some_and(|all| all.iter().any(|e| says(e, key, value)));
-        if !met && !is_empty_term(term, i)? {
-            let said: Vec<String> = expressions.into_iter().flatten().map(Value::to_string).collect();
-            return Err(FieldError::new(
-                format_args!("{TERMS}[{i}]"),
-                format_args!(
-                    "is [{}]; terms are ORed, so each must also require {}",
-                    truncate(&said.join(", "), 200),
-                    wanted
-                ),
-            ));
+        if expressions.is_some_and(|all| all.iter().any(|e| says(e, key, value))) {
+            return None;
         }
-    }
-    Ok(())
+        match is_empty_term(term, i) {
+            Ok(true) => None,
+            Err(error) => Some(error),
+            Ok(false) => {
+                let said: Vec<String> = expressions.into_iter().flatten().map(Value::to_string).collect();
+                let said = said.join(", ");
+                let said = truncate(&said, 200);
+                let message = format!("is [{said}]; terms are ORed, so each must also require {wanted}");
+                Some(FieldError::new(format_args!("{TERMS}[{i}]"), message))
+            }
+        }
+    };
+    terms.iter().enumerate().filter_map(fault).collect()
 }
 
 /// JSON pointer of the terms of a Pod's required node affinity.

@@ -15,6 +15,7 @@ use outrigger_tests::{InWords, create, eventually, holds, root, until};
 use serde_json::{Value, json};
 
 mod gpus;
+mod injectors;
 mod nodes;
 mod stage;
 

@@ -17,8 +17,14 @@ use crate::decision::{Admission, Context, Decision, Refusal};
 use crate::review::Request;
 
 /// Labels of nodes and Pods that must not become the label of a machine type.
-const RESERVED: [&str; 5] =
-    [keys::MACHINE_GROUP, keys::MACHINE_TYPE, keys::POD_ROLE, keys::NODE_POOL, keys::INJECTING_CONTAINER];
+const RESERVED: [&str; 6] = [
+    keys::MACHINE_GROUP,
+    keys::MACHINE_TYPE,
+    keys::POD_ROLE,
+    keys::NODE_POOL,
+    keys::INJECTING_CONTAINER,
+    keys::INJECT_RESOURCE_CONTAINER,
+];
 
 /// Longest name of a Service.
 const MAX_NAME: usize = 63;

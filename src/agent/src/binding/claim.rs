@@ -36,7 +36,10 @@ impl Allocation {
         let result = results
             .iter()
             .find(|result| result.driver == keys::COMPANIONS_DRIVER && waits(&result.binding_conditions))?;
-        let owner = claim.owner_references().iter().find(|owner| owner.kind == "Pod")?;
+        let owner = claim
+            .owner_references()
+            .iter()
+            .find(|owner| owner.kind == "Pod" && owner.controller == Some(true))?;
         let ours = |status: &&AllocatedDeviceStatus| {
             status.driver == result.driver && status.pool == result.pool && status.device == result.device
         };
@@ -79,7 +82,7 @@ mod tests {
     fn claim(change: &Value) -> ResourceClaim {
         let mut claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
             "metadata": {"name": "web-x", "namespace": "shop", "uid": "u", "resourceVersion": "7",
-                "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "pod"}]},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "pod", "controller": true}]},
             "spec": {},
             "status": {"allocation": {"devices": {"results": [{"request": "companions", "device": "binding-3",
                 "driver": keys::COMPANIONS_DRIVER, "pool": "host-a",
@@ -111,6 +114,7 @@ mod tests {
             other("bindingConditions", json!(["example.com/Other"])),
             other("bindingConditions", json!(null)),
             json!({"metadata": {"ownerReferences": null}}),
+            json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "pod"}]}}),
             json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
         ] {
             assert_eq!(Allocation::of(&claim(&change)), None, "{change}");

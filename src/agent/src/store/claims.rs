@@ -18,7 +18,7 @@ fn a_workload_has_the_node_of_its_claim_until_its_pod_is_bound() {
         let result = json!({"driver": keys::COMPANIONS_DRIVER, "pool": node, "device": "d",
             "request": "r", "bindingConditions": [keys::CLAIM_READY]});
         let claim = json!({"metadata": {"name": "c", "namespace": "x", "uid": "c", "resourceVersion": "1",
-            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "a"}]},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "a", "controller": true}]},
             "spec": {}, "status": {"allocation": {"devices": {"results": [result]}}}});
         store.claim(Change::Applied(serde_json::from_value(claim).unwrap()));
     };

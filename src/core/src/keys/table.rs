@@ -116,7 +116,16 @@ keys! {
     pub const POD_ROLE = "imperator.tenzen-y.io/pod-role",
         Label on "guests, reservations" by "the guest's creator; manager": "`guest`: occupies a slot. `reservation`: keeps one free";
     pub const INJECTING_CONTAINER = "imperator.tenzen-y.io/injecting-container",
-        Label on "guests" by "the guest's creator": "The container that gets the slot's resources; else the first";
+        Label on "guests" by "the guest's creator": "The container that gets the slot's resources";
+    /// Imperator's design document calls [`INJECTING_CONTAINER`] so in one place.
+    pub const INJECT_RESOURCE_CONTAINER = "imperator.tenzen-y.io/inject-resource",
+        Label on "guests" by "the guest's creator": "The same as `imperator.tenzen-y.io/injecting-container`";
+    /// Another webhook may add containers and cause a second call, in which the first container is another one. The domain is not
+    /// Outrigger's own, whose keys only the manager may set in a tenant's namespace.
+    pub const INJECTED_CONTAINER = "imperator.tenzen-y.io/injected-container",
+        Annotation on "guests" by "webhook": "The container that has got the slot's resources. It keeps them when admission is called again";
+    pub const DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container",
+        Annotation on "guests" by "the guest's creator, or an injector": "The Pod's default container, which gets the slot's resources where no label names one";
     pub const NODE_POOL = "imperator.tenzen-y.io/node-pool",
         Label on "Nodes of a pool" by "manager": "`ready`, `not-ready` or `maintenance`",
         Taint on "Nodes of a pool with `taint: true`" by "manager": "As the label, with `NoSchedule`";

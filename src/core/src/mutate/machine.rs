@@ -1,7 +1,10 @@
 //! Gives a guest the size of its slot and keeps it on the nodes of its group: what Imperator's Pod injector does to Pods.
 
+mod container;
+
 use crate::map::HashMap;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
@@ -63,17 +66,13 @@ fn inject(pod: &mut Value, facts: GuestSlot<'_>, report: &mut Report) -> Result<
     Ok(product::and(pod, &imposed)? || changed)
 }
 
-/// Returns whether an amount was set.
+/// Gives the slot's resources to one container, and notes which. Returns whether an amount was set.
 fn resources(pod: &mut Value, type_: &MachineType, report: &mut Report) -> Result<bool, FieldError> {
+    let slot = type_.resources();
     let object = field::as_object_mut(pod, "")?;
-    let metadata = field::object_mut(object, "", "metadata")?;
-    let labels = field::object(metadata, "metadata", "labels")?;
-    let named = labels.and_then(|labels| labels.get(keys::INJECTING_CONTAINER)).and_then(Value::as_str);
-    let named = named.map(str::to_owned);
-    let spec = field::object_mut(object, "", "spec")?;
-    whole(spec, type_)?;
-    let containers = field::list_mut(spec, "spec", "containers")?;
-    let i = container(containers, named.as_deref(), report);
+    whole(field::object_mut(object, "", "spec")?, type_)?;
+    let i = holder(object, &slot)?;
+    let containers = field::list_mut(field::object_mut(object, "", "spec")?, "spec", "containers")?;
     let Some(container) = containers.get_mut(i) else {
         return Err(FieldError::new(
             "spec.containers",
@@ -81,54 +80,74 @@ fn resources(pod: &mut Value, type_: &MachineType, report: &mut Report) -> Resul
         ));
     };
     let path = format!("spec.containers[{i}]");
-    let resources = field::object_mut(field::as_object_mut(container, &path)?, &path, "resources")?;
+    let container = field::as_object_mut(container, &path)?;
+    let name = container.get("name").cloned().unwrap_or_default();
+    let resources = field::object_mut(container, &path, "resources")?;
     let path = format!("{path}.resources");
     let mut changed = false;
     for list in LISTS {
         let amounts = field::object_mut(resources, &path, list)?;
-        for (name, slot) in type_.resources() {
-            changed |= set(amounts, &format!("{path}.{list}"), name, slot, report);
+        for (name, amount) in &slot {
+            changed |= set(amounts, &format!("{path}.{list}"), name, amount, report);
         }
+    }
+    if changed && name.is_string() {
+        let metadata = field::object_mut(object, "", "metadata")?;
+        let annotations = field::object_mut(metadata, "metadata", "annotations")?;
+        annotations.insert(keys::INJECTED_CONTAINER.to_owned(), name);
     }
     Ok(changed)
 }
 
-/// The container that gets the slot's resources: the one that the label names, else the first. Imperator takes the first
-/// too where the label names none.
-fn container(containers: &[Value], named: Option<&str>, report: &mut Report) -> usize {
-    let Some(named) = named else { return 0 };
-    let name = |container: &Value| container.get("name").and_then(Value::as_str) == Some(named);
-    containers.iter().position(name).unwrap_or_else(|| {
-        report.warnings.push(format!(
-            "metadata.labels[{}]: no container is called {:?}; the first gets the slot's resources",
-            keys::INJECTING_CONTAINER,
-            short(named)
-        ));
-        0
-    })
+/// The index of the container that gets the slot. No other may have all of it: the guest would take two slots and count as one.
+fn holder(pod: &Map<String, Value>, slot: &BTreeMap<String, String>) -> Result<usize, FieldError> {
+    let none = Map::new();
+    let metadata = field::object(pod, "", "metadata")?.unwrap_or(&none);
+    let spec = field::object(pod, "", "spec")?.unwrap_or(&none);
+    let containers = field::list(spec, "spec", "containers")?;
+    let has_all = |container: &Value| {
+        step();
+        LISTS.iter().all(|list| {
+            let amounts = container.get("resources").and_then(|resources| resources.get(list));
+            slot.iter().all(|(name, slot)| amounts.is_some_and(|amounts| is_as_much(amounts.get(name), slot)))
+        })
+    };
+    let i = container::choose(metadata, containers, has_all)?;
+    let mut others = containers.iter().enumerate().filter(|(j, _)| *j != i);
+    match others.find(|(_, other)| has_all(other)) {
+        None => Ok(i),
+        Some((j, _)) => Err(FieldError::new(
+            format_args!("spec.containers[{j}].resources"),
+            format_args!(
+                "has the whole slot, which container {:?} gets; a guest has one slot: ask for less, or name this container by \
+                 the label {}",
+                short(containers.get(i).and_then(container::name).unwrap_or_default()),
+                keys::INJECTING_CONTAINER
+            ),
+        )),
+    }
+}
+
+/// Whether an amount is there and as much as the slot's, however it is written.
+fn is_as_much(own: Option<&Value>, slot: &str) -> bool {
+    own.and_then(amount).is_some_and(|own| slot.parse() == Ok(own))
 }
 
 /// Sets one amount, unless it is that much already, however it is written. Returns whether it was set.
-fn set(
-    amounts: &mut Map<String, Value>,
-    path: &str,
-    name: String,
-    slot: String,
-    report: &mut Report,
-) -> bool {
-    let own = amounts.get(&name).filter(|own| !own.is_null());
+fn set(amounts: &mut Map<String, Value>, path: &str, name: &str, slot: &str, report: &mut Report) -> bool {
+    let own = amounts.get(name).filter(|own| !own.is_null());
+    if is_as_much(own, slot) {
+        return false;
+    }
     if let Some(own) = own {
-        if amount(own).is_some_and(|own| slot.parse() == Ok(own)) {
-            return false;
-        }
         let own = own.as_str().map_or_else(|| own.to_string(), str::to_owned);
         report.warnings.push(format!(
             "{path}: {} is {:?}; the slot's {slot:?} takes its place",
-            short(&name),
+            short(name),
             short(&own)
         ));
     }
-    amounts.insert(name, slot.into());
+    amounts.insert(name.to_owned(), slot.into());
     true
 }
 

@@ -11,7 +11,7 @@ use crate::text::quoted;
 /// The tenant's label in every term of the required node affinity. The kubelet checks node affinity again (and of taints
 /// only NoExecute), so this holds also where the scheduler was bypassed.
 pub(super) fn placement(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
-    faults.extend(selector::demands(pod, keys::NODE_TENANT, facts.policy.tenant.as_str()).err());
+    faults.extend(selector::demands(pod, keys::NODE_TENANT, facts.policy.tenant.as_str()));
 }
 
 /// `spec.nodeName` at creation bypasses the scheduler.
@@ -135,9 +135,10 @@ fn own_namespace(path: &str, term: &Value, namespace: &str, faults: &mut Vec<Fie
             "reaches other namespaces; remove it: without it the term is about the Pod's own",
         );
     }
-    for (path, name) in entries(term, path, "namespaces") {
-        if name.as_str() != Some(namespace) {
-            faults.add(path, format_args!("is {name}; only the Pod's own, {namespace:?}, is allowed"));
-        }
+    // The first of a term is enough: so there are no more faults than terms.
+    if let Some((path, name)) =
+        entries(term, path, "namespaces").find(|(_, name)| name.as_str() != Some(namespace))
+    {
+        faults.add(path, format_args!("is {name}; only the Pod's own, {namespace:?}, is allowed"));
     }
 }

@@ -17,12 +17,12 @@ mod reserved;
 mod size;
 
 pub mod pod_security;
+pub mod same;
 
 pub use admin::template as admin_template;
 pub use claims::{Writer, claim, claim_warnings, device_requests};
 pub use size::{MAX_BYTES, MAX_COMPANION_BYTES, json_bytes, too_large};
 
-use crate::map::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
@@ -31,7 +31,6 @@ use crate::claim::Source;
 use crate::field::{FieldError, FieldErrors};
 use crate::mutate;
 use crate::rule::Rule;
-use crate::steps::step;
 use crate::template::{self, Kind};
 use crate::tenant::Policy;
 
@@ -148,26 +147,11 @@ fn under(root: &str, faults: Vec<FieldError>) -> Vec<FieldError> {
     faults.into_iter().map(|fault| fault.below(root)).collect()
 }
 
-/// Everything that forbids the change of a Pod from `old` to `pod`: what is wrong with it now and was not before.
+/// Everything that forbids the change of a Pod from `old` to `pod`: what is wrong with it now and was not before ([`same`]).
 pub fn update(pod: &Value, old: &Value, facts: &ValidationContext<'_>) -> Vec<FieldError> {
     let mut faults = all(pod, facts);
     if !faults.is_empty() {
-        // A fault that was there once excuses one, not two: a list may hold the same thing again.
-        let mut before: HashMap<FieldError, usize> = HashMap::default();
-        for fault in all(old, facts) {
-            step();
-            *before.entry(fault).or_default() += 1;
-        }
-        faults.retain(|fault| {
-            step();
-            match before.get_mut(fault).filter(|count| **count > 0) {
-                Some(count) => {
-                    *count -= 1;
-                    false
-                }
-                None => true,
-            }
-        });
+        faults = same::added(&faults, pod, &all(old, facts), old);
     }
     isolation::still_unbound(pod, old, &mut faults);
     keys::unchanged(pod, old, facts.manager, &mut faults);

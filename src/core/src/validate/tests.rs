@@ -1,5 +1,6 @@
 mod certificates;
 mod devices;
+mod moved;
 
 use outrigger_cases::{Escape, Escapes, Layer, changed};
 use serde_json::json;

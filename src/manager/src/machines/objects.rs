@@ -1,14 +1,16 @@
 //! The objects of a Machine as they should be, and whether those that are there are so.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
-use kube::{Resource, ResourceExt};
+use kube::Resource;
 use outrigger_api::Machine;
 use outrigger_api::machine::{MachineNodePoolSpec, TypeName};
+use outrigger_core::json::{list, text};
 use outrigger_core::keys;
 use outrigger_core::machine::{MachineType, pool_name, reservation_labels, reservation_name};
 use outrigger_core::quantity::Quantity;
 use serde_json::{Value, json};
 
+use super::cache::is_owned_by;
 use crate::args::ManagerArgs;
 
 /// What the pool of a Machine says.
@@ -90,10 +92,9 @@ pub(super) fn needs_recreation(live: &StatefulSet, wanted: &Value) -> bool {
 /// but for where an addition changes what we mean.
 pub(super) fn is_up_to_date<K: Resource + serde::Serialize>(live: &K, wanted: &Value) -> bool {
     let owned = |live: &K| {
-        let uid = wanted.pointer("/metadata/ownerReferences/0/uid").and_then(Value::as_str);
-        live.owner_references()
-            .iter()
-            .any(|owner| Some(owner.uid.as_str()) == uid && owner.controller == Some(true))
+        let mut controllers =
+            list(wanted, "/metadata/ownerReferences").iter().filter(|owner| owner["controller"] == true);
+        controllers.next().is_some_and(|owner| is_owned_by(live, text(owner, "/uid")))
     };
     let json = serde_json::to_value(live).unwrap_or_default();
     let labels = |of: &Value| of.pointer("/metadata/labels").cloned().unwrap_or_default();
@@ -123,8 +124,12 @@ fn within(wanted: &Value, live: &Value, whole: bool) -> bool {
                     })
                 })
         }
-        (Value::Array(wanted), Value::Array(live)) => {
-            wanted.len() == live.len() && wanted.iter().zip(live).all(|(w, l)| within(w, l, whole))
+        (Value::Array(wanted), Value::Array(live)) if wanted.iter().all(Value::is_object) => {
+            // Injectors add containers, before ours too: what has a name is found by it.
+            let is_named = !whole && wanted.iter().all(|entry| entry["name"].is_string());
+            let is_it = |wanted: &Value, live: &Value| !is_named || wanted["name"] == live["name"];
+            (is_named || wanted.len() == live.len())
+                && wanted.iter().all(|w| live.iter().any(|l| is_it(w, l) && within(w, l, whole)))
         }
         _ => wanted == live,
     }
@@ -215,12 +220,20 @@ mod tests {
             let (parent, key) = path.rsplit_once('/').unwrap();
             live.pointer_mut(parent).unwrap().as_object_mut().unwrap().insert(key.to_owned(), value);
         };
+        let reversed = |list: &Value| list.as_array().unwrap().iter().rev().cloned().collect::<Value>();
+        let sidecar = json!({"name": "istio-proxy", "image": "p"});
+        let with_sidecar = json!([sidecar, wanted.pointer(&format!("{spec}/containers/0")).unwrap()]);
         for (path, value) in [
             ("/spec/revisionHistoryLimit".to_owned(), json!(10)),
             (format!("{spec}/dnsPolicy"), json!("ClusterFirst")),
             (format!("{spec}/containers/0/imagePullPolicy"), json!("IfNotPresent")),
             (format!("{spec}/containers/0/resources/requests/cpu"), json!("4000m")),
             ("/metadata/labels/more".to_owned(), json!("x")),
+            (
+                format!("{spec}/tolerations"),
+                wanted.pointer(&format!("{spec}/tolerations")).map(reversed).unwrap(),
+            ),
+            (format!("{spec}/containers"), with_sidecar.clone()),
         ] {
             assert!(is_up_to_date(&live(|l| at(l, &path, value)), &wanted), "{path}");
         }
@@ -231,6 +244,8 @@ mod tests {
             (format!("{spec}/containers/0/resources/requests/cpu"), json!("5")),
             (format!("{spec}/affinity/podAffinity"), json!({})),
             (format!("{spec}/tolerations"), json!([])),
+            (format!("{spec}/tolerations"), json!([{"operator": "Exists"}, {"operator": "Exists"}])),
+            (format!("{spec}/containers"), json!([sidecar])),
             ("/metadata/ownerReferences".to_owned(), json!([])),
             ("/metadata/labels".to_owned(), json!({})),
         ] {

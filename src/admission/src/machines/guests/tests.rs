@@ -140,7 +140,13 @@ fn answers_as_imperator_does_but_for_its_bugs() {
                 assert_eq!(after, *pod, "{name}");
                 continue;
             }
-            assert_eq!(after["spec"]["containers"], wanted["spec"]["containers"], "{name}");
+            let mut containers = wanted["spec"]["containers"].clone();
+            // The design document's name of the label, which Imperator's code ignores: it means the container that it names.
+            if name == "inject-resource label ignored" {
+                let resources = containers[0].as_object_mut().unwrap().remove("resources").unwrap();
+                containers[1]["resources"] = resources;
+            }
+            assert_eq!(after["spec"]["containers"], containers, "{name}");
             assert_eq!(
                 sorted(&after["spec"]["tolerations"]),
                 sorted(&wanted["spec"]["tolerations"]),

@@ -4,7 +4,7 @@ use outrigger_runtime::expiry;
 use outrigger_runtime::probe::{self, Who};
 
 use super::connections::Address;
-use super::parts::{ARGUMENTS, Installation, Part};
+use super::parts::{Installation, Part};
 use super::{certificates, reach};
 use crate::check::findings::{Finding, GATE_OPEN};
 
@@ -60,7 +60,8 @@ pub(super) fn open_gate(installation: &Installation) -> Option<Finding> {
         return None;
     }
     let message = "has --gate-address and no --tls-client-ca-file: whoever reaches the port can ask which Pods a rule would match";
-    Some(Finding::new(&GATE_OPEN, &installation.subject(Part::Agent), ARGUMENTS, message))
+    let path = installation.path(Part::Agent, "args");
+    Some(Finding::new(&GATE_OPEN, &installation.subject(Part::Agent), path, message))
 }
 
 /// Compares a manager and an agent, which may be in one cluster: versions, and certificates with CAs.

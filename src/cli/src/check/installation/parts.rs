@@ -18,14 +18,6 @@ use crate::check::findings::{Finding, Subject};
 /// Label of all of Outrigger's own Deployments and Pods.
 const OWN: &str = "app.kubernetes.io/name=outrigger";
 
-const CONTAINER: &str = "/spec/template/spec/containers/0";
-
-/// Path of a part's image, as findings name it.
-const IMAGE: &str = "spec.template.spec.containers[0].image";
-
-/// The same of its arguments.
-pub(super) const ARGUMENTS: &str = "spec.template.spec.containers[0].args";
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Part {
     /// Admission.
@@ -152,7 +144,13 @@ impl Installation {
 
     /// Compares a version of a part with another version.
     pub(crate) fn skew(&self, part: Part, found: Version, other: &str, version: Version) -> Option<Finding> {
-        versions::skew(&self.subject(part), IMAGE, part.word(), found, (other, version))
+        versions::skew(&self.subject(part), &self.path(part, "image"), part.word(), found, (other, version))
+    }
+
+    /// Path of a field of a part's own container, as findings name it.
+    pub(crate) fn path(&self, part: Part, field: &str) -> String {
+        let index = self.deployments.get(&part).map_or(0, |deployment| own_container(deployment).0);
+        format!("spec.template.spec.containers[{index}].{field}")
     }
 
     /// A part's Deployment, as findings name it.
@@ -226,9 +224,21 @@ fn names(admission: &AdmissionArgs, system: &str, deployments: &BTreeMap<Part, V
     }
 }
 
+/// The container of the part itself and its index: it is named as the Deployment is after "outrigger-". Others may have put containers
+/// before it.
+fn own_container(deployment: &Value) -> (usize, &Value) {
+    let containers = list(deployment, "/spec/template/spec/containers");
+    let name = text(deployment, "/metadata/name");
+    let is_own =
+        |container: &Value| name.rsplit_once('-').is_some_and(|(_, name)| text(container, "/name") == name);
+    let index = containers.iter().position(is_own).unwrap_or_default();
+    (index, containers.get(index).unwrap_or(&Value::Null))
+}
+
 /// The value of a flag in a Deployment's arguments, or of its variable in the environment.
 pub(crate) fn argument(deployment: &Value, flag: &str) -> Option<String> {
-    let args = list(deployment, &format!("{CONTAINER}/args"));
+    let (_, container) = own_container(deployment);
+    let args = list(container, "/args");
     let name = format!("--{flag}");
     for (i, arg) in args.iter().filter_map(Value::as_str).enumerate() {
         match arg.strip_prefix(&name) {
@@ -238,7 +248,7 @@ pub(crate) fn argument(deployment: &Value, flag: &str) -> Option<String> {
         }
     }
     let variable = format!("OUTRIGGER_{}", flag.to_uppercase().replace('-', "_"));
-    let env = list(deployment, &format!("{CONTAINER}/env"));
+    let env = list(container, "/env");
     let found = env.iter().find(|other| text(other, "/name") == variable)?;
     // API servers leave an empty value out.
     found.get("valueFrom").is_none().then(|| text(found, "/value").to_owned())
@@ -279,10 +289,11 @@ async fn running(
 }
 
 /// The versions of a part by its Pods' images; without those, by the Deployment's image, else by the label that Helm
-/// sets. Others may have put containers before the part's own.
+/// sets.
 pub(crate) fn running_versions(deployment: &Value, pods: &[Value]) -> BTreeSet<Version> {
     let labels = deployment.pointer("/spec/selector/matchLabels").and_then(Value::as_object);
-    let name = text(deployment, &format!("{CONTAINER}/name"));
+    let (_, container) = own_container(deployment);
+    let name = text(container, "/name");
     let is_selected = |pod: &Value| {
         let of_pod = pod.pointer("/metadata/labels");
         labels.is_some_and(|all| {
@@ -301,7 +312,7 @@ pub(crate) fn running_versions(deployment: &Value, pods: &[Value]) -> BTreeSet<V
     if !versions.is_empty() {
         return versions;
     }
-    let image = Version::of_image(text(deployment, &format!("{CONTAINER}/image")));
+    let image = Version::of_image(text(container, "/image"));
     let label = || Version::parse(text(deployment, "/metadata/labels/app.kubernetes.io~1version"));
     image.or_else(label).into_iter().collect()
 }

@@ -169,9 +169,9 @@ fn versions_beside_each_other() {
 
 #[test]
 fn the_versions_that_run_are_those_of_the_pods() {
-    let deployment = json!({"metadata": {"labels": {"app.kubernetes.io/version": "1.2.3"}}, "spec": {
-        "selector": {"matchLabels": {"a": "1"}},
-        "template": {"spec": {"containers": [{"name": "manager", "image": "o:0.3.0"}]}}}});
+    let deployment = json!({"metadata": {"name": "outrigger-manager", "labels": {"app.kubernetes.io/version": "1.2.3"}},
+        "spec": {"selector": {"matchLabels": {"a": "1"}}, "template": {"spec": {"containers": [
+            {"name": "mesh", "image": "mesh:8.8.8"}, {"name": "manager", "image": "o:0.3.0"}]}}}});
     let pod = |label: &str, phase: &str, image: &str| {
         json!({"metadata": {"labels": {"a": label}}, "status": {"phase": phase}, "spec": {"containers": [
             {"name": "mesh", "image": "mesh:9.9.9"}, {"name": "manager", "image": image}]}})
@@ -188,14 +188,14 @@ fn the_versions_that_run_are_those_of_the_pods() {
     assert_eq!(versions(&deployment, &pods), ["0.1.0", "0.2.0"]);
     assert_eq!(versions(&deployment, &[]), ["0.3.0"]);
     let mut unknown = deployment;
-    unknown["spec"]["template"]["spec"]["containers"][0]["image"] = json!("o:latest");
+    unknown["spec"]["template"]["spec"]["containers"][1]["image"] = json!("o:latest");
     assert_eq!(versions(&unknown, &[]), ["1.2.3"]);
 }
 
 #[test]
 fn deployments_say_their_flags_and_files() {
-    let deployment = json!({"spec": {"template": {"spec": {
-        "containers": [{"args": ["webhook", "--tls=self-signed", "--a-b", "c", "--tlsx=1"],
+    let deployment = json!({"metadata": {"name": "outrigger-webhook"}, "spec": {"template": {"spec": {
+        "containers": [{"name": "mesh", "args": ["--tls=no"]}, {"name": "webhook", "args": ["webhook", "--tls=self-signed", "--a-b", "c", "--tlsx=1"],
             "env": [{"name": "OUTRIGGER_TENANT_ID", "value": "blue"}, {"name": "OUTRIGGER_NONE"},
                 {"name": "OUTRIGGER_FROM", "valueFrom": {}}]}],
         "volumes": [{"secret": {"secretName": "a", "items": [{"key": "crt", "path": "tls.crt"}]}}, {"emptyDir": {}},
