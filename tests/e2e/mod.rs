@@ -45,4 +45,5 @@ mod templates;
 mod tenancy;
 mod unplaced;
 mod unread;
+mod valid_pods;
 mod wrong_rules;

@@ -8,11 +8,11 @@ use outrigger_api::pod::Pod;
 use outrigger_core::gate::{self, Hold};
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::keys;
+use outrigger_core::mutate::is_mirror;
 use outrigger_core::rule::{Ordering, POD, Rule};
 use outrigger_core::texts::Texts;
 use outrigger_core::workload::{Orchestrator, Workload};
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::decision::{Admission, CONTRADICTION, CacheStale, Context, Decision, Refusal};
 use crate::provenance::{self, Origin};
@@ -169,12 +169,6 @@ impl Reasons {
             },
         }
     }
-}
-
-/// The mirror of a static Pod: its kubelet reads the gates of the static Pod only.
-fn is_mirror(pod: &Value) -> bool {
-    let annotations = pod.get("metadata").and_then(|metadata| metadata.get("annotations"));
-    annotations.is_some_and(|annotations| annotations.get(keys::MIRROR_POD).is_some())
 }
 
 /// The workload that the Pod becomes, apart from [`gate::unknown`] fields. `None` for a Pod that the API server refuses anyway.

@@ -9,6 +9,7 @@
 //! function is synchronous and deterministic.
 
 pub mod admin;
+pub mod amounts;
 pub mod bounds;
 pub mod claim;
 pub mod companion;

@@ -1,6 +1,6 @@
 use outrigger_core::ids::RuleName;
 use outrigger_core::rule::{ExpressionSpec, Operator, RuleSpec};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::caches::Caches;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use outrigger_core::machine::{self, MachineType, is_gated};
+use outrigger_core::mutate::is_mirror;
 use outrigger_core::mutate::machine::{GuestSlot, is_done, outgrown};
 use outrigger_core::slots::Ask;
 use outrigger_core::{keys, validate};
@@ -273,9 +274,9 @@ fn labels(pod: &Value) -> Option<&Map<String, Value>> {
     pod.get("metadata")?.get("labels")?.as_object()
 }
 
-/// Group and type of a guest.
+/// Group and type of a guest. The mirror of a static Pod takes no slot: its kubelet runs it in any case, and without the slot's size.
 fn guest(pod: &Value) -> Option<(&str, &str)> {
-    machine::guest(labels(pod)?)
+    machine::guest(labels(pod).filter(|_| !is_mirror(pod))?)
 }
 
 fn name(pod: &Value) -> &str {

@@ -16,8 +16,8 @@ const OWNED: [(&str, &[&str]); 2] = [
     ("spec", &["affinity", "tolerations", "schedulingGates", "resourceClaims"]),
 ];
 
-/// Lists of containers that the steps may change of guests besides.
-const OWNED_OF_GUESTS: &[&str] = &["containers"];
+/// What the steps may change of guests besides.
+const OWNED_OF_GUESTS: &[&str] = &["containers", "resources"];
 
 /// What the steps may change of a Pod, as it was before them.
 #[derive(Debug)]

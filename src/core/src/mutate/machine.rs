@@ -1,6 +1,7 @@
 //! Gives a guest the size of its slot and keeps it on the nodes of its group: what Imperator's Pod injector does to Pods.
 
 mod container;
+mod whole;
 
 use crate::map::HashMap;
 use std::borrow::Cow;
@@ -41,7 +42,10 @@ pub fn apply(
     facts: &super::PodContext<'_>,
     report: &mut Report,
 ) -> Result<bool, FieldError> {
-    facts.machine.map_or(Ok(false), |facts| inject(pod, facts, report))
+    match facts.machine.filter(|_| !super::is_mirror(pod)) {
+        Some(facts) => inject(pod, facts, report),
+        None => Ok(false),
+    }
 }
 
 /// Whether a Pod is as this step leaves it.
@@ -66,12 +70,24 @@ fn inject(pod: &mut Value, facts: GuestSlot<'_>, report: &mut Report) -> Result<
     Ok(product::and(pod, &imposed)? || changed)
 }
 
-/// Gives the slot's resources to one container, and notes which. Returns whether an amount was set.
+/// Gives the slot's resources to one container, and room for them to the Pod as a whole. Returns whether an amount was set.
 fn resources(pod: &mut Value, type_: &MachineType, report: &mut Report) -> Result<bool, FieldError> {
-    let slot = type_.resources();
+    let requested = whole::requested(pod);
+    let changed = inject_slot(pod, &type_.resources(), report)?;
+    Ok(match requested {
+        Some(before) => whole::hold(pod, &before, type_)? || changed,
+        None => changed,
+    })
+}
+
+/// Gives the slot's resources to one container, and notes which. Returns whether an amount was set.
+fn inject_slot(
+    pod: &mut Value,
+    slot: &BTreeMap<String, String>,
+    report: &mut Report,
+) -> Result<bool, FieldError> {
     let object = field::as_object_mut(pod, "")?;
-    whole(field::object_mut(object, "", "spec")?, type_)?;
-    let i = holder(object, &slot)?;
+    let i = holder(object, slot)?;
     let containers = field::list_mut(field::object_mut(object, "", "spec")?, "spec", "containers")?;
     let Some(container) = containers.get_mut(i) else {
         return Err(FieldError::new(
@@ -87,7 +103,7 @@ fn resources(pod: &mut Value, type_: &MachineType, report: &mut Report) -> Resul
     let mut changed = false;
     for list in LISTS {
         let amounts = field::object_mut(resources, &path, list)?;
-        for (name, amount) in &slot {
+        for (name, amount) in slot {
             changed |= set(amounts, &format!("{path}.{list}"), name, amount, report);
         }
     }
@@ -105,16 +121,9 @@ fn holder(pod: &Map<String, Value>, slot: &BTreeMap<String, String>) -> Result<u
     let metadata = field::object(pod, "", "metadata")?.unwrap_or(&none);
     let spec = field::object(pod, "", "spec")?.unwrap_or(&none);
     let containers = field::list(spec, "spec", "containers")?;
-    let has_all = |container: &Value| {
-        step();
-        LISTS.iter().all(|list| {
-            let amounts = container.get("resources").and_then(|resources| resources.get(list));
-            slot.iter().all(|(name, slot)| amounts.is_some_and(|amounts| is_as_much(amounts.get(name), slot)))
-        })
-    };
-    let i = container::choose(metadata, containers, has_all)?;
+    let i = container::choose(metadata, containers, |container| has_all(container, slot))?;
     let mut others = containers.iter().enumerate().filter(|(j, _)| *j != i);
-    match others.find(|(_, other)| has_all(other)) {
+    match others.find(|(_, other)| has_all(other, slot)) {
         None => Ok(i),
         Some((j, _)) => Err(FieldError::new(
             format_args!("spec.containers[{j}].resources"),
@@ -126,6 +135,15 @@ fn holder(pod: &Map<String, Value>, slot: &BTreeMap<String, String>) -> Result<u
             ),
         )),
     }
+}
+
+/// Whether a container requests and may have all of the slot.
+fn has_all(container: &Value, slot: &BTreeMap<String, String>) -> bool {
+    step();
+    LISTS.iter().all(|list| {
+        let amounts = container.get("resources").and_then(|resources| resources.get(list));
+        slot.iter().all(|(name, slot)| amounts.is_some_and(|amounts| is_as_much(amounts.get(name), slot)))
+    })
 }
 
 /// Whether an amount is there and as much as the slot's, however it is written.
@@ -151,27 +169,11 @@ fn set(amounts: &mut Map<String, Value>, path: &str, name: &str, slot: &str, rep
     true
 }
 
-/// Resources of the Pod as a whole have to hold those of its containers, and so the slot's. Less would be refused by the API
-/// server, for a sum that nobody wrote.
-fn whole(spec: &Map<String, Value>, type_: &MachineType) -> Result<(), FieldError> {
-    let Some(resources) = field::object(spec, "spec", "resources")? else { return Ok(()) };
-    for list in LISTS {
-        let Some(amounts) = field::object(resources, "spec.resources", list)? else { continue };
-        for (name, slot) in [("cpu", &type_.cpu), ("memory", &type_.memory)] {
-            let own = amounts.get(name).and_then(|own| Some((own, amount(own)?)));
-            if let Some((own, _)) = own.filter(|(_, own)| own < slot) {
-                return Err(FieldError::new(
-                    format_args!("spec.resources.{list}[{name}]"),
-                    format_args!(
-                        "is {}, less than the {slot} of the slot of machine type {:?}; remove it, or use no less",
-                        short(&own.to_string()),
-                        type_.name
-                    ),
-                ));
-            }
-        }
-    }
-    Ok(())
+/// The container of a guest that has its slot, by its index in this Pod.
+pub fn slot_holder(pod: &Value, type_: &MachineType) -> Option<usize> {
+    let slot = type_.resources();
+    let i = holder(pod.as_object()?, &slot).ok()?;
+    has_all(list(pod, "/spec/containers").get(i)?, &slot).then_some(i)
 }
 
 /// What a container of a guest may not grow to: beyond its slot, or beyond what it had before where that was more.

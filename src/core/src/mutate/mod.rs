@@ -93,6 +93,13 @@ pub fn mutate_told(
     Ok(report)
 }
 
+/// Whether a Pod is the mirror of a static one. Its kubelet runs what is in the file, whatever the mirror says: a change of it has no
+/// effect.
+pub fn is_mirror(pod: &Value) -> bool {
+    let annotations = pod.get("metadata").and_then(|metadata| metadata.get("annotations"));
+    annotations.is_some_and(|annotations| annotations.get(keys::MIRROR_POD).is_some())
+}
+
 /// Refuses a Pod whose labels, annotations or scheduling gates are under Outrigger's domain. For requests that don't
 /// come from the manager: such keys are facts that others rely on.
 pub fn refuse_own_keys(pod: &Value) -> Result<(), FieldError> {

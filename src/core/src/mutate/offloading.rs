@@ -37,7 +37,7 @@ pub fn apply(
     let Some(OffloadingContext { offloading, exempt_runtime_class }) = facts.offloading else {
         return Ok(false);
     };
-    if offloading.strategy() == Ok(Strategy::Local) {
+    if offloading.strategy() == Ok(Strategy::Local) || super::is_mirror(pod) {
         return Ok(false);
     }
     // Before the strategy is looked at: who is exempt doesn't depend on it.

@@ -233,7 +233,7 @@ mod tests {
                 format!("{spec}/tolerations"),
                 wanted.pointer(&format!("{spec}/tolerations")).map(reversed).unwrap(),
             ),
-            (format!("{spec}/containers"), with_sidecar.clone()),
+            (format!("{spec}/containers"), with_sidecar),
         ] {
             assert!(is_up_to_date(&live(|l| at(l, &path, value)), &wanted), "{path}");
         }

@@ -298,6 +298,17 @@ fn the_final_pod_is_as_the_step_makes_it() {
 }
 
 #[test]
+fn the_mirror_of_a_static_pod_is_no_guest() {
+    let caches = caches(&machine(), &injected());
+    let mut mirror = guest_pod();
+    mirror["metadata"]["annotations"] = json!({keys::MIRROR_POD: "x"});
+    assert_eq!(created(&caches, &mirror), Ok(mirror.clone()));
+    let validated = |pod: &Value| decide("/validate/guests", &caches, &mut request(pod, &Value::Null));
+    assert_eq!(validated(&mirror), Ok(Decision::allow()));
+    assert!(validated(&guest_pod()).is_err(), "one without the slot's resources");
+}
+
+#[test]
 fn an_update_leaves_a_guest_what_it_is() {
     let caches = caches(&machine(), &injected());
     let admitted = created(&caches, &guest_pod()).unwrap();

@@ -12,9 +12,9 @@ use outrigger_core::quantity::Quantity;
 use outrigger_core::template::Kind;
 use serde_json::Value;
 
-use self::pod::Amounts;
 use crate::files::InputError;
 use crate::state::State;
+use outrigger_core::amounts::Amounts;
 
 /// The quotas of all namespaces, and what is used of them.
 #[derive(Debug, Default)]

@@ -2,69 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outrigger_core::amounts::{self, Amounts};
 use outrigger_core::json::{list, text};
 use outrigger_core::quantity::Quantity;
 use serde_json::Value;
 
-/// Amounts by resource.
-pub(super) type Amounts = BTreeMap<String, Quantity>;
-
 /// Resources that every container has to name if a quota counts them.
 const NAMED: [&str; 6] = ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 
-/// Requests or limits of a container, or of the Pod as a whole. Requests that aren't named are the limits, as the API server's
-/// defaults have it.
-fn resources(of: &Value, which: &str) -> Amounts {
-    let read = |which: &str| {
-        let map = of.pointer(&format!("/resources/{which}")).and_then(Value::as_object);
-        map.into_iter().flatten().filter_map(|(name, value)| Some((name.clone(), Quantity::of(value)?)))
-    };
-    let mut amounts: Amounts = if which == "requests" { read("limits").collect() } else { Amounts::new() };
-    amounts.extend(read(which));
-    amounts
-}
-
-fn add(to: &mut Amounts, more: &Amounts) {
-    for (name, amount) in more {
-        let sum = to.get(name).map_or(*amount, |before| before.plus(*amount));
-        to.insert(name.clone(), sum);
-    }
-}
-
-fn raise(to: &mut Amounts, at_least: &Amounts) {
-    for (name, amount) in at_least {
-        if to.get(name).is_none_or(|before| before < amount) {
-            to.insert(name.clone(), *amount);
-        }
-    }
-}
-
-/// Requests or limits of a whole Pod: of its containers and sidecars together, or of an init container with the sidecars before it,
-/// whichever is more.
+/// Requests or limits of a whole Pod.
 fn total(pod: &Value, which: &str) -> Amounts {
-    let mut all = Amounts::new();
-    for container in list(pod, "/spec/containers") {
-        add(&mut all, &resources(container, which));
-    }
-    let (mut sidecars, mut initial) = (Amounts::new(), Amounts::new());
-    for container in list(pod, "/spec/initContainers") {
-        let mut own = resources(container, which);
-        if text(container, "/restartPolicy") == "Always" {
-            add(&mut all, &own);
-            add(&mut sidecars, &own);
-            raise(&mut initial, &sidecars);
-        } else {
-            add(&mut own, &sidecars);
-            raise(&mut initial, &own);
-        }
-    }
-    raise(&mut all, &initial);
+    let mut all = amounts::of_containers(pod, which);
     // What the Pod names for itself counts instead.
-    all.extend(resources(&pod["spec"], which));
+    all.extend(amounts::of(&pod["spec"], which));
     let overhead = pod.pointer("/spec/overhead").and_then(Value::as_object);
     for (name, amount) in overhead.into_iter().flatten() {
         if let Some(amount) = Quantity::of(amount).filter(|_| which == "requests" || all.contains_key(name)) {
-            add(&mut all, &Amounts::from([(name.clone(), amount)]));
+            amounts::add(&mut all, &Amounts::from([(name.clone(), amount)]));
         }
     }
     all
@@ -107,7 +61,7 @@ pub(super) fn unnamed(pod: &Value, counted: &BTreeSet<&str>) -> Option<String> {
     }
     let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for container in list(pod, "/spec/containers").iter().chain(list(pod, "/spec/initContainers")) {
-        let has = named(&resources(container, "requests"), &resources(container, "limits"));
+        let has = named(&amounts::of(container, "requests"), &amounts::of(container, "limits"));
         for name in NAMED.into_iter().filter(|name| counted.contains(name) && !has.contains_key(*name)) {
             missing.entry(name).or_default().insert(text(container, "/name"));
         }
@@ -155,7 +109,7 @@ fn is_best_effort(pod: &Value) -> bool {
     let own = std::iter::once(&pod["spec"]);
     let all = own.chain(list(pod, "/spec/containers")).chain(list(pod, "/spec/initContainers"));
     all.into_iter().all(|of| {
-        let requests = resources(of, "requests");
+        let requests = amounts::of(of, "requests");
         ["cpu", "memory"].iter().all(|name| requests.get(*name).is_none_or(Quantity::is_zero))
     })
 }

@@ -7,6 +7,7 @@ use outrigger_admission::provenance::{GATE, Origin};
 use outrigger_core::ids::RuleName;
 use outrigger_core::json::{list, text};
 use outrigger_core::machine::{MachineType, guest};
+use outrigger_core::mutate::machine::slot_holder;
 use outrigger_core::text::truncate;
 use outrigger_core::{keys, selector};
 use serde::Serialize;
@@ -168,18 +169,11 @@ fn machine(admission: &Admission, pod: &Value, roles: &[Role]) -> Vec<Mark> {
     marks
 }
 
-/// The first container that has the size of the slot.
+/// The container that has the slot.
 fn sized(pod: &Value, type_: &MachineType) -> Option<Mark> {
-    let slot = type_.resources();
-    let has = |container: &Value| {
-        slot.iter().all(|(name, amount)| {
-            let limits = container.pointer("/resources/limits").and_then(|limits| limits.get(name));
-            let limits = limits.and_then(outrigger_core::quantity::Quantity::of);
-            limits.is_some_and(|found| amount.parse() == Ok(found))
-        })
-    };
-    let (i, _) = list(pod, "/spec/containers").iter().enumerate().find(|(_, container)| has(container))?;
-    let size: Vec<String> = slot.iter().map(|(name, amount)| format!("{name} {amount}")).collect();
+    let i = slot_holder(pod, type_)?;
+    let size: Vec<String> =
+        type_.resources().iter().map(|(name, amount)| format!("{name} {amount}")).collect();
     Some(mark(format!("spec.containers[{i}].resources"), &size.join(", ")))
 }
 

@@ -179,7 +179,7 @@ fn what_cannot_be_is_refused_with_its_path() {
         (json!({"tolerations": {}}), "spec.tolerations: must be a list"),
         (
             json!({"resources": {"limits": {"memory": "1Gi"}}}),
-            "spec.resources.limits[memory]: is \"1Gi\", less than the 24Gi of the slot",
+            "spec.resources.limits[memory]: is 1Gi, less than the 24Gi that",
         ),
     ] {
         let found = admitted(&guest(spec)).unwrap_err().to_string();

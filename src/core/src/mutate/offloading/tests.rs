@@ -127,6 +127,17 @@ fn offered(strategy: &str, selector: &Value, node: &Node<'_>) -> bool {
 }
 
 #[test]
+fn the_mirror_of_a_static_pod_is_left_alone() {
+    let selector = json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]});
+    let mut mirror =
+        json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}, "spec": {"nodeName": "n"}});
+    let (after, report) = run(&mirror, "Remote", &selector).unwrap();
+    assert_eq!((&after, report), (&mirror, Report::default()));
+    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.source": "api"});
+    assert_eq!(run(&mirror, "Remote", &selector).unwrap().1.changed, ["offloading"]);
+}
+
+#[test]
 fn places_where_liqo_places_and_writes_what_liqo_writes() {
     let cases: Vec<Case> =
         serde_json::from_str(include_str!("../../../../../tests/cases/liqo.json")).unwrap();
