@@ -24,14 +24,18 @@ pub(crate) fn is_gated(pod: &Pod) -> bool {
     gates.any(|gate| gate.condition_type == keys::COMPANIONS_GATE)
 }
 
-/// The group of the Pods that one controller owns, such as a ReplicaSet. It has the Pods' namespace in its id, because whoever creates a
-/// Pod chooses the uid of its owner: with another namespace's, the Pod would count among the owner's.
+/// The id of the group of the Pods in a namespace that one controller owns. It has the namespace in it, because whoever creates a Pod chooses
+/// the uid of its owner: with one of another namespace, the Pod would count among the owner's.
+pub(crate) fn owner_group(namespace: &str, uid: &str) -> String {
+    let digest = Sha256::digest(format!("{namespace}/{uid}"));
+    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The group of the Pods that one controller owns, such as a ReplicaSet.
 fn owner(metadata: &ObjectMeta) -> Option<DisruptionGroup> {
     let owner = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
-    let digest = Sha256::digest(format!("{namespace}/{}", owner.uid));
-    let id: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    disruption::group(&id, None)
+    disruption::group(&owner_group(namespace, &owner.uid), None)
 }
 
 /// Converts a Pod to a workload, with the group of its owner only. Returns `None` for a Pod that has terminated, in phase Succeeded or

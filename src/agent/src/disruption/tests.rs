@@ -82,7 +82,8 @@ fn the_owner_is_first_then_budgets_by_uid_and_there_are_few() {
         budgets.apply(&all(uid, 1));
     }
     let mut workload = workload(&json!({}), Some("z"));
-    let expected = [("z", None), ("a", Some(1)), ("b", Some(1)), ("c", Some(1))];
+    let z = crate::pod::owner_group("n", "z");
+    let expected = [(&*z, None), ("a", Some(1)), ("b", Some(1)), ("c", Some(1))];
     assert_eq!(ids(&budgets.groups(&workload)), expected);
     workload.groups = budgets.groups(&workload);
     assert_eq!(
@@ -95,7 +96,7 @@ fn the_owner_is_first_then_budgets_by_uid_and_there_are_few() {
     }
     let groups = budgets.groups(&workload);
     assert_eq!(groups.len(), MAX_GROUPS);
-    assert_eq!(ids(&groups)[..4], [("z", None), ("a", Some(1)), ("b", Some(1)), ("b0", Some(2))]);
+    assert_eq!(ids(&groups)[..4], [(&*z, None), ("a", Some(1)), ("b", Some(1)), ("b0", Some(2))]);
 }
 
 #[test]

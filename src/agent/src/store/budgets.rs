@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::pod::owner_group;
 
 fn pod(uid: &str, namespace: &str, app: &str, owner: Option<&str>) -> Pod {
     let mut pod =
@@ -57,7 +58,7 @@ fn a_budget_sends_the_workloads_of_its_namespace_that_it_selects() {
         pods(Event::Applied(pod));
     }
     assert_eq!(sent(&store), ["a", "b", "c", "d"]);
-    let owner = ("r".to_owned(), None);
+    let owner = (owner_group("x", "r"), None);
     assert_eq!(shown(&store, "a"), std::slice::from_ref(&owner));
     budgets(Event::Applied(budget("p", "x", &app("web"), 2, 0)));
     assert_eq!(sent(&store), ["a", "b"]);

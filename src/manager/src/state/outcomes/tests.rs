@@ -137,6 +137,7 @@ fn a_companion_without_a_node_is_told_by_what_of_its_template_no_dpu_has() {
     let mut world = World::new(1);
     let mut model = rule("Parallel");
     model["spec"]["template"]["spec"]["nodeSelector"] = json!({"model": "bf9"});
+    model["metadata"]["generation"] = json!(2);
     world.data.apply_rule(&serde_json::from_value(model).unwrap());
     let of = |world: &World| {
         let told = world.data.told(&"w0".into(), world.now).unwrap().companions.remove(0);
