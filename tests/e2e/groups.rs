@@ -87,7 +87,8 @@ async fn an_agent_sends_the_controller_of_a_pod_and_the_budgets_that_select_it()
     let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web"},
         "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
             "spec": {"nodeName": t.node("a"), "containers": [{"name": "c", "image": "i"}]}}}});
-    let owner = (create(&owners, &owner).await.unwrap().uid().unwrap(), None);
+    let uid = create(&owners, &owner).await.unwrap().uid().unwrap();
+    let owner = (outrigger_agent::pod::owner_group(&t.source, &uid), None);
     t.start("bare", "a", json!({"app": "bare"})).await;
     let (manager, end) = (Receiver::default(), CancellationToken::new());
     let _end = end.clone().drop_guard();

@@ -291,7 +291,11 @@ async fn what_is_wrong_with_a_rule_is_told_by_its_field() {
             "spec.workloadTerms[0].matchExpressions[0].key",
         ),
         (
-            |d| d.workload_terms[0].match_expressions[0].operation = Operation::In.into(),
+            |d| {
+                let expression = &mut d.workload_terms[0].match_expressions[0];
+                expression.operation = Operation::In.into();
+                expression.values.clear();
+            },
             "spec.workloadTerms[0].matchExpressions[0].values",
         ),
         (|d| d.dpu_selection_policy = "Some".into(), "spec.dpuSelectionPolicy"),

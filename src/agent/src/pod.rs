@@ -26,7 +26,7 @@ pub(crate) fn is_gated(pod: &Pod) -> bool {
 
 /// The id of the group of the Pods in a namespace that one controller owns. It has the namespace in it, because whoever creates a Pod chooses
 /// the uid of its owner: with one of another namespace, the Pod would count among the owner's.
-pub(crate) fn owner_group(namespace: &str, uid: &str) -> String {
+pub fn owner_group(namespace: &str, uid: &str) -> String {
     let digest = Sha256::digest(format!("{namespace}/{uid}"));
     digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }

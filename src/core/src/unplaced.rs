@@ -47,8 +47,8 @@ const WORDS: [(&str, Cause); 13] = [
 
 /// The cause that the scheduler's message names, unless that is labels or taints, and what there isn't enough of.
 pub fn told(message: &str) -> Option<(Cause, String)> {
-    // What preemption would need is said after it.
-    let message = message.split(" preemption:").next().unwrap_or_default();
+    // The next sentence is about what would have to be preempted or deallocated (`no new claims to deallocate, preemption: ...`).
+    let message = message.split(". ").next().unwrap_or_default();
     let lower = message.to_ascii_lowercase();
     let (_, cause) = WORDS.iter().find(|(words, _)| lower.contains(words))?;
     let mut short: Vec<&str> = message.split("Insufficient ").skip(1).map(resource).collect();
@@ -143,6 +143,12 @@ mod tests {
                 "Insufficient cpu, memory",
             ),
             ("0/1 nodes are available: 1 Too many pods.", Some(Cause::Unschedulable), ""),
+            (
+                "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, preemption: \
+                 0/3 nodes are available: 3 Preemption is not helpful for scheduling.",
+                None,
+                "",
+            ),
             (
                 "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports.",
                 Some(Cause::PortTaken),
