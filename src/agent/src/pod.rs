@@ -34,8 +34,9 @@ pub fn owner_group(namespace: &str, uid: &str) -> String {
 /// The group of the Pods that one controller owns, such as a ReplicaSet.
 fn owner(metadata: &ObjectMeta) -> Option<DisruptionGroup> {
     let owner = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+    let group = disruption::group(&owner.uid, None)?;
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
-    disruption::group(&owner_group(namespace, &owner.uid), None)
+    Some(DisruptionGroup { id: owner_group(namespace, &group.id).into(), ..group })
 }
 
 /// Converts a Pod to a workload, with the group of its owner only. Returns `None` for a Pod that has terminated, in phase Succeeded or
@@ -109,7 +110,10 @@ mod tests {
         );
         assert!(groups(json!(null)).is_empty(), "a bare Pod");
         assert!(groups(json!([owner("a", json!(null))])).is_empty(), "an owner that isn't the controller");
-        assert_eq!(groups(json!([owner(&"a".repeat(65), json!(true))])).len(), 1);
+        for wrong in [String::new(), "a".repeat(65)] {
+            assert!(groups(json!([owner(&wrong, json!(true))])).is_empty());
+        }
+        assert_eq!(groups(json!([owner(&"a".repeat(64), json!(true))])).len(), 1);
     }
 
     #[test]

@@ -330,8 +330,11 @@ impl Registry {
             concerned.extend(dpu.marks.owner.as_deref().and_then(|owner| TenantId::new(owner).ok()));
             concerned.extend(dpu.host.iter().flat_map(|host| data.claimants(host)).cloned());
         }
-        let takes = |dpu: Option<&Dpu>| dpu.map(|dpu| (dpu.ready, dpu.node.clone()));
-        let told = changed || takes(old.as_deref()) != takes(new.as_deref());
+        let told = changed
+            || match (&old, &new) {
+                (Some(old), Some(new)) => (old.ready, &old.node) != (new.ready, &new.node),
+                (old, new) => old.is_some() != new.is_some(),
+            };
         let hosts = old.iter().chain(&new).filter(|_| told).filter_map(|dpu| dpu.host.clone()).collect();
         NodeChange { concerned: concerned.into_iter().collect(), changed, hosts }
     }

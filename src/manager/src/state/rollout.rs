@@ -297,12 +297,17 @@ impl Rollout {
     }
 
     /// Whether the groups of a companion's workload permit that it is replaced. `otherwise`: what holds where they don't.
-    fn permits(&mut self, groups: &mut Groups<'_>, workload: &Arc<str>, otherwise: Permission) -> Permission {
+    fn permits(
+        &mut self,
+        groups: &mut Groups<'_>,
+        workload: &Arc<str>,
+        otherwise: impl FnOnce() -> Permission,
+    ) -> Permission {
         if groups.permit(workload) {
             return Permission::Goes;
         }
         self.held.insert(workload.clone());
-        otherwise
+        otherwise()
     }
 
     fn budget(&self, strategy: UpdateStrategy, availability: Availability) -> usize {
@@ -356,7 +361,7 @@ impl TenantData {
             let settles = scene.index.workload(&key.workload).is_some_and(|workload| workload.ready);
             rollouts.ask(key, (ready, settles), strategy, scene.availability(), |rollout| {
                 let mut groups = scene.groups(rollout);
-                let otherwise = scene.without_groups(&key.workload, generation, at);
+                let otherwise = || scene.without_groups(key, generation, at);
                 rollout.permits(&mut groups, &key.workload, otherwise) == Permission::Goes
             })
         })
@@ -386,8 +391,10 @@ impl TenantData {
             let mut groups = None;
             rollouts.next(rule, strategy, (scene.availability(), at.now), |rollout, workload| {
                 let groups = groups.get_or_insert_with(|| scene.groups(rollout));
-                let otherwise = scene.without_groups(workload, generation, at);
-                let permission = rollout.permits(groups, workload, otherwise);
+                let permission = rollout.permits(groups, workload, || {
+                    let key = CompanionKey { rule: rule.clone(), workload: workload.clone() };
+                    scene.without_groups(&key, generation, at)
+                });
                 if permission == Permission::Goes {
                     groups.take(workload);
                 }
@@ -445,9 +452,8 @@ impl<'a> Scene<'a> {
         self.companions.availability(self.rule, self.has_dpu)
     }
 
-    fn without_groups(&self, workload: &Arc<str>, generation: i64, at: Moment) -> Permission {
-        let key = CompanionKey { rule: self.rule.clone(), workload: workload.clone() };
-        Permission::without_groups(&key, self.companions.get(&key), generation, at)
+    fn without_groups(&self, key: &CompanionKey, generation: i64, at: Moment) -> Permission {
+        Permission::without_groups(key, self.companions.get(key), generation, at)
     }
 
     fn groups(&self, rollout: &Rollout) -> Groups<'a> {
