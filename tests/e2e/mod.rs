@@ -40,6 +40,7 @@ mod rules;
 mod second_webhook;
 mod skew;
 mod status;
+mod strings;
 mod subjects;
 mod templates;
 mod tenancy;

@@ -4,6 +4,7 @@ use outrigger_api::Tenant;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::map::{HashMap, HashSet};
+use outrigger_core::syntax::unlabelable;
 use outrigger_core::tenant;
 use outrigger_core::validate::same;
 use serde::Deserialize;
@@ -46,7 +47,24 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
             ));
         }
     }
-    Ok(Decision::by_fields(422, &errors).into())
+    if !errors.is_empty() {
+        return Ok(Decision::deny_fields(422, &errors).into());
+    }
+    Ok(Decision::warn(unusable_hosts(&request.object, &new)).into())
+}
+
+/// Most hosts that are warned of by name.
+const SHOWN: usize = 5;
+
+/// Warnings for hosts that have no DPU, whatever Nodes there are. Rules with dpuSelectionPolicy Any serve their workloads.
+fn unusable_hosts(object: &Value, new: &tenant::Tenant) -> Vec<String> {
+    let unusable = new.hosts.iter().filter_map(|host| Some((host.as_str(), unlabelable(host)?)));
+    let unusable: Vec<_> = unusable.take(SHOWN).collect();
+    let positions = if unusable.is_empty() { HashMap::default() } else { positions(object, "hosts") };
+    let warning = |(host, why): (&str, String)| {
+        format!("spec.hosts[{}]: {why}", positions.get(host).copied().unwrap_or_default())
+    };
+    unusable.into_iter().map(warning).collect()
 }
 
 fn read(object: &Value) -> Result<tenant::Tenant, Vec<FieldError>> {
@@ -99,5 +117,37 @@ fn conflicts(
             let at = hosts.get(host.as_str()).copied().unwrap_or_default();
             errors.push(of(format!("spec.hosts[{at}]"), "a host", host, &other));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::tests::{decide, request_for, told};
+
+    #[test]
+    fn a_host_whose_name_no_label_can_have_is_warned_of_with_its_path() {
+        let warnings = |hosts: &[&str]| {
+            let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "red"},
+                "spec": {"hosts": hosts}});
+            let mut request = request_for("Tenant", "", &tenant, &Value::Null);
+            let (code, message, warnings) =
+                told(decide("/validate/tenants", &Caches::default(), &mut request).unwrap(), 201);
+            assert_eq!((code, message.as_str()), (201, ""));
+            warnings
+        };
+        let (fits, long) = ("h".repeat(63), "h".repeat(64));
+        assert_eq!(warnings(&["a", &fits]), [""; 0]);
+        let found = warnings(&["a", &long]);
+        assert!(
+            found.len() == 1
+                && found[0]
+                    .starts_with("spec.hosts[1]: no Node can be labelled with it: it has 64 characters")
+        );
+        // Its first ones stand for all.
+        let many: Vec<String> = (100..120).map(|i| format!("{long}{i}")).collect();
+        assert_eq!(warnings(&many.iter().map(String::as_str).collect::<Vec<_>>()).len(), 5);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
 use kube::Api;
 use outrigger_core::bounds::Bounds;
-use outrigger_core::ids::is_dns_label;
+use outrigger_core::syntax::is_short_dns_label;
 use outrigger_core::yaml;
 use outrigger_runtime::cache::{Change, Feed};
 use outrigger_runtime::events::Events;
@@ -51,7 +51,7 @@ impl Scope {
         for name in names {
             if name == ALL {
                 all = true;
-            } else if name.len() > 63 || !is_dns_label(name) {
+            } else if !is_short_dns_label(name) {
                 let shown: String = name.chars().take(MAX_SHOWN).collect();
                 return Err(format!(
                     "{shown:?} is not a namespace name; use a DNS label, or \"*\" for all namespaces"

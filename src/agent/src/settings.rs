@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
+use outrigger_core::admin::namespace;
 use outrigger_core::ids::TenantId;
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::duration;
@@ -125,7 +126,11 @@ impl AgentArgs {
                 bail!("--insecure is only allowed with loopback addresses and Unix sockets");
             }
         }
-        scope(&self.namespaces, &self.rules_namespace)?;
+        let rules = &self.rules_namespace;
+        if !rules.is_empty() {
+            namespace(rules).map_err(|error| anyhow::anyhow!("--rules-namespace: {rules:?} {error}"))?;
+        }
+        scope(&self.namespaces, rules)?;
         allowed_annotations(&self.send_annotations)?;
         Ok(())
     }

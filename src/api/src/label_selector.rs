@@ -6,7 +6,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::{Expression, Selector};
 use outrigger_core::field::{FieldError, FieldErrors};
-use outrigger_core::ids::{is_label_key, is_label_name};
+use outrigger_core::syntax::Form;
 use outrigger_core::text::quoted;
 
 /// A valid label selector. The default selects everything, as an empty selector does.
@@ -22,8 +22,8 @@ impl Labels {
         let mut errors = Vec::new();
         for (key, value) in selector.match_labels.iter().flatten() {
             let path = format!("{path}.matchLabels[{}]", quoted(key));
-            check_key(&path, key, &mut errors);
-            check_value(&path, value, &mut errors);
+            errors.extend(Form::LabelKey.fault(&path, key));
+            errors.extend(Form::LabelValue.fault(&path, value));
         }
         for (i, requirement) in selector.match_expressions.iter().flatten().enumerate() {
             check_requirement(&format!("{path}.matchExpressions[{i}]"), requirement, &mut errors);
@@ -54,7 +54,7 @@ impl Labels {
 }
 
 fn check_requirement(path: &str, requirement: &LabelSelectorRequirement, errors: &mut Vec<FieldError>) {
-    check_key(&format!("{path}.key"), &requirement.key, errors);
+    errors.extend(Form::LabelKey.fault(format_args!("{path}.key"), &requirement.key));
     let values = requirement.values.as_deref().unwrap_or_default();
     match (requirement.operator.as_str(), values) {
         (operator @ ("In" | "NotIn"), []) => {
@@ -62,7 +62,7 @@ fn check_requirement(path: &str, requirement: &LabelSelectorRequirement, errors:
         }
         ("In" | "NotIn", values) => {
             for (v, value) in values.iter().enumerate() {
-                check_value(&format!("{path}.values[{v}]"), value, errors);
+                errors.extend(Form::LabelValue.fault(format_args!("{path}.values[{v}]"), value));
             }
         }
         ("Exists" | "DoesNotExist", []) => {}
@@ -74,26 +74,6 @@ fn check_requirement(path: &str, requirement: &LabelSelectorRequirement, errors:
             format_args!("{path}.operator"),
             format_args!("is {:?}; use one of In, NotIn, Exists, DoesNotExist", quoted(other)),
         ),
-    }
-}
-
-fn check_key(path: &str, key: &str, errors: &mut Vec<FieldError>) {
-    if !is_label_key(key) {
-        let wanted =
-            "use 1 to 63 letters, digits, '-', '_' and '.', optionally after a DNS subdomain and '/'";
-        errors.add(path, format_args!("{:?} is not a label key: {wanted}", quoted(key)));
-    }
-}
-
-fn check_value(path: &str, value: &str, errors: &mut Vec<FieldError>) {
-    if !value.is_empty() && !is_label_name(value) {
-        errors.add(
-            path,
-            format_args!(
-                "{:?} is not a label value: use up to 63 letters, digits, '-', '_' and '.'",
-                quoted(value)
-            ),
-        );
     }
 }
 

@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema, ResourceExt};
 use outrigger_core::field::{FieldError, FieldErrors};
-use outrigger_core::ids::{TenantId, is_dns_label, is_dns_subdomain};
+use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
+use outrigger_core::syntax::{Form, is_short_dns_label};
 use outrigger_core::tenant::{self as domain, Identity, PodSecurity, Policy};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -291,7 +292,7 @@ impl Tenant {
 }
 
 fn check_namespace(namespace: &str, errors: &mut Vec<FieldError>) {
-    if !is_dns_label(namespace) || namespace.len() > 63 {
+    if !is_short_dns_label(namespace) {
         errors.add("spec.namespace", format_args!("is {namespace:?}, which is not a namespace name"));
     } else if namespace == "default"
         || keys::SYSTEM_NAMESPACES.contains(&namespace)
@@ -327,9 +328,9 @@ fn names(field: &str, list: &[String], errors: &mut Vec<FieldError>) -> BTreeSet
     let mut names = BTreeSet::new();
     for (i, name) in list.iter().enumerate() {
         let path = || format!("spec.{field}[{i}]");
-        if !is_dns_subdomain(name) {
-            let wanted = "use at most 253 lower-case letters, digits, '-' and '.'";
-            errors.add(path(), format_args!("is {name:?}, which is not a name: {wanted}"));
+        if !Form::DnsSubdomain.accepts(name) {
+            let wanted = Form::DnsSubdomain;
+            errors.add(path(), format_args!("is {name:?}, which is not a name: use {wanted}"));
         } else if !names.insert(name.clone()) {
             errors.add(path(), format_args!("duplicates {name:?}; remove it"));
         }

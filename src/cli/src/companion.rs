@@ -88,7 +88,7 @@ pub(crate) fn companion(
     let home = Home { tenant, namespace, owned: true };
     match plan(&key, &Desired::of_match(&rule, &workload), None, &home) {
         Action::Create(pod) => Ok(Ok(creation(admission.manager(), namespace, &pod)?)),
-        Action::Refuse(message) => Ok(Err(message)),
+        Action::Refuse(_, message) => Ok(Err(message)),
         _ => Ok(Err("SameNode waits for the workload's node".to_owned())),
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::ids::is_short_dns_label;
 use crate::keys;
+use crate::syntax::is_short_dns_label;
 
 /// The namespaces of the platform. Neither may be a tenant's.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use crate::index::{CompanionKey, Desired};
 use crate::keys;
 use crate::reason::Cause;
 use crate::rule::{DpuSelectionPolicy, Rule};
+use crate::syntax::unlabelable;
 use crate::template::{self, Kind};
 use crate::texts::Texts;
 use crate::workload::{Orchestrator, Workload};
@@ -199,8 +200,8 @@ pub enum Action {
         /// Why.
         reason: DeleteReason,
     },
-    /// It can't be made, for a reason that only the user can remove.
-    Refuse(String),
+    /// It can't be made, for a reason that only the user can remove: the cause, and what is wrong.
+    Refuse(Cause, String),
 }
 
 /// Where a companion lives.
@@ -291,7 +292,7 @@ fn annotate(rule: &Rule, workload: &Workload, o: &Observed) -> Action {
         + o.annotations_size.saturating_sub(annotations_size(&o.annotations))
         + annotations_size(&wanted);
     if size > MAX_ANNOTATIONS {
-        return unmarked.map_or_else(|| Action::Refuse(too_large(size, workload)), Action::Annotate);
+        return unmarked.map_or_else(|| too_large(size, workload), Action::Annotate);
     }
     let mut patch = Map::new();
     if o.ended.is_some() {
@@ -358,17 +359,18 @@ pub fn trial(rule: &Rule, home: &Home<'_>) -> Result<Value, String> {
             }
             Ok(object)
         }
-        Action::Refuse(message) => Err(message),
+        Action::Refuse(_, message) => Err(message),
         other => Err(format!("{other:?}")),
     }
 }
 
-fn too_large(size: usize, workload: &Workload) -> String {
-    format!(
+fn too_large(size: usize, workload: &Workload) -> Action {
+    let message = format!(
         "annotations of the companion of {}/{} would have {size} bytes, at most {MAX_ANNOTATIONS} are allowed: \
          inject single fields instead of the whole workload, or fewer of them",
         workload.resource_namespace, workload.resource_name
-    )
+    );
+    Action::Refuse(Cause::AnnotationsTooLarge, message)
 }
 
 fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>) -> Action {
@@ -402,9 +404,18 @@ fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>)
     after.extend(injected);
     let size = annotations_size(&after);
     if size > MAX_ANNOTATIONS {
-        return Action::Refuse(too_large(size, workload));
+        return too_large(size, workload);
     }
     let kind = rule.kind();
+    // Admission requires the label of a Pod's Node, and the API server would refuse the Pod for it.
+    if let Some((host, why)) = host(rule, workload).and_then(|host| Some((host, unlabelable(host)?)))
+        && kind == Kind::Pod
+    {
+        let message = format!(
+            "the workload's node is {host:?}, and {why}: give it a shorter name, or use dpuSelectionPolicy Any"
+        );
+        return Action::Refuse(Cause::HostNameUnusable, message);
+    }
     let spec = match kind {
         Kind::Pod => {
             annotations.insert(keys::WORKLOAD.into(), workload.to_json().to_string());

@@ -5,7 +5,6 @@
 //! the API server's own environment, which says so when a claim is created.
 
 mod pod;
-mod read;
 mod state;
 mod warnings;
 
@@ -19,11 +18,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use crate::field::{FieldError, FieldErrors, join};
-use crate::ids::{is_dns_subdomain, is_label_key, is_label_name, is_short_dns_label};
 use crate::json::{list, text};
 use crate::quantity::Quantity;
+use crate::read::Reader;
+use crate::syntax::{Form, is_dns_subdomain, is_short_dns_label};
 use crate::text::quoted;
-use read::Reader;
 
 /// Most requests of a claim, and most requests that a constraint or a configuration names (`DeviceRequestsMaxSize`).
 pub const MAX_REQUESTS: usize = 32;
@@ -122,15 +121,7 @@ impl<'a> Names<'a> {
 
 fn request_name<'a>(reader: &mut Reader, request: &'a Map<String, Value>, path: &str) -> &'a str {
     let name = reader.text(request, path, "name");
-    if !is_short_dns_label(name) {
-        reader.fault(
-            format_args!("{path}.name"),
-            format_args!(
-                "is {:?}; use a DNS label: 1 to 63 lower-case letters, digits and '-', with none of these at its ends",
-                quoted(name)
-            ),
-        );
-    }
+    reader.faults.extend(Form::DnsLabel.fault(format_args!("{path}.name"), name));
     name
 }
 
@@ -223,11 +214,8 @@ fn devices_of(reader: &mut Reader, request: &Map<String, Value>, path: &str) {
 
 fn one_toleration(reader: &mut Reader, toleration: &Map<String, Value>, path: &str) {
     let key = reader.text(toleration, path, "key");
-    if !key.is_empty() && !is_label_key(key) {
-        reader.fault(
-            format_args!("{path}.key"),
-            format_args!("is {:?}; use a label's key, or none", quoted(key)),
-        );
+    if !key.is_empty() {
+        reader.faults.extend(Form::LabelKey.fault(format_args!("{path}.key"), key));
     }
     let value = reader.text(toleration, path, "value");
     match reader.text(toleration, path, "operator") {
@@ -236,14 +224,7 @@ fn one_toleration(reader: &mut Reader, toleration: &Map<String, Value>, path: &s
             format_args!("is {:?}, and operator Exists takes none; remove it", quoted(value)),
         ),
         "Exists" => {}
-        "" | "Equal" => {
-            if !value.is_empty() && !is_label_name(value) {
-                reader.fault(
-                    format_args!("{path}.value"),
-                    format_args!("is {:?}; use a label's value", quoted(value)),
-                );
-            }
-        }
+        "" | "Equal" => reader.faults.extend(Form::LabelValue.fault(format_args!("{path}.value"), value)),
         other => reader.fault(
             format_args!("{path}.operator"),
             format_args!("is {:?}; use Exists or Equal", quoted(other)),

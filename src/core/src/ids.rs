@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::keys;
+use crate::syntax::{is_dns_label, is_dns_subdomain, is_label_name};
 use crate::text::quoted;
 
 /// Why a text is no identifier of its kind.
@@ -194,46 +195,6 @@ fn label_value(text: &str, is_one: bool) -> String {
     if is_one { text.to_owned() } else { format!("h-{}", hex(&Sha256::digest(text), 32)) }
 }
 
-/// Whether a text is a DNS label (RFC 1123), of any length.
-pub fn is_dns_label(s: &str) -> bool {
-    let edge = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    match s.as_bytes() {
-        [] => false,
-        [one] => edge(*one),
-        [first, middle @ .., last] => {
-            edge(*first) && edge(*last) && middle.iter().all(|&b| edge(b) || b == b'-')
-        }
-    }
-}
-
-/// Whether a text is a DNS label of at most 63 characters (RFC 1123), as names of namespaces, containers and volumes are.
-pub fn is_short_dns_label(s: &str) -> bool {
-    s.len() <= 63 && is_dns_label(s)
-}
-
-/// Whether a text is a DNS subdomain (RFC 1123) of at most 253 characters, as names of most objects are.
-pub fn is_dns_subdomain(s: &str) -> bool {
-    s.len() <= 253 && s.split('.').all(is_dns_label)
-}
-
-/// Whether a text is what a label's key is without its prefix, and a label's value unless that is empty: 1 to 63 letters,
-/// digits, '-', '_' and '.', beginning and ending with a letter or digit.
-pub fn is_label_name(s: &str) -> bool {
-    let edge = |c: char| c.is_ascii_alphanumeric();
-    s.len() <= 63
-        && s.starts_with(edge)
-        && s.ends_with(edge)
-        && s.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
-}
-
-/// Whether a text is a label's key: a name, perhaps after a DNS subdomain and '/'.
-pub fn is_label_key(s: &str) -> bool {
-    match s.split_once('/') {
-        Some((prefix, name)) => is_dns_subdomain(prefix) && is_label_name(name),
-        None => is_label_name(s),
-    }
-}
-
 /// The first `digits` hexadecimal digits of `bytes`.
 pub fn hex(bytes: &[u8], digits: usize) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -282,16 +243,6 @@ mod tests {
         assert_eq!(format!("{own:?} {admin:?}"), "\"r\" admin:\"r\"");
         assert!(admin.is_admin() && !own.is_admin());
         assert!(RuleName::admin("admin:r").is_err());
-    }
-
-    #[test]
-    fn label_keys() {
-        for good in ["a", "A_b.c-d", "example.com/tier", &"x".repeat(63)] {
-            assert!(is_label_key(good), "{good}");
-        }
-        for bad in ["", "-a", "a ", "Example.com/x", "a/b/c", "/x", "x/", &"x".repeat(64)] {
-            assert!(!is_label_key(bad), "{bad}");
-        }
     }
 
     #[test]

@@ -6,10 +6,10 @@
 use serde_json::{Value, json};
 
 use crate::field::{self, FieldError};
-use crate::json::{list, text};
 use crate::keys;
 use crate::selector::matching::Node;
 use crate::selector::product;
+use crate::selector::requirement::{self, Values};
 
 /// Name that every NamespaceOffloading has: one for each namespace.
 pub const NAME: &str = "offloading";
@@ -56,8 +56,10 @@ pub struct Offloading {
     strategy: Result<Strategy, String>,
     selector: Vec<Value>,
     imposed: Vec<Value>,
-    /// What is wrong with the selector. Some Pods don't depend on it either.
+    /// What of the selector means nothing. Some Pods don't depend on it either.
     faults: Vec<FieldError>,
+    /// What no label can have as its value. Pods get it nevertheless, as they get it from Liqo, and the API server refuses them.
+    unlabelable: Vec<FieldError>,
 }
 
 impl Offloading {
@@ -67,30 +69,46 @@ impl Offloading {
     /// # Errors
     /// Everything that is wrong with the selector, with paths that begin at the object.
     pub fn new(strategy: &str, cluster_selector: &Value) -> Result<Self, Vec<FieldError>> {
-        let this = Self::read(strategy, cluster_selector);
-        if this.faults.is_empty() { Ok(this) } else { Err(this.faults) }
+        let mut this = Self::read(strategy, cluster_selector);
+        if this.faults.is_empty() && this.unlabelable.is_empty() {
+            return Ok(this);
+        }
+        this.faults.append(&mut this.unlabelable);
+        Err(this.faults)
     }
 
     /// The selector as written, valid or not: [`Self::refusals`] has its errors.
     pub fn read(strategy: &str, cluster_selector: &Value) -> Self {
-        let (selector, faults) = match read(cluster_selector) {
+        let (selector, faults, unlabelable) = match read(cluster_selector) {
             Ok(selector) => {
-                let faults = meaningless(&selector);
-                (selector, faults)
+                let [faults, unlabelable] = refused(&selector);
+                (selector, faults, unlabelable)
             }
-            Err(fault) => (Vec::new(), vec![fault]),
+            Err(fault) => (Vec::new(), vec![fault], Vec::new()),
         };
         let strategy = Strategy::of(strategy).ok_or_else(|| strategy.to_owned());
         let imposed = match &strategy {
             Ok(strategy) if faults.is_empty() => imposed(*strategy, &selector),
             _ => Vec::new(),
         };
-        Self { strategy, selector, imposed, faults }
+        Self { strategy, selector, imposed, faults, unlabelable }
     }
 
-    /// Everything that is wrong with its strategy and its selector. While there is anything, Pods of its namespace are refused.
+    /// Everything that is wrong with its strategy and its selector. While there is anything, Pods of its namespace are refused: by
+    /// admission ([`Self::meaningless`]) or by the API server ([`Self::unlabelable`]).
     pub fn refusals(&self) -> Vec<FieldError> {
-        self.unknown_strategy().into_iter().chain(self.faults.iter().cloned()).collect()
+        let faults = self.faults.iter().chain(&self.unlabelable);
+        self.unknown_strategy().into_iter().chain(faults.cloned()).collect()
+    }
+
+    /// The first thing for which there is nothing that Pods could get.
+    pub fn meaningless(&self) -> Option<FieldError> {
+        self.unknown_strategy().or_else(|| self.faults.first().cloned())
+    }
+
+    /// The first value that no label can have, for which the API server refuses Pods that get it.
+    pub fn unlabelable(&self) -> Option<&FieldError> {
+        self.unlabelable.first()
     }
 
     /// Where Pods run, or the text that names no strategy.
@@ -163,52 +181,21 @@ fn with(term: &Value, expression: &Value) -> Value {
     Value::Object(term)
 }
 
-/// Expressions that the API server would refuse in a Pod, and so each Pod of the namespace with them.
-fn meaningless(selector: &[Value]) -> Vec<FieldError> {
-    let mut faults = Vec::new();
-    for (t, term) in selector.iter().enumerate() {
-        for list in ["matchExpressions", "matchFields"] {
-            for (e, expression) in product::entries(term, list).iter().enumerate() {
-                let path = format!("{TERMS}[{t}].{list}[{e}]");
-                faults.extend(expression_fault(expression, &path, list == "matchFields"));
-            }
-        }
+/// What the API server would refuse in a Pod, and so each Pod of the namespace with it, and bounds with which the scheduler drops
+/// their term without a word: first what means nothing, then values that no label can have.
+fn refused(selector: &[Value]) -> [Vec<FieldError>; 2] {
+    let of = |faults: &dyn Fn(&Value, &str) -> Vec<FieldError>| -> Vec<FieldError> {
+        let terms = selector.iter().enumerate();
+        terms.flat_map(|(t, term)| faults(term, &format!("{TERMS}[{t}]"))).collect()
+    };
+    let meaningless = of(&|term, path| {
+        let faults = requirement::faults(term, path, Values::Any);
+        if faults.is_empty() { requirement::unbounded(term, path) } else { faults }
+    });
+    if !meaningless.is_empty() {
+        return [meaningless, Vec::new()];
     }
-    faults
-}
-
-/// The rules of `ValidateNodeSelectorRequirement` and `ValidateNodeFieldSelectorRequirement` in Kubernetes'
-/// `pkg/apis/core/validation`.
-fn expression_fault(expression: &Value, path: &str, is_field: bool) -> Option<FieldError> {
-    let (key, operator) = (text(expression, "/key"), text(expression, "/operator"));
-    let values: Vec<&str> = list(expression, "/values").iter().filter_map(Value::as_str).collect();
-    let fault = |field: &str, message: String| Some(FieldError::new(format_args!("{path}.{field}"), message));
-    if is_field {
-        if key != "metadata.name" {
-            return fault("key", format!("is {key:?}; the only field is metadata.name"));
-        }
-        if !matches!(operator, "In" | "NotIn") || values.len() != 1 {
-            return fault(
-                "operator",
-                format!("is {operator:?} with {} values; use In or NotIn with one", values.len()),
-            );
-        }
-        return None;
-    }
-    if key.is_empty() {
-        return fault("key", "is missing; name a label of nodes".to_owned());
-    }
-    match operator {
-        "In" | "NotIn" if values.is_empty() => fault("values", format!("is empty; {operator} needs a value")),
-        "Exists" | "DoesNotExist" if !values.is_empty() => {
-            fault("values", format!("has {}; {operator} takes none", values.len()))
-        }
-        "Gt" | "Lt" if values.len() != 1 || values.iter().any(|v| v.parse::<i64>().is_err()) => {
-            fault("values", format!("is [{}]; {operator} needs one integer", values.join(", ")))
-        }
-        "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => None,
-        other => fault("operator", format!("is {other:?}; use In, NotIn, Exists, DoesNotExist, Gt or Lt")),
-    }
+    [meaningless, of(&|term, path| requirement::faults(term, path, Values::Checked))]
 }
 
 #[cfg(test)]
@@ -233,32 +220,20 @@ mod tests {
                 "nodeSelectorTerms[1].matchExpressions[0].key: is missing",
             ),
             (
-                expression(json!({"key": "a", "operator": "In"})),
-                "matchExpressions[0].values: is empty; In needs",
+                expression(json!({"key": "a", "operator": "In", "values": ["x", "eu west"]})),
+                "nodeSelectorTerms[1].matchExpressions[0].values[1]: is \"eu west\"; use a label's value",
             ),
             (
-                expression(json!({"key": "a", "operator": "Exists", "values": ["x"]})),
-                "values: has 1; Exists takes none",
+                expression(json!({"key": "a", "operator": "Gt", "values": ["-5"]})),
+                "values[0]: is \"-5\"; use a label's value",
             ),
-            (expression(json!({"key": "a", "operator": "Gt", "values": ["x"]})), "values: is [x]; Gt needs"),
-            (expression(json!({"key": "a", "operator": "Has"})), "operator: is \"Has\"; use In"),
+            (
+                expression(json!({"key": "a", "operator": "Gt", "values": ["24.10"]})),
+                "matchExpressions[0].values: is [24.10]; Gt needs one integer",
+            ),
             (
                 selector(json!([{"matchFields": [{"key": "a", "operator": "In", "values": ["x"]}]}])),
                 "nodeSelectorTerms[0].matchFields[0].key: is \"a\"",
-            ),
-            (
-                selector(json!([{"matchFields": [{"key": "metadata.name", "operator": "Exists"}]}])),
-                "matchFields[0].operator: is \"Exists\" with 0 values",
-            ),
-            (
-                selector(
-                    json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["x", "y"]}]}]),
-                ),
-                "matchFields[0].operator: is \"In\" with 2 values",
-            ),
-            (
-                expression(json!({"key": "a", "operator": "Lt", "values": ["1", "2"]})),
-                "values: is [1, 2]; Lt needs",
             ),
         ] {
             let errors = Offloading::new("Remote", &wrong).unwrap_err();
@@ -308,5 +283,17 @@ mod tests {
         assert_eq!(offloading.refusals().len(), 1);
         assert_eq!(offloading.imposed(), &[] as &[Value]);
         assert!(!offloading.selects(&Node { name: "v", labels: &BTreeMap::new() }));
+        assert!(offloading.meaningless().is_some_and(|fault| fault.path.ends_with(".values")));
+        assert_eq!(offloading.unlabelable(), None);
+    }
+
+    #[test]
+    fn a_value_that_no_label_can_have_is_refused_and_imposed_as_liqo_does() {
+        let odd =
+            selector(json!([{"matchExpressions": [{"key": "a", "operator": "In", "values": ["A,B"]}]}]));
+        let offloading = Offloading::read("Remote", &odd);
+        assert_eq!(Offloading::new("Remote", &odd).unwrap_err(), offloading.refusals());
+        assert_eq!((offloading.meaningless(), offloading.imposed().len()), (None, 1));
+        assert!(offloading.unlabelable().is_some_and(|fault| fault.path.ends_with(".values[0]")));
     }
 }

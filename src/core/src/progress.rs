@@ -8,6 +8,7 @@ use crate::companion::{DeleteReason, Observed, replace_reason};
 use crate::reason::Cause;
 use crate::rollout::UpdateStrategy;
 use crate::rule::Rule;
+use crate::syntax::unlabelable;
 use crate::template::Kind;
 use crate::workload::Workload;
 
@@ -50,6 +51,8 @@ pub enum HostDpu {
     HandingOver,
     /// There is none of the tenant's.
     Absent,
+    /// There can be none: the host's name is no value of a label.
+    Unlabelable,
     /// The host is none of the tenant's.
     NotListed,
 }
@@ -66,8 +69,9 @@ pub struct DpuInHost {
 }
 
 impl HostDpu {
-    /// Of all DPUs in a host. `listed`: the tenant lists the host. `has_rivals`: another tenant does.
+    /// Of all DPUs in the host of this name. `listed`: the tenant lists the host. `has_rivals`: another tenant does.
     pub fn of(
+        host: &str,
         dpus: impl IntoIterator<Item = DpuInHost>,
         listed: bool,
         has_rivals: impl FnOnce() -> bool,
@@ -83,6 +87,7 @@ impl HostDpu {
             (true, _) => Self::Ready,
             (_, true) => Self::NotReady,
             _ if moving && !has_rivals() => Self::HandingOver,
+            _ if listed && unlabelable(host).is_some() => Self::Unlabelable,
             _ if listed => Self::Absent,
             _ => Self::NotListed,
         }
@@ -95,6 +100,7 @@ impl HostDpu {
             Self::NotReady => Some(Cause::DpuNotReady),
             Self::HandingOver => Some(Cause::HandingOver),
             Self::Absent => Some(Cause::NoDpu),
+            Self::Unlabelable => Some(Cause::HostNameUnusable),
             Self::NotListed => Some(Cause::HostNotListed),
         }
     }
@@ -314,9 +320,13 @@ mod tests {
             (&[moving], false, true, NotListed),
             (&[], false, false, NotListed),
         ] {
-            let found = HostDpu::of(dpus.iter().copied(), listed, || has_rivals);
+            let of = |host: &str| HostDpu::of(host, dpus.iter().copied(), listed, || has_rivals);
+            let found = of("h");
             assert_eq!(found, expected, "{dpus:?} {listed} {has_rivals}");
             assert_eq!(found.cause().is_none(), found == Ready);
+            // No DPU can be in a host of such a name.
+            let long = of(&"h".repeat(64));
+            assert_eq!(long, if expected == Absent { HostDpu::Unlabelable } else { expected });
         }
     }
 

@@ -87,6 +87,11 @@ impl Quantity {
         self.nanos == 0
     }
 
+    /// Whether it is a number without a fraction.
+    pub fn is_whole(&self) -> bool {
+        self.nanos % NANOS == 0
+    }
+
     /// How often `size` goes into this, at most; `None` where `size` is nothing or less.
     pub fn holds(&self, size: &Self) -> Option<u64> {
         (size.nanos > 0).then(|| u64::try_from((self.nanos / size.nanos).max(0)).unwrap_or(u64::MAX))

@@ -8,6 +8,7 @@
 pub mod clash;
 pub mod matching;
 pub mod product;
+pub mod requirement;
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,7 @@
 //! A rule's template: the fields that it may have, and those that the companion gets.
 
+mod pod;
+
 use serde_json::{Map, Value};
 
 use crate::claim;
@@ -7,6 +9,7 @@ use crate::device;
 use crate::field::{self, FieldError, FieldErrors};
 use crate::json::Json;
 use crate::keys;
+use crate::syntax::Form;
 use crate::text::quoted;
 
 pub(crate) mod meaning;
@@ -60,7 +63,8 @@ const FIELDS: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
 
 /// Everything that is wrong with a template, with paths that begin at `template`.
 ///
-/// The rest is the API server's to check: it knows the Pod's fields better, and its refusal is reported in the rule's status.
+/// The rest is the API server's to check: it knows the Pod's fields better, and its refusal is reported in the rule's status. It is asked
+/// where the companion is, after the rule was accepted; so texts that become labels, selectors, names and ports are checked here.
 pub fn check(template: &Json) -> Vec<FieldError> {
     match template.excess() {
         Some(excess) => vec![FieldError::new("template", format_args!("{excess}; shorten it"))],
@@ -126,7 +130,8 @@ fn expect_text(object: &Map<String, Value>, key: &str, wanted: &str, errors: &mu
 }
 
 fn check_metadata(metadata: &Map<String, Value>, errors: &mut Vec<FieldError>) {
-    for key in ["labels", "annotations"] {
+    let (label, annotation) = ((Form::LabelKey, Some(Form::LabelValue)), (Form::AnnotationKey, None));
+    for (key, (name_form, value_form)) in [("labels", label), ("annotations", annotation)] {
         let path = format!("template.metadata.{key}");
         match field::object(metadata, "template.metadata", key) {
             Err(e) => errors.push(e),
@@ -135,12 +140,15 @@ fn check_metadata(metadata: &Map<String, Value>, errors: &mut Vec<FieldError>) {
                 for (name, value) in map {
                     if keys::is_own(name) {
                         errors.add(
-                            format_args!("{path}[{name}]"),
+                            format_args!("{path}[{}]", quoted(name)),
                             format_args!("keys under {} are set by Outrigger alone; remove it", keys::DOMAIN),
                         );
                     }
-                    if !value.is_string() {
-                        errors.add(format_args!("{path}[{name}]"), "must be a string");
+                    let at = format_args!("{path}[{}]", quoted(name));
+                    errors.extend(name_form.fault(at, name));
+                    match value.as_str() {
+                        None => errors.add(at, "must be a string"),
+                        Some(value) => errors.extend(value_form.and_then(|form| form.fault(at, value))),
                     }
                 }
             }
@@ -182,6 +190,7 @@ fn check_spec(spec: &Map<String, Value>, errors: &mut Vec<FieldError>) {
             "would bypass the scheduler; use dpuSelectionPolicy, nodeSelector or node affinity",
         );
     }
+    errors.extend(pod::faults(spec, "template.spec"));
 }
 
 /// Each path of the downward API (`fieldRef.fieldPath`), wherever it is.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{IdError, TenantId, bounded, id, is_short_dns_label, malformed};
+use crate::ids::{IdError, TenantId, bounded, id, malformed};
+use crate::syntax::is_short_dns_label;
 
 /// A tenant that the platform has admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use clap::Args;
 use outrigger_core::admin::{AdminNamespaces, namespace};
 use outrigger_core::ids::IdError;
 use outrigger_core::keys;
+use outrigger_core::syntax::label_key;
 use outrigger_core::tenant::Identity;
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::cluster::ClusterArgs;
@@ -95,7 +96,7 @@ pub struct ManagerArgs {
     pub admin_rollout_deadline: Duration,
 
     /// Label on DPU Nodes that names the host the DPU sits in.
-    #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
+    #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_parser = label_key, value_name = "KEY")]
     pub host_label: String,
 
     /// Serve NamespaceOffloadings where the cluster has them: label their namespaces and write their status. Turn this
@@ -153,7 +154,7 @@ pub struct ManagerArgs {
     pub admin_resources_namespace: String,
 
     /// Namespace of the Lease that elects the leader for tenants and DPUs.
-    #[arg(long, env = "OUTRIGGER_LEASE_NAMESPACE", default_value = keys::SYSTEM_NAMESPACE, value_name = "NAMESPACE")]
+    #[arg(long, env = "OUTRIGGER_LEASE_NAMESPACE", default_value = keys::SYSTEM_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
     pub lease_namespace: String,
 
     #[command(flatten)]

@@ -4,6 +4,7 @@ use clap::Args;
 use outrigger_admission::Settings;
 use outrigger_core::admin::{AdminNamespaces, namespace};
 use outrigger_core::keys;
+use outrigger_core::syntax::label_key;
 
 /// Settings of admission.
 #[derive(Debug, Clone, Args)]
@@ -40,7 +41,7 @@ pub struct AdmissionArgs {
     pub scheduler_name: Vec<String>,
 
     /// Label on DPU Nodes that names the host the DPU sits in.
-    #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
+    #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_parser = label_key, value_name = "KEY")]
     pub host_label: String,
 
     /// RuntimeClass whose Pods stay unchanged in offloaded namespaces. Empty: none.

@@ -51,7 +51,7 @@ fn check(object: &Value, admin: bool, workload: &Workload) -> Result<Report, Str
     let step = objects::first_step(&rule, workload.clone(), !admin);
     let signature = match step {
         Action::Create(companion) => created(&rule, companion, workload, admin)?,
-        Action::Refuse(message) => kind_of(&message),
+        Action::Refuse(_, message) => kind_of(&message),
         other => format!("{other:?}"),
     };
     Ok(Report::new(Outcome::Accepted, signature))

@@ -4,10 +4,10 @@ use outrigger_api::Machine;
 use outrigger_api::machine::{Gpu, MachineSpec};
 use outrigger_core::field::FieldError;
 use outrigger_core::groups::{Claim, Conflict, MachineView, conflict};
-use outrigger_core::ids::{is_dns_label, is_dns_subdomain, is_label_name};
 use outrigger_core::machine::MAX_RESERVATION_NAME;
 use outrigger_core::map::HashSet;
 use outrigger_core::quantity::Quantity;
+use outrigger_core::syntax::{Form, is_label_name};
 use outrigger_core::{keys, machine as domain};
 use serde::Deserialize;
 
@@ -25,9 +25,6 @@ const RESERVED: [&str; 6] = [
     keys::INJECTING_CONTAINER,
     keys::INJECT_RESOURCE_CONTAINER,
 ];
-
-/// Longest name of a Service.
-const MAX_NAME: usize = 63;
 
 /// Validates a Machine. Two requests at once may both pass; the reservation decides between them.
 pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
@@ -138,53 +135,58 @@ fn further(new: &Machine, compiled: &domain::Machine) -> Option<FieldError> {
         let message = format!("is {name:?}, which is in the pool already; remove one of both");
         return Some(FieldError::new(format_args!("spec.nodePool[{i}].name"), message));
     }
-    for (i, type_) in new.spec.machine_types.iter().enumerate() {
-        let path = format!("spec.machineTypes[{i}]");
-        let fault = |key: &str, message: String| Some(FieldError::new(format_args!("{path}.{key}"), message));
-        let name = &type_.name;
-        if !is_label_name(name) {
-            let message = format!(
-                "is {:?}; it becomes the name of a label of nodes, so use letters and digits, with '-', '_' or '.' between",
-                short(name)
-            );
-            return fault("name", message);
-        }
-        if RESERVED.contains(&domain::type_key(name).as_str()) {
-            let message = format!(
-                "is {name:?}, but the label {} means something else; choose another name",
-                domain::type_key(name)
-            );
-            return fault("name", message);
-        }
-        // Without a group's name nothing is reserved; a warning says so.
-        if let Some(group) = compiled.group.as_deref().filter(|group| !group.is_empty()) {
-            let reservation = domain::reservation_name(group, name);
-            if !is_service_name(&reservation) {
-                let message = format!(
-                    "makes {:?} with the group's name, which has to be the name of a Service: at most {MAX_NAME} \
-                     lower-case letters, digits and '-', a letter first",
-                    short(&reservation)
-                );
-                return fault("name", message);
-            }
-        }
-        if let Some(error) = type_.spec.gpu.as_ref().and_then(|gpu| further_gpu(gpu, &path)) {
-            return Some(error);
-        }
+    let group = compiled.group.as_deref().unwrap_or_default();
+    if !group.is_empty() && !Form::DnsSubdomain.accepts(&domain::pool_name(group)) {
+        let message = format!(
+            "is {:?}, and the MachineNodePool of the group is named after it; use {}",
+            short(group),
+            Form::DnsSubdomain
+        );
+        return Some(FieldError::new(format_args!("metadata.labels[{}]", keys::MACHINE_GROUP), message));
     }
-    None
+    let types = new.spec.machine_types.iter().enumerate();
+    types.map(|(i, type_)| (format!("spec.machineTypes[{i}]"), type_)).find_map(|(path, type_)| {
+        let gpu = type_.spec.gpu.as_ref();
+        name_fault(group, &type_.name, &path)
+            .or_else(|| gpu.and_then(|gpu| gpu_fault(gpu, &format!("{path}.spec.gpu"))))
+    })
 }
 
-/// The first error of a GPU that Imperator doesn't check for.
-fn further_gpu(gpu: &Gpu, path: &str) -> Option<FieldError> {
-    let fault =
-        |key: &str, message: String| Some(FieldError::new(format_args!("{path}.spec.gpu.{key}"), message));
-    if !gpu.type_.is_empty() && !gpu.device_class.is_empty() {
+/// What is wrong with the name of a type, which names a label of nodes, and with the group's a Service and a StatefulSet.
+fn name_fault(group: &str, name: &str, path: &str) -> Option<FieldError> {
+    let reservation = domain::reservation_name(group, name);
+    let message = if !is_label_name(name) {
+        format!(
+            "is {:?}; it becomes the name of a label of nodes, so use letters and digits, with '-', '_' or '.' between",
+            short(name)
+        )
+    } else if RESERVED.contains(&domain::type_key(name).as_str()) {
+        format!(
+            "is {name:?}, but the label {} means something else; choose another name",
+            domain::type_key(name)
+        )
+    // Without a group's name nothing is reserved; a warning says so.
+    } else if !group.is_empty() && !Form::ServiceName.accepts(&reservation) {
+        format!("makes {:?} with the group's name; use {}", short(&reservation), Form::ServiceName)
+    } else {
+        return None;
+    };
+    Some(FieldError::new(format_args!("{path}.name"), message))
+}
+
+/// What is wrong with the texts of a GPU: a resource of containers, and the value of a label of nodes.
+fn gpu_fault(gpu: &Gpu, path: &str) -> Option<FieldError> {
+    let fault = |key: &str, message: String| Some(FieldError::new(format_args!("{path}.{key}"), message));
+    let class = &gpu.device_class;
+    if !gpu.type_.is_empty() && !class.is_empty() {
         return fault("deviceClass", "stands beside type; set one of both".to_owned());
     }
     if matches!(&*gpu.type_, "cpu" | "memory") {
         let message = format!("is {:?}, which the slot has anyway; name the GPUs' resource", gpu.type_);
         return fault("type", message);
+    }
+    if !gpu.type_.is_empty() && !Form::Resource.accepts(&gpu.type_) {
+        return Form::Resource.fault(format_args!("{path}.type"), &gpu.type_);
     }
     if !gpu.type_.is_empty() && !domain::is_labeled_gpu(&gpu.type_) {
         let message = format!(
@@ -195,16 +197,20 @@ fn further_gpu(gpu: &Gpu, path: &str) -> Option<FieldError> {
         );
         return fault("type", message);
     }
-    if !gpu.device_class.is_empty() && !is_dns_subdomain(&gpu.device_class) {
-        let message = format!("is {:?}, which is no name of a DeviceClass", short(&gpu.device_class));
+    if !class.is_empty() && !Form::DnsSubdomain.accepts(class) {
+        return fault("deviceClass", format!("is {:?}, which is no name of a DeviceClass", short(class)));
+    }
+    if !class.is_empty() && !Form::Resource.accepts(&domain::of_device_class(class)) {
+        let message = format!(
+            "is {:?}; containers ask for its devices by the resource {}NAME, whose name has at most 63 characters: give the class an \
+             extendedResourceName, and set it as type",
+            short(class),
+            keys::DEVICE_CLASS_RESOURCE
+        );
         return fault("deviceClass", message);
     }
-    None
-}
-
-/// Whether the name is a DNS label that begins with a letter (RFC 1035).
-fn is_service_name(name: &str) -> bool {
-    name.len() <= MAX_NAME && is_dns_label(name) && name.starts_with(|c: char| c.is_ascii_lowercase())
+    let labels = [("family", &gpu.family), ("product", &gpu.product), ("machine", &gpu.machine)];
+    labels.into_iter().find_map(|(key, value)| Form::LabelValue.fault(format_args!("{path}.{key}"), value))
 }
 
 /// Warnings for what is probably a mistake, but was always allowed.
@@ -233,7 +239,7 @@ fn warnings(caches: &Caches, new: &Machine, compiled: &domain::Machine) -> Vec<S
             ));
         }
         let (Some(gpu), Some(said)) = (&type_.gpu, &said.spec.gpu) else { continue };
-        if gpu.num.holds(&Quantity::whole(1)).is_some_and(|whole| Quantity::whole(whole) != gpu.num) {
+        if !gpu.num.is_whole() {
             warnings.push(format!("{path}.spec.gpu.num: is {}; Pods can ask for whole ones only", gpu.num));
         }
         if !said.device_class.is_empty() && !caches.is_device_class(&said.device_class) {

@@ -104,6 +104,8 @@ checks! {
         "Leave the host to one of the Tenants.";
     HOST_WITHOUT_DPU = "host-without-dpu", Warning as NoDpu, "A tenant's host has no DPU",
         "Label the DPU's Node with its host, or correct the name.";
+    HOST_NAME = "host-name-unusable", Error as HostNameUnusable, "No DPU can be labelled with the name of a tenant's host",
+        "Take the host out of spec.hosts, or have its Node renamed: a label's value has at most 63 characters.";
     MACHINE_NODE = "machine-node-missing", Error as Failure, "A Machine's node doesn't exist",
         "Correct the name, or take it out of spec.nodePool.";
     MACHINE_GPU_LABEL = "machine-gpu-label", Error, "A Machine's node doesn't say that it has the promised GPU",

@@ -122,6 +122,10 @@ impl Examination<'_> {
             }
             Decision::Allow { warnings, .. } => match object.kind.as_str() {
                 "WorkloadRule" | "AdminWorkloadRule" => self.rule(object, &subject, &warnings, around)?,
+                // All that admission warns of are its hosts, and only the first of these.
+                "Tenant" => {
+                    self.findings.extend(nodes::unusable_hosts(&subject, &object.read::<Tenant>()?.spec));
+                }
                 _ => self.doubtful(&subject, warnings.iter()),
             },
         }

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outrigger_api::TenantSpec;
 use outrigger_core::ids::TenantId;
+use outrigger_core::syntax::unlabelable;
 use outrigger_core::tenant::Tenant;
 
-use super::findings::{DPU_DISPUTED, DPU_UNOWNED, Finding, HOST_WITHOUT_DPU, Subject};
+use super::findings::{DPU_DISPUTED, DPU_UNOWNED, Finding, HOST_NAME, HOST_WITHOUT_DPU, Subject};
 use outrigger_core::node::Node;
 
 /// DPUs that no tenant or several tenants claim, and hosts without DPU. `host_label` names the label of DPUs.
@@ -36,10 +38,20 @@ pub(crate) fn dpus(nodes: &[Node], tenants: &BTreeMap<TenantId, Tenant>, host_la
     }
     for (id, tenant) in tenants {
         let subject = Subject::cluster("Tenant", id.as_str());
-        for host in tenant.hosts.iter().filter(|host| !hosts.contains(host.as_str())) {
+        let without = tenant.hosts.iter().filter(|host| !hosts.contains(host.as_str()));
+        for host in without.filter(|host| unlabelable(host).is_none()) {
             let message = format!("has {host:?}, and no Node has the label {host_label}={host}");
             findings.push(Finding::new(&HOST_WITHOUT_DPU, &subject, "spec.hosts", message));
         }
     }
     findings
+}
+
+/// The hosts of a Tenant that have no DPU, whatever Nodes there are.
+pub(crate) fn unusable_hosts(subject: &Subject, tenant: &TenantSpec) -> Vec<Finding> {
+    let hosts = tenant.hosts.iter().enumerate().filter_map(|(i, host)| Some((i, host, unlabelable(host)?)));
+    let finding = |(i, host, why)| {
+        Finding::new(&HOST_NAME, subject, format_args!("spec.hosts[{i}]"), format!("is {host:?}, and {why}"))
+    };
+    hosts.map(finding).collect()
 }

@@ -36,6 +36,7 @@ fn every_kind_of_fault_is_found() {
             "dpu-without-owner Node free-dpu metadata.labels[provisioning.dpu.nvidia.com/host]",
             "from-rule-missing WorkloadRule tenant-blue/sharing spec.deviceClaims[0].fromRule",
             "from-rule-missing WorkloadRule tenant-blue/sharing spec.deviceClaims[1].fromRule",
+            "host-name-unusable Tenant blue spec.hosts[2]",
             "host-without-dpu Tenant blue spec.hosts",
             "machine-node-missing Machine general spec.nodePool[1].name",
             "never-allocated ResourceClaimTemplate tenant-blue/many spec.spec.devices.requests",

@@ -246,7 +246,7 @@ impl<'a> Fleet<'a> {
     fn verdict(&self, tenant: &str, host: &str, dpus: &[&Dpu]) -> HostDpu {
         let dpus = dpus.iter().map(|dpu| dpu.for_tenant(tenant));
         let listers = self.listed.get(host).map(Vec::as_slice).unwrap_or_default();
-        HostDpu::of(dpus, listers.contains(&tenant), || listers.iter().any(|other| *other != tenant))
+        HostDpu::of(host, dpus, listers.contains(&tenant), || listers.iter().any(|other| *other != tenant))
     }
 
     fn companion(&self, id: Arc<Id>, pod: Arc<PodEntry>) -> Companion {

@@ -336,7 +336,7 @@ impl<'a> Prediction<'a> {
                     .clone_into(&mut entry.reason);
             }
             (Action::Nothing | Action::Wait, _) => return Ok(None),
-            (Action::Refuse(message), _) => entry.reason.clone_from(message),
+            (Action::Refuse(_, message), _) => entry.reason.clone_from(message),
             (Action::Annotate(patch), _) => {
                 entry.change = Change::Annotated;
                 entry.annotations = self.annotations(key, patch);

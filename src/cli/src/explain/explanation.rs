@@ -12,6 +12,7 @@ use outrigger_core::keys;
 use outrigger_core::mutate::{self, PodContext};
 use outrigger_core::rule::{DpuSelectionPolicy, ExprOutcome, Rule, shortened};
 use outrigger_core::selector;
+use outrigger_core::syntax::unlabelable;
 use outrigger_core::template::Kind;
 use outrigger_core::workload::Workload;
 use serde::Serialize;
@@ -158,14 +159,14 @@ fn admitted(
         let Some(tenant) = around.tenant else { return Ok(Value::Null) };
         let home = Home { tenant, namespace: around.namespace, owned: true };
         return match companion::plan(key, desired, None, &home) {
-            Action::Refuse(message) => Err(message),
+            Action::Refuse(_, message) => Err(message),
             _ => Ok(Value::Null),
         };
     }
     let home = |tenant| Home { tenant, namespace: around.namespace, owned: true };
     let mut pod = match around.tenant.map(|tenant| companion::plan(key, desired, None, &home(tenant))) {
         Some(Action::Create(pod)) => pod,
-        Some(Action::Refuse(message)) => return Err(message),
+        Some(Action::Refuse(_, message)) => return Err(message),
         // The fields of a companion that decide its placement don't depend on the tenant.
         _ => json!({
             "metadata": {"annotations": workload.node_name.as_ref().map(|host| json!({keys::HOST: host}))},
@@ -237,7 +238,9 @@ pub(crate) fn place(
     let tenant = around.tenant.map_or_else(|| "nobody".to_owned(), ToString::to_string);
     let problem = match host {
         Some(host) if candidates.is_empty() => {
-            format!("no DPU for host {host}: no Node has the label {}={host}", around.host_label)
+            let why = unlabelable(host)
+                .unwrap_or_else(|| format!("no Node has the label {}={host}", around.host_label));
+            format!("no DPU for host {host}: {why}")
         }
         Some(host) if !candidates.iter().any(|node| own(node)) => {
             let whose: Vec<String> = candidates

@@ -7,9 +7,10 @@ use super::{Attribute, DeviceClaim, Devices, Source};
 use crate::companion;
 use crate::device::{self, MAX_DRIVER, MAX_SELECTORS, is_identifier};
 use crate::field::{FieldError, FieldErrors};
-use crate::ids::{RuleName, is_dns_subdomain, is_short_dns_label};
+use crate::ids::RuleName;
 use crate::json::{Json, list, text};
 use crate::rule::{DpuSelectionPolicy, RuleSpec};
+use crate::syntax::{is_dns_subdomain, is_short_dns_label};
 use crate::template::{self, Kind};
 
 /// Most device claims of a rule.

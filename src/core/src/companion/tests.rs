@@ -117,7 +117,7 @@ fn names_are_dns_labels_and_differ() {
         named(&long, "1"),
         named(&format!("{}.x", "y".repeat(45)), "1"),
     ] {
-        assert!(n.len() <= 63 && crate::ids::is_dns_label(&n), "{n}");
+        assert!(n.len() <= 63 && crate::syntax::is_dns_label(&n), "{n}");
     }
     assert_ne!(named("r", "1"), named("r", "2"));
     assert_ne!(named("a.b", "1"), named("a-b", "1"));
@@ -204,10 +204,33 @@ fn too_much_is_refused_with_both_sizes() {
     w.annotations.set("big", &"x".repeat(MAX_ANNOTATIONS));
     let big = Arc::new(w);
     for observed in [None, Some(observed(&r, &small))] {
-        let Action::Refuse(message) = planned(&r, &big, observed.as_ref()) else { panic!("not refused") };
+        let Action::Refuse(Cause::AnnotationsTooLarge, message) = planned(&r, &big, observed.as_ref()) else {
+            panic!("not refused")
+        };
         assert!(message.contains("ns/web") && message.contains("262144"), "{message}");
     }
     assert_eq!(annotations_size(&[("ab".to_owned(), "cde".to_owned())].into()), 5);
+}
+
+#[test]
+fn a_companion_of_a_node_whose_name_no_label_can_have_is_refused_where_it_is_a_pod_of_that_node() {
+    let refusal = |rule: &Arc<Rule>, node: &str| match planned(rule, &workload(Some(node)), None) {
+        Action::Refuse(cause, message) => Some((cause, message)),
+        _ => None,
+    };
+    let (fits, long) = ("h".repeat(63), "h".repeat(64));
+    let (cause, message) = refusal(&rule(|_| {}), &long).unwrap();
+    assert_eq!(cause, Cause::HostNameUnusable);
+    assert!(
+        message.contains("it has 64 characters") && message.contains("dpuSelectionPolicy Any"),
+        "{message}"
+    );
+    assert_eq!(refusal(&rule(|_| {}), &fits), None);
+    assert_eq!(refusal(&rule(|s| s.policy = DpuSelectionPolicy::Any), &long), None);
+    // Attributes of devices are longer, and no labels.
+    let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}}});
+    assert_eq!(refusal(&rule(|s| s.template = claim.into()), &long), None);
 }
 
 #[test]
@@ -221,7 +244,7 @@ fn annotations_of_exactly_the_most_bytes_are_allowed() {
     // One that is created, and one that gets another fact.
     for observed in [None, Some(observed(&r, &with(1)))] {
         let refusal = |bytes| match planned(&r, &with(bytes), observed.as_ref()) {
-            Action::Refuse(message) => Some(message),
+            Action::Refuse(_, message) => Some(message),
             _ => None,
         };
         let message = refusal(MAX_ANNOTATIONS).unwrap();

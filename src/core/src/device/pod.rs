@@ -3,10 +3,9 @@
 use crate::map::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
-use super::read::Reader;
 use crate::field::FieldError;
-use crate::ids::is_dns_subdomain;
-use crate::ids::is_short_dns_label;
+use crate::read::Reader;
+use crate::syntax::{Form, is_dns_subdomain, is_short_dns_label};
 use crate::text::quoted;
 
 /// Everything that the API server would refuse about claims in a Pod's spec, with its field paths; `path` is where the
@@ -17,12 +16,8 @@ pub fn pod_faults(spec: &Value, path: &str) -> Vec<FieldError> {
     let mut names = HashSet::default();
     for (path, claim) in reader.objects(spec, path, "resourceClaims", usize::MAX) {
         let name = reader.text(claim, &path, "name");
-        if !is_short_dns_label(name) {
-            let is = if name.is_empty() { "is missing".to_owned() } else { format!("is {:?}", quoted(name)) };
-            reader.fault(
-                format_args!("{path}.name"),
-                format_args!("{is}; use a DNS label of at most 63 bytes"),
-            );
+        if let Some(fault) = Form::DnsLabel.fault(format_args!("{path}.name"), name) {
+            reader.faults.push(fault);
         } else if !names.insert(name) {
             reader.fault(
                 format_args!("{path}.name"),

@@ -21,6 +21,9 @@ pub struct OffloadingContext<'a> {
     pub exempt_runtime_class: &'a str,
 }
 
+/// How messages about a Pod name what they are about.
+const OBJECT: &str = "NamespaceOffloading offloading";
+
 /// Most characters of each side of a contradiction in a warning, so that the whole is shown.
 const MAX_SIDE: usize = 80;
 
@@ -47,11 +50,11 @@ pub fn apply(
     if !class.is_empty() && class == exempt_runtime_class {
         return Ok(false);
     }
-    if let Some(fault) = offloading.refusals().first() {
-        return Err(FieldError::new(
-            format_args!("NamespaceOffloading offloading: {}", fault.path),
-            &fault.message,
-        ));
+    if let Some(fault) = offloading.meaningless() {
+        return Err(FieldError { path: format!("{OBJECT}: {}", fault.path), ..fault });
+    }
+    if let Some(fault) = offloading.unlabelable() {
+        report.warnings.push(format!("{OBJECT}: {fault}"));
     }
     let tolerated = tolerate(spec)?;
     if let Some((own, imposed)) = clash::opposition(pod, offloading.imposed()) {

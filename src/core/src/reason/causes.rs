@@ -169,6 +169,9 @@ causes! {
     HandingOver = "HandingOver", Dpu, Tenant,
         "The host's DPU is being handed over between tenants",
         "wait", "look at the condition HostsReady of the Tenant";
+    HostNameUnusable = "HostNameUnusable", Dpu, Tenant,
+        "No DPU can be labelled with the name of the workload's node, because a label's value has at most 63 characters",
+        "give the node a shorter name, or use dpuSelectionPolicy Any", "take the host out of spec.hosts of the Tenant";
     NoDpu = "NoDPU", Dpu, Tenant,
         "No DPU of the tenant is in the workload's host",
         "move the workload to another host, or ask the platform for a DPU", "label a Node with the host, and add the host to the Tenant";

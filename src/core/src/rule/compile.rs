@@ -1,6 +1,5 @@
 //! Rules as written, and their validation.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use super::{DpuSelectionPolicy, Expression, MAX_LINGER, Operator, Ordering, POD, Rule, Test};
@@ -8,11 +7,12 @@ use crate::claim::{self, DevicesSpec};
 use crate::companion;
 use crate::field::{FieldError, FieldErrors};
 use crate::gate::OF_NODES;
-use crate::ids::{RuleName, is_dns_label, is_label_name};
+use crate::ids::RuleName;
 use crate::json::Json;
 use crate::keys;
 use crate::path::Path;
 use crate::rollout::UpdateStrategy;
+use crate::syntax::Form;
 use crate::template;
 use crate::unplaced;
 
@@ -306,28 +306,14 @@ fn compile_injections(specs: &[InjectionSpec], errors: &mut Vec<FieldError>) -> 
     compiled
 }
 
-/// Whether a text is an annotation key that a rule may write: a qualified name (`IsQualifiedName` in apimachinery), and
-/// not one of ours, but for the one that carries the workload.
-fn check_annotation(key: &str) -> Result<(), Cow<'static, str>> {
-    let (prefix, name) = match key.split_once('/') {
-        Some((prefix, name)) => (Some(prefix), name),
-        None => (None, key),
-    };
-    if let Some(prefix) = prefix {
-        let subdomain = prefix.len() <= 253 && prefix.to_ascii_lowercase().split('.').all(is_dns_label);
-        if !subdomain {
-            return Err("the part before '/' must be a DNS subdomain of at most 253 characters".into());
-        }
-    }
-    if !is_label_name(name) {
-        return Err(
-            "must be 1 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit, \
-                    perhaps after a DNS subdomain and '/'"
-                .into(),
-        );
+/// Whether a text is an annotation key that a rule may write: one that the API server takes, and not one of ours, but for the one
+/// that carries the workload.
+fn check_annotation(key: &str) -> Result<(), String> {
+    if !Form::AnnotationKey.accepts(key) {
+        return Err(format!("use {}", Form::AnnotationKey));
     }
     if keys::is_own(key) && key != keys::WORKLOAD {
-        return Err(format!("keys under {} are set by Outrigger alone; use another", keys::DOMAIN).into());
+        return Err(format!("keys under {} are set by Outrigger alone; use another", keys::DOMAIN));
     }
     Ok(())
 }

@@ -211,9 +211,9 @@ fn everything_wrong_is_said_with_its_path() {
         "spec.workloadInfoInject[0].workloadKey: \".x\": at character 2",
         "spec.workloadInfoInject[1].asAnnotation.name: \"a\": is written by an earlier entry",
         "spec.workloadInfoInject[2].asAnnotation.name: \"a\": is written by an earlier entry",
-        "spec.workloadInfoInject[3].asAnnotation.name: must be 1 to 63",
-        "spec.workloadInfoInject[4].asAnnotation.name: \"-a\": must be 1 to 63",
-        "spec.workloadInfoInject[5].asAnnotation.name: \"A_b/c\": the part before '/'",
+        "spec.workloadInfoInject[3].asAnnotation.name: use an annotation's key: 1 to 63",
+        "spec.workloadInfoInject[4].asAnnotation.name: \"-a\": use an annotation's key",
+        "spec.workloadInfoInject[5].asAnnotation.name: \"A_b/c\": use an annotation's key",
         "spec.workloadInfoInject[6].asAnnotation.name: \"outrigger.dev/tenant\": keys under outrigger.dev",
     ];
     assert_eq!(got.len(), expected.len(), "{got:#?}");

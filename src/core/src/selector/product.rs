@@ -119,7 +119,8 @@ pub fn check(terms: &[Value], path: &str) -> Result<(), FieldError> {
     Ok(())
 }
 
-fn check_term(term: &Value) -> Result<(), FieldError> {
+/// The same of one term, with paths that begin at it.
+pub(crate) fn check_term(term: &Value) -> Result<(), FieldError> {
     let term = field::as_object(term, "")?;
     for list in LISTS {
         for (e, expression) in field::list(term, "", list)?.iter().enumerate() {

@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 
 use super::shape::{CLAIM, Field, POD, Shape};
 use super::{Kind, kind};
-use crate::ids::is_dns_label;
 use crate::quantity::Quantity;
+use crate::syntax::is_dns_label;
 
 /// Longest text of an amount that is written in another way. Longer ones may be more exact than [`Quantity`].
 const MAX_AMOUNT: usize = 18;

@@ -144,9 +144,7 @@ impl Companion<'_> {
             }
             // [`Self::decide`] has put another step in its place.
             Plan::Linger(_) => return Action::Done,
-            Plan::Refuse(message) => {
-                Err(WriteFailure::Refused(Why::new(Cause::AnnotationsTooLarge, message)))
-            }
+            Plan::Refuse(cause, message) => Err(WriteFailure::Refused(Why::new(cause, message))),
         };
         let rule = self.state.rule_id(&self.id.key.rule);
         let action = self.concluded(kind, done, traced);

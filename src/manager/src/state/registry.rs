@@ -179,7 +179,7 @@ impl Registry {
             step();
             dpu.for_tenant(tenant.as_str())
         });
-        HostDpu::of(dpus, listed, || data.claimants(host).any(|other| other != tenant))
+        HostDpu::of(host, dpus, listed, || data.claimants(host).any(|other| other != tenant))
     }
 
     /// Why the scheduler has found no Node for a companion, and what of its template is the reason. `host`: the one whose DPU it has to

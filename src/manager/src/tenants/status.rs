@@ -5,6 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use outrigger_api::conditions::Status;
 use outrigger_core::ids::TenantId;
 use outrigger_core::reason::Cause;
+use outrigger_core::syntax::unlabelable;
 use outrigger_core::tenant::Tenant;
 use outrigger_core::validate;
 use serde::Serialize;
@@ -140,14 +141,17 @@ fn namespace_ready(tenant: &Tenant, state: Option<&namespace::State>) -> Conditi
 fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, ConditionValue) {
     let owned = registry.dpus_of(id);
     let count = owned.len();
-    let (mut contested, mut moving, mut without) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut contested, mut moving, mut unusable, mut without) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for host in &tenant.hosts {
         let rivals = registry.rivals(host, id);
         if let Some(rival) = rivals.first() {
             contested.push(format!("{host} is claimed by tenant {rival} too"));
         }
         let sitting = registry.dpus_in(host);
-        if sitting.is_empty() {
+        if let Some(why) = unlabelable(host) {
+            unusable.push(format!("{host}: {why}"));
+        } else if sitting.is_empty() {
             without.push(host.clone());
         }
         for (name, dpu) in sitting.iter().filter(|_| rivals.is_empty()) {
@@ -169,6 +173,8 @@ fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, Con
         )
     } else if !moving.is_empty() {
         wrong(Cause::HandingOver, list(&moving))
+    } else if !unusable.is_empty() {
+        wrong(Cause::HostNameUnusable, format!("spec.hosts: {}", list(&unusable)))
     } else if !without.is_empty() {
         wrong(Cause::NoDpu, format!("no DPU's label {} names {}", registry.host_label(), list(&without)))
     } else {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
+use outrigger_core::admin::namespace;
 use rustls_pki_types::{DnsName, IpAddr};
 
 use super::plan::{CertificateSpec, MAX_NAMES};
@@ -41,7 +42,7 @@ pub struct SelfSignedArgs {
     pub self_signed_name: Vec<String>,
 
     /// Namespace of the Service, of the Secret, and of the ConfigMap outrigger-ca.
-    #[arg(long, env = "OUTRIGGER_SELF_SIGNED_NAMESPACE", default_value = NAMESPACE, value_name = "NAMESPACE")]
+    #[arg(long, env = "OUTRIGGER_SELF_SIGNED_NAMESPACE", default_value = NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
     pub self_signed_namespace: String,
 
     /// Lifetime of a certificate: 90d. It is renewed after two thirds of it.

@@ -179,6 +179,26 @@ fn what_could_not_work_is_refused_or_told() {
             "spec.machineTypes[2].spec.gpu.type: is \"amd.com/gpu\", but family",
         ),
         (gpu(json!({"num": 1, "deviceClass": "C"})), "spec.machineTypes[2].spec.gpu.deviceClass: is \"C\""),
+        (
+            gpu(json!({"num": 1, "deviceClass": "c".repeat(64)})),
+            "spec.machineTypes[2].spec.gpu.deviceClass: is \"ccccccccc",
+        ),
+        (
+            gpu(json!({"num": 1, "type": "gpu", "family": "f"})),
+            "spec.machineTypes[2].spec.gpu.type: is \"gpu\"; use the name of a resource",
+        ),
+        (
+            gpu(json!({"num": 1, "type": "nvidia.com/gpu", "product": "NVIDIA A100 80GB"})),
+            "spec.machineTypes[2].spec.gpu.product: is \"NVIDIA A100 80GB\"; use a label's value",
+        ),
+        (
+            gpu(json!({"num": 1, "type": "nvidia.com/gpu", "family": "-f"})),
+            "spec.machineTypes[2].spec.gpu.family: is \"-f\"",
+        ),
+        (
+            gpu(json!({"num": 1, "type": "nvidia.com/gpu", "machine": "m".repeat(64)})),
+            "spec.machineTypes[2].spec.gpu.machine: is \"mmm",
+        ),
     ] {
         let (code, found, _) = with(change);
         assert_eq!(code, 403, "{found}");

@@ -186,7 +186,7 @@ fn what_cannot_be_known_is_noted() {
 #[test]
 fn a_pod_takes_what_its_containers_take_together() {
     let requests = |cpu: &str| json!({"requests": {"cpu": cpu}});
-    let container = |cpu: &str| json!({"name": "c", "image": "i", "resources": requests(cpu)});
+    let container = |cpu: &str| json!({"name": format!("c{cpu}"), "image": "i", "resources": requests(cpu)});
     let sidecar =
         |cpu: &str| json!({"name": "s", "image": "i", "restartPolicy": "Always", "resources": requests(cpu)});
     let taken = |spec: Value| {

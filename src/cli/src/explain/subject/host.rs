@@ -67,7 +67,9 @@ pub(super) fn report(
     }
     for tenant in &concerned {
         let seen = dpus.iter().map(|here| here.dpu.for_tenant(tenant));
-        let state = HostDpu::of(seen, claimants.contains(tenant), || claimants.iter().any(|c| c != tenant));
+        let state = HostDpu::of(host.unwrap_or(name), seen, claimants.contains(tenant), || {
+            claimants.iter().any(|c| c != tenant)
+        });
         report.fact(format!("for tenant {tenant}"), word(state));
         let Some(cause) = state.cause() else { continue };
         // A tenant without a DPU gets none before the conflict is resolved.

@@ -110,6 +110,10 @@ fn a_host_says_for_each_tenant_whether_its_dpus_take_companions() {
     let of = |objects: &[Value]| explained(Kind::Host, "a", objects);
     let blue = || tenant("blue", &["a"], Value::Null);
     let ready = || dpu("a-dpu", "a", Some("blue"), "True", json!({}));
+    let long = "h".repeat(64);
+    let unusable = explained(Kind::Host, &long, &[tenant("blue", &[&long], Value::Null)]);
+    assert_eq!(causes(&unusable), ["HostNameUnusable"], "{unusable}");
+    assert_eq!(causes(&of(&[blue()])), ["NoDPU"]);
     let report = of(&[blue(), ready()]);
     assert_eq!((causes(&report), fact(&report, "for tenant blue")), (vec![], "takes companions"), "{report}");
     assert_eq!(explained(Kind::Host, "a-dpu", &[blue(), ready()]), report, "by the name of the Node");

@@ -1,4 +1,4 @@
-//! Fields of a claim, read as the API server's decoder reads them: null is absent, and a wrong type is a fault.
+//! Fields of an object, read as the API server's decoder reads them: null is absent, and a wrong type is a fault.
 
 use std::fmt;
 
@@ -11,19 +11,19 @@ static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new
 
 /// Reads fields, and collects what is wrong.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(crate) struct Reader {
     /// What was wrong so far, in the order of the fields.
-    pub(super) faults: Vec<FieldError>,
+    pub(crate) faults: Vec<FieldError>,
 }
 
 impl Reader {
     /// Adds a fault.
-    pub(super) fn fault(&mut self, path: impl fmt::Display, message: impl fmt::Display) {
+    pub(crate) fn fault(&mut self, path: impl fmt::Display, message: impl fmt::Display) {
         self.faults.add(path, message);
     }
 
     /// An object, `None` where it is absent.
-    pub(super) fn object<'a>(
+    pub(crate) fn object<'a>(
         &mut self,
         parent: &'a Map<String, Value>,
         path: &str,
@@ -33,12 +33,12 @@ impl Reader {
     }
 
     /// A text, empty where it is absent.
-    pub(super) fn text<'a>(&mut self, parent: &'a Map<String, Value>, path: &str, key: &str) -> &'a str {
+    pub(crate) fn text<'a>(&mut self, parent: &'a Map<String, Value>, path: &str, key: &str) -> &'a str {
         self.optional_text(parent, path, key).unwrap_or_default()
     }
 
     /// A text, `None` where it is absent.
-    pub(super) fn optional_text<'a>(
+    pub(crate) fn optional_text<'a>(
         &mut self,
         parent: &'a Map<String, Value>,
         path: &str,
@@ -48,17 +48,17 @@ impl Reader {
     }
 
     /// An integer of 64 bits, 0 where it is absent.
-    pub(super) fn integer(&mut self, parent: &Map<String, Value>, path: &str, key: &str) -> i64 {
+    pub(crate) fn integer(&mut self, parent: &Map<String, Value>, path: &str, key: &str) -> i64 {
         self.typed(parent, path, key, "an integer of 64 bits", Value::as_i64).unwrap_or_default()
     }
 
     /// A boolean, false where it is absent.
-    pub(super) fn boolean(&mut self, parent: &Map<String, Value>, path: &str, key: &str) -> bool {
+    pub(crate) fn boolean(&mut self, parent: &Map<String, Value>, path: &str, key: &str) -> bool {
         self.typed(parent, path, key, "a boolean", Value::as_bool).unwrap_or_default()
     }
 
     /// The objects of a list, with their paths; none of them where there are more than `max`, which is a fault by itself.
-    pub(super) fn objects<'a>(
+    pub(crate) fn objects<'a>(
         &mut self,
         parent: &'a Map<String, Value>,
         path: &str,
@@ -70,7 +70,7 @@ impl Reader {
     }
 
     /// The texts of a list, with their paths; none of them where there are more than `max`.
-    pub(super) fn texts<'a>(
+    pub(crate) fn texts<'a>(
         &mut self,
         parent: &'a Map<String, Value>,
         path: &str,
