@@ -5,6 +5,7 @@ mod admin_rules;
 mod admission;
 mod audit;
 pub(crate) mod before_binding;
+mod beliefs;
 mod claims;
 mod companions;
 pub(crate) mod companions_first;

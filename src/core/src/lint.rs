@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::keys;
 use crate::rule::{DpuSelectionPolicy, Expression, Rule, Test};
-use crate::selector;
+use crate::selector::{self, requirement};
 use crate::steps::step;
 use crate::template::{self, Kind};
 use crate::text::truncate;
@@ -132,6 +132,13 @@ fn placement(rule: &Rule, template: &Value, around: &LintContext<'_>, warnings: 
     }
     if selector.is_some_and(|s| s.contains_key(keys::NODE_TENANT)) {
         warnings.push(format!("template: nodeSelector {} is set by Outrigger; remove it", keys::NODE_TENANT));
+    }
+    let terms = selector::terms(template).iter().enumerate();
+    let dropped =
+        terms.flat_map(|(t, term)| requirement::unbounded(term, &format!("nodeSelectorTerms[{t}]")));
+    // Without another term no node can match, and that is another warning.
+    if selector::contradiction(template).is_none() {
+        warnings.extend(dropped.map(|fault| format!("template: {fault}; its term is dropped")));
     }
     if around.dpus == Some(0) {
         warnings.push("the tenant has no DPU: companions will wait for one".to_owned());
@@ -296,6 +303,28 @@ mod tests {
         };
         // There is time for 32 pairs: eight expressions are 28, nine are 36.
         assert_eq!([2, 8, 9].map(said), [true, true, false]);
+    }
+
+    #[test]
+    fn a_bound_that_is_no_integer() {
+        let say = |terms: Value| {
+            let required = json!({"nodeSelectorTerms": terms});
+            let affinity =
+                json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}});
+            warnings(ANY, DpuSelectionPolicy::Any, json!({"spec": {"affinity": affinity}}), 1)
+        };
+        let version = |value: &str| json!({"matchExpressions": [{"key": "fw-version", "operator": "Gt", "values": [value]}]});
+        assert_eq!(
+            say(json!([version("24.10")])),
+            ["template: no node can match: fw-version Gt [24.10], no integer: the scheduler drops the term"]
+        );
+        assert_eq!(
+            say(json!([version("24"), version("24.10")])),
+            [
+                "template: nodeSelectorTerms[1].matchExpressions[0].values: is [24.10]; Gt needs one integer; its term is dropped"
+            ]
+        );
+        assert_eq!(say(json!([version("24")])), Vec::<String>::new());
     }
 
     #[test]

@@ -1,4 +1,5 @@
 //! Whether a Pod may run on a Node by its labels and taints, as scheduler and kubelet decide it, and if not, why.
+//! `tests/e2e/beliefs.rs` compares this with the scheduler.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +21,25 @@ pub struct Node {
     pub taints: Vec<Taint>,
     /// `spec.unschedulable`: it is cordoned.
     pub unschedulable: bool,
+}
+
+impl Node {
+    /// Reads a Node as the API has it.
+    pub fn of(node: &Value) -> Self {
+        let labels = node.pointer("/metadata/labels").and_then(Value::as_object).into_iter().flatten();
+        let taint = |taint: &Value| {
+            let field = |pointer: &str| text(taint, pointer).to_owned();
+            Taint { key: field("/key"), value: field("/value"), effect: field("/effect") }
+        };
+        Self {
+            name: text(node, "/metadata/name").to_owned(),
+            labels: labels
+                .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+                .collect(),
+            taints: list(node, "/spec/taints").iter().map(taint).collect(),
+            unschedulable: node.pointer("/spec/unschedulable") == Some(&Value::Bool(true)),
+        }
+    }
 }
 
 /// The mismatches between a Node and a Pod's node selector, required node affinity and tolerations; empty when the Pod may run
@@ -134,8 +154,17 @@ fn tolerates(toleration: &Map<String, Value>, key: &str, value: &str, effect: &s
         && match text("operator") {
             "" | "Equal" => text("value") == value,
             "Exists" => true,
+            // The API server takes these where the feature TaintTolerationComparisonOperators is on.
+            "Gt" => compares(text("value"), value, |own, taints| taints > own),
+            "Lt" => compares(text("value"), value, |own, taints| taints < own),
             _ => false,
         }
+}
+
+/// Compares a toleration's value and a taint's, if both are integers as a human writes them.
+fn compares(own: &str, taints: &str, holds: fn(i64, i64) -> bool) -> bool {
+    let integer = |text: &str| text.parse::<i64>().ok().filter(|number| number.to_string() == text);
+    integer(own).zip(integer(taints)).is_some_and(|(own, taints)| holds(own, taints))
 }
 
 #[cfg(test)]
@@ -144,12 +173,21 @@ mod tests {
     use serde_json::json;
 
     fn node() -> Node {
-        Node {
-            name: "dpu-1".into(),
-            labels: BTreeMap::from([("zone".into(), "a".into()), ("cores".into(), "8".into())]),
-            taints: vec![Taint { key: "t".into(), value: "v".into(), effect: "NoSchedule".into() }],
-            unschedulable: false,
-        }
+        Node::of(&json!({"metadata": {"name": "dpu-1", "labels": {"zone": "a", "cores": "8"}},
+            "spec": {"taints": [{"key": "t", "value": "v", "effect": "NoSchedule"}]}}))
+    }
+
+    #[test]
+    fn a_node_is_read_as_the_api_has_it() {
+        let taint = Taint { key: "t".into(), value: String::new(), effect: "NoExecute".into() };
+        let cordoned = json!({"metadata": {"name": "n"},
+            "spec": {"unschedulable": true, "taints": [{"key": "t", "effect": "NoExecute"}]}});
+        let labels = BTreeMap::new();
+        assert_eq!(
+            Node::of(&cordoned),
+            Node { name: "n".into(), labels, taints: vec![taint], unschedulable: true }
+        );
+        assert_eq!((node().labels["cores"].as_str(), node().unschedulable), ("8", false));
     }
 
     fn of(spec: Value) -> Vec<String> {
@@ -213,6 +251,25 @@ mod tests {
             (json!(["x"]), false),
         ] {
             assert_eq!(with(tolerations.clone()).is_empty(), fits, "{tolerations}");
+        }
+        let numbered = Node {
+            taints: vec![Taint { key: "t".into(), value: "5".into(), effect: "NoSchedule".into() }],
+            ..node()
+        };
+        for (operator, value, fits) in [
+            ("Gt", "4", true),
+            ("Gt", "5", false),
+            ("Lt", "6", true),
+            ("Lt", "5", false),
+            ("Gt", "x", false),
+            ("Lt", "007", false),
+            ("Gt", "-1", true),
+        ] {
+            let tolerations = json!([{"key": "t", "operator": operator, "value": value}]);
+            let found = obstacles(&json!({"spec": {"tolerations": tolerations}}), &numbered);
+            assert_eq!(found.is_empty(), fits, "{operator} {value}");
+            // A taint that is no number is tolerated by none of them.
+            assert!(!with(tolerations).is_empty());
         }
         assert_eq!(with(json!([])), ["has the taint t=v:NoSchedule, which the Pod does not tolerate"]);
         let cordoned = Node { taints: Vec::new(), unschedulable: true, ..node() };

@@ -67,7 +67,7 @@ impl Dpu {
 }
 
 /// The fields of a Node that decide placement.
-pub fn domain_node(node: &Node) -> outrigger_core::node::Node {
+fn domain_node(node: &Node) -> outrigger_core::node::Node {
     let spec = node.spec.as_ref();
     let taint = |taint: &k8s_openapi::api::core::v1::Taint| Taint {
         key: taint.key.clone(),

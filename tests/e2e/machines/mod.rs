@@ -174,6 +174,16 @@ async fn what_finds_no_place_is_left_out_until_there_is_one() {
     s.usage("t", [3, 2, 0, 0, 2]).await;
     s.replicas("t", 2).await;
     s.event("NoRoom", "1 of 3 slots of machine type t find no place").await;
+    // What `check` expects of the node is what the scheduler finds.
+    let node = s.name("n1");
+    let objects = format!("machines.imperator.tenzen-y.io/{}", s.group);
+    let objects = s.outrigger.plane.infra.get(&[&objects, &format!("node/{node}")]).unwrap();
+    let file = tempfile::NamedTempFile::with_suffix(".json").unwrap();
+    std::fs::write(file.path(), objects.to_string()).unwrap();
+    let checked = s.outrigger.output(&["check", "-f", file.path().to_str().unwrap()]).unwrap();
+    let told = String::from_utf8_lossy(&checked.stdout);
+    let expected = "available: is 3; the 1 Node of its group that \"t\" may use holds 2";
+    assert!(told.contains(expected) && told.contains("machine-capacity"), "{told}");
     s.ready("True", "").await;
     // A guest takes one of the two. Its leaving makes no more room than there was.
     s.guest("g", "t").await;

@@ -81,7 +81,7 @@ checks! {
     NEVER_MATCHES = "never-matches", Error as NoMatch, "No workload can ever match the rule",
         "Take one of the two expressions out, or put them into terms of their own.";
     NO_NODE = "no-node-can-match", Error as NoMatchingDpu, "No node can ever take the rule's companions",
-        "Take one of the selectors out of the template; Outrigger places companions by itself.";
+        "Correct one of the selectors of the template, or take it out; Outrigger places companions by itself.";
     DANGLING = "dangling-reference", Warning, "The template reads an annotation that nothing writes",
         "Inject it by workloadInfoInject, or write its name as it is injected.";
     QUOTES = "double-quotes", Note, "A path of the template has double quotes, which are single ones in companions",

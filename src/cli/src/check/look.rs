@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::Node as KubeNode;
 use outrigger_admission::Decision;
 use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
 use outrigger_core::ids::TenantId;
@@ -18,7 +17,6 @@ use crate::admission::Admission;
 use crate::companion::creation;
 use crate::files::{InputError, Object};
 use outrigger_core::node::Node;
-use outrigger_manager::dpu::domain_node;
 
 /// The user as whom objects are created to see whether admission allows them. It has no rights of its own.
 const ANYBODY: &str = "outrigger:check";
@@ -49,8 +47,7 @@ pub(super) fn report(admission: &Admission, host_label: &str) -> Result<Report, 
             tenants.insert(tenant.policy.tenant.clone(), tenant);
         }
     }
-    let kube_nodes: Vec<KubeNode> = state.all("", "Node")?;
-    let all: Vec<Node> = kube_nodes.iter().map(domain_node).collect();
+    let all: Vec<Node> = state.of("", "Node").map(|node| Node::of(&node.value)).collect();
     let classes: BTreeSet<&str> =
         state.of(keys::DEVICE_GROUP, "DeviceClass").map(|class| class.name.as_str()).collect();
     let around = ClusterState { tenants: &tenants, nodes: &all, classes: &classes };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use k8s_openapi::api::core::v1::{Event, Node as KubeNode};
+use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -21,7 +21,6 @@ use outrigger_core::tenant::{Limits, Policy, Tenant as Domain};
 use outrigger_core::validate::message;
 use outrigger_core::workload::Workload;
 use outrigger_manager::companions::observe::{observe, observe_admin, observe_admin_claim, observe_claim};
-use outrigger_manager::dpu::domain_node;
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::pod::Pod;
 
@@ -169,7 +168,7 @@ impl View {
         let in_files: Vec<Object> = if live { Vec::new() } else { state.of("", "Node").cloned().collect() };
         let hosts = if live { hosts.as_deref() } else { Some(in_files.as_slice()) };
         let told = if sees_workloads { told::read(state, &workloads, hosts, live)? } else { Vec::new() };
-        let mut nodes = nodes(state)?;
+        let mut nodes: Vec<Node> = state.of("", "Node").map(|node| Node::of(&node.value)).collect();
         if !live {
             tenants.mark(&mut nodes, host_label);
         }
@@ -407,10 +406,6 @@ fn sort_claims(
 /// Companions as they were observed.
 fn observed(companions: Companions) -> BTreeMap<CompanionKey, Observed> {
     companions.into_iter().map(|(key, (observed, _))| (key, observed)).collect()
-}
-
-fn nodes(state: &State) -> Result<Vec<Node>, InputError> {
-    Ok(state.all::<KubeNode>("", "Node")?.iter().map(domain_node).collect())
 }
 
 /// Messages of Events about rules whose companions were refused.

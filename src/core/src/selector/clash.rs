@@ -68,11 +68,16 @@ impl<'a> Says<'a> {
     /// Whether a label's value passes Gt or Lt.
     fn admits(&self, value: &str) -> bool {
         step();
-        // A bound that is no integer is the API server's to refuse.
+        // A bound that is no integer drops its term before anything is compared.
         let Some(bound) = self.bound() else { return true };
         value
             .parse::<i64>()
             .is_ok_and(|value| if self.operator == "Gt" { value > bound } else { value < bound })
+    }
+
+    /// Whether the scheduler drops the whole term for it, and the API server takes it: a bound that is no integer.
+    fn is_dropped(&self) -> bool {
+        matches!(self.operator, "Gt" | "Lt") && !self.values.is_empty() && self.bound().is_none()
     }
 
     fn describe(&self) -> String {
@@ -257,6 +262,8 @@ pub fn contradiction(pod: &Value) -> Option<String> {
         let own: Vec<Says<'_>> = says(term).collect();
         let found = if own.is_empty() {
             "a node selector term without expressions, which matches no node".to_owned()
+        } else if let Some(dropped) = own.iter().find(|says| says.is_dropped()) {
+            format!("{}, no integer: the scheduler drops the term", dropped.describe())
         } else {
             let all: Vec<Says<'_>> = node_selector(pod).chain(own).collect();
             let (a, b, suffice) = within(&all)?;
@@ -289,8 +296,10 @@ pub fn opposition(pod: &Value, imposed: &[Value]) -> Option<(String, String)> {
             .collect(),
     };
     let theirs: Vec<Vec<Says<'_>>> = imposed.iter().map(|term| says(term).collect()).collect();
-    let sound =
-        |all: &[Vec<Says<'_>>]| -> Vec<bool> { all.iter().map(|said| within(said).is_none()).collect() };
+    let sound = |all: &[Vec<Says<'_>>]| -> Vec<bool> {
+        let is_sound = |said: &Vec<Says<'_>>| within(said).is_none() && !said.iter().any(Says::is_dropped);
+        all.iter().map(is_sound).collect()
+    };
     let (own_sound, theirs_sound) = (sound(&own), sound(&theirs));
     let (mut first, mut left) = (None, 8 * MAX_SAID);
     for (own, own_sound) in own.iter().zip(own_sound) {

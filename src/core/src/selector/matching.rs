@@ -1,10 +1,12 @@
-//! Whether a node matches, as the scheduler decides it (`k8s.io/component-helpers/scheduling/corev1/nodeaffinity`).
+//! Whether a node matches, as the scheduler decides it (`k8s.io/component-helpers/scheduling/corev1/nodeaffinity`): an expression
+//! that the API server would refuse drops its term, as does a bound that is no integer.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 use super::product::is_empty;
+use super::requirement;
 use crate::json::{list, text};
 
 /// A node as selectors see it.
@@ -27,11 +29,12 @@ impl<'a> Node<'a> {
     pub fn unmet<'t>(self, term: &'t Value) -> impl Iterator<Item = (&'t Value, Option<&'a str>)> {
         let key = |of: &'t Value| text(of, "/key");
         let expressions = list(term, "/matchExpressions").iter();
-        let labels = expressions.map(move |e| (e, self.labels.get(key(e)).map(String::as_str), true));
-        // The API knows no other field, and what names one matches nothing.
+        let labels = expressions
+            .map(move |e| (e, self.labels.get(key(e)).map(String::as_str), requirement::is_valid(e)));
+        // The API knows no other field, and what names one matches nothing. A field has two operators.
         let fields = list(term, "/matchFields").iter();
         let fields = fields.map(move |e| match key(e) {
-            "metadata.name" => (e, Some(self.name), true),
+            "metadata.name" => (e, Some(self.name), matches!(text(e, "/operator"), "In" | "NotIn")),
             _ => (e, None, false),
         });
         let unmet = labels.chain(fields).filter(|(e, actual, is_known)| !(*is_known && holds(e, *actual)));
@@ -86,6 +89,11 @@ mod tests {
             ("a", "Lt", &["8"], true),
             ("b", "Gt", &["6"], false),
             ("a", "Gt", &["x"], false),
+            ("a", "Gt", &["6.5"], false),
+            ("c", "NotIn", &["eu west"], false),
+            ("c", "NotIn", &[], false),
+            ("a/b/c", "DoesNotExist", &[], false),
+            ("c", "DoesNotExist", &["x"], false),
             ("a", "Perhaps", &["7"], false),
         ] {
             assert_eq!(one(key, operator, values), matches, "{key} {operator} {values:?}");

@@ -42,6 +42,11 @@ pub fn unbounded(term: &Value, path: &str) -> Vec<FieldError> {
     dropped.map(|(e, expression)| one_integer(expression, &format!("{path}.matchExpressions[{e}]"))).collect()
 }
 
+/// Whether the scheduler makes a requirement of a label of an expression. Otherwise it drops the term.
+pub(crate) fn is_valid(expression: &Value) -> bool {
+    label(expression, "", Values::Checked).is_none() && !is_unbounded(expression)
+}
+
 /// Whether an expression compares with something else than an integer of 64 bits.
 pub(crate) fn is_unbounded(expression: &Value) -> bool {
     matches!(text(expression, "/operator"), "Gt" | "Lt")

@@ -45,7 +45,11 @@ fn integers_and_fields_contradict_too() {
         (term("a", "Gt", &["1"]), term("a", "In", &["2"]), false),
         (term("a", "Gt", &["1"]), term("a", "Lt", &["2"]), true),
         (term("a", "Lt", &["3"]), term("a", "Gt", &["1"]), false),
-        (term("a", "Lt", &["x"]), term("a", "Gt", &["1"]), false),
+        // The scheduler drops a term with a bound that is no integer.
+        (term("a", "Lt", &["x"]), term("a", "Gt", &["1"]), true),
+        (term("a", "Gt", &["24.10"]), term("b", "Exists", &[]), true),
+        (term("a", "Gt", &["9223372036854775808"]), term("b", "Exists", &[]), true),
+        (term("a", "Gt", &["9223372036854775806"]), term("b", "Exists", &[]), false),
         (term("a", "NotIn", &["1"]), term("a", "DoesNotExist", &[]), false),
         // The API server refuses it, so nothing else is said about it.
         (term("a", "In", &[]), term("a", "Exists", &[]), false),
@@ -55,6 +59,19 @@ fn integers_and_fields_contradict_too() {
     ] {
         assert_eq!(both(a.clone(), b.clone()).is_some(), contradicts, "{a} {b}");
     }
+}
+
+#[test]
+fn a_term_that_the_scheduler_drops_matches_nothing_and_leaves_the_others() {
+    let found = |terms: Value| contradiction(&pod(terms, json!({})));
+    let dropped = term("fw-version", "Gt", &["24.10"]);
+    assert_eq!(
+        found(json!([dropped])).as_deref(),
+        Some("fw-version Gt [24.10], no integer: the scheduler drops the term")
+    );
+    assert_eq!(found(json!([dropped, term("a", "Exists", &[])])), None);
+    assert!(found(json!([dropped, {}])).is_some());
+    assert_eq!(opposition(&pod(json!([dropped]), json!({})), &[term("b", "In", &["x"])]), None);
 }
 
 #[test]
