@@ -57,7 +57,7 @@ long: test-tools ## Run the tests that take longer than CI allows (SHARD=2/4 a p
 	$(CARGO) build --locked --bin outrigger
 	@$(RUNNER) long $(if $(SHARD),--shard $(SHARD)) $(ONLY)
 
-long-record: ## Write into docs/reliability.md that all long tests have passed on this commit
+long-record: ## Write into tests/long.jsonl and docs/reliability.md on which commit each long test has passed last
 	@$(RUNNER) record-long
 
 .PHONY: matrix matrix-record

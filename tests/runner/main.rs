@@ -5,7 +5,8 @@
 //!
 //! `runner long` runs the tests that test programs list as ignored, the jobs of [`jobs::in_environments`], and the shards of
 //! mutation testing, one after the other. Results are lines of JSON in `target/long/<commit>/results.jsonl`, beside the logs. What has
-//! passed on a commit isn't run again, unless the work tree has changes that aren't committed. `runner matrix` runs the jobs of
+//! passed on a commit isn't run again, unless the work tree has changes that aren't committed. Those begin whose last success is the
+//! oldest, so that several runs, each too short for all, run each of them once. `runner matrix` runs the jobs of
 //! [`matrix::in_environments`] in the same way, and `runner record-matrix` writes their results into `docs/compatibility.md`.
 // It is a tool for tests: its words go to the terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -13,10 +14,12 @@
 mod jobs;
 mod log;
 mod matrix;
+mod passed;
 mod pool;
 mod results;
 mod run;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -27,6 +30,7 @@ use outrigger_tests::{marked, root};
 
 use crate::jobs::{Job, Shard, select};
 use crate::log::Counts;
+use crate::passed::Passed;
 use crate::pool::Pool;
 use crate::results::{Record, Results, counts, table};
 
@@ -55,7 +59,7 @@ enum What {
     Matrix(Selection),
     /// Writes the matrix's results of this commit into docs/compatibility.md.
     RecordMatrix,
-    /// Writes into docs/reliability.md that all long tests have passed on this commit. Fails if one hasn't.
+    /// Writes into tests/long.jsonl on which commit each long test has passed last, and a summary into docs/reliability.md.
     RecordLong,
 }
 
@@ -187,6 +191,8 @@ async fn long(
             None => left.push(job),
         }
     }
+    let passed = Passed::read(&root().join(passed::FILE))?;
+    left.sort_by(|a, b| passed.date(&a.name).cmp(&passed.date(&b.name)));
     let mut begun = all.len();
     let begins = |job: &Job| {
         begun += 1;
@@ -216,22 +222,21 @@ fn record_matrix() -> anyhow::Result<bool> {
 }
 
 fn record_long() -> anyhow::Result<bool> {
-    let (commit, _) = commit()?;
-    let records = Results::open(directory(&commit, true))?.read()?;
-    let jobs = run::find_long()?;
-    let missing: Vec<_> = jobs.iter().filter(|job| results::passed(&records, &job.name).is_none()).collect();
-    for job in &missing {
-        println!("{} hasn't passed on {commit}", job.name);
+    let jobs: BTreeSet<String> = run::find_long()?.into_iter().map(|job| job.name).collect();
+    let mut passed = Passed::read(&root().join(passed::FILE))?;
+    for entry in std::fs::read_dir(root().join("target/long"))? {
+        let dir = entry?.path();
+        // What ran with changes that no commit has says nothing of a commit.
+        if !dir.as_os_str().as_encoded_bytes().ends_with(CHANGED.as_bytes()) {
+            passed.add(&Results::open(dir)?.read()?);
+        }
     }
-    let Some(last) = records.last().filter(|_| missing.is_empty()) else { return Ok(false) };
+    passed.keep(&jobs);
+    passed.write(&root().join(passed::FILE))?;
     let page = root().join("docs/reliability.md");
-    let hours = records.iter().map(|record| record.seconds).sum::<f64>() / 3600.0;
-    let line = format!(
-        "All {} jobs of `make long` passed on commit `{commit}`, the last of them on {}. They took {hours:.1} hours.",
-        jobs.len(),
-        last.date
-    );
-    std::fs::write(&page, marked::replaced(&std::fs::read_to_string(&page)?, "long", &line)?)?;
+    let text = marked::replaced(&std::fs::read_to_string(&page)?, "long", &passed.summary(&jobs))?;
+    std::fs::write(&page, text)?;
+    println!("{}", passed.summary(&jobs));
     Ok(true)
 }
 
@@ -247,8 +252,11 @@ fn commit() -> anyhow::Result<(String, bool)> {
     Ok((git(&["rev-parse", "HEAD"])?, git(&["status", "--porcelain"])?.is_empty()))
 }
 
+/// How the names of directories end whose results are of a work tree with changes.
+const CHANGED: &str = "-changed";
+
 fn directory(commit: &str, clean: bool) -> PathBuf {
-    let suffix = if clean { "" } else { "-changed" };
+    let suffix = if clean { "" } else { CHANGED };
     root().join("target/long").join(format!("{commit}{suffix}"))
 }
 
