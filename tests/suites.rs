@@ -18,6 +18,7 @@ mod e2e;
 mod faults;
 mod gitops;
 mod host;
+mod manifests;
 mod model;
 mod outages;
 mod policies;

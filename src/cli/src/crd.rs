@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use outrigger_core::yaml;
 
 #[derive(Debug, Args)]
 pub(crate) struct CrdArgs {
@@ -29,7 +30,7 @@ impl CrdArgs {
             }
         }
         for crd in &crds {
-            let yaml = serde_yaml::to_string(crd)?;
+            let yaml = yaml::to_string(&serde_json::to_value(crd)?);
             if let Some(dir) = &self.output_dir {
                 write(dir, &file_name(crd), &yaml)?;
             } else {

@@ -76,7 +76,10 @@ impl Object {
         let (version, kind) = (text("/apiVersion"), text("/kind"));
         for (field, text) in [("apiVersion", &version), ("kind", &kind)] {
             if text.is_empty() {
-                let message = format!("{field}: is missing, so this is no object of the Kubernetes API");
+                let found = value.get(field).filter(|found| !found.is_null() && !found.is_string());
+                let what =
+                    found.map_or("is missing".to_owned(), |found| format!("is {found}, which is no text"));
+                let message = format!("{field}: {what}, so this is no object of the Kubernetes API");
                 return Err(InputError::new(origin, message));
             }
         }
@@ -131,9 +134,9 @@ pub(crate) fn text_of_file(file: &Path) -> Result<String, InputError> {
 
 /// All that there is to read, and at most one byte more than [`OF_FILES`] allows, which is refused later.
 fn text_of(place: impl fmt::Display, source: impl Read) -> Result<String, InputError> {
-    let (mut text, most) = (String::new(), OF_FILES.bytes as u64 + 1);
-    source.take(most).read_to_string(&mut text).map_err(|error| InputError::new(place, error))?;
-    Ok(text)
+    let (mut bytes, most) = (Vec::new(), OF_FILES.bytes as u64 + 1);
+    source.take(most).read_to_end(&mut bytes).map_err(|error| InputError::new(&place, error))?;
+    yaml::decoded(bytes).map_err(|error| InputError::new(place, error))
 }
 
 /// A file itself; of a directory the files in it that end as manifests do, by name, as kubectl does.
@@ -178,26 +181,35 @@ pub(crate) fn documents(name: &str, text: &str, bounds: Bounds) -> Result<Vec<Va
     yaml::documents(text, bounds).map_err(|error| InputError::new(name, error))
 }
 
-/// Takes an object, or those in a list.
-pub(crate) fn take(origin: &Origin, value: Value, objects: &mut Vec<Object>) -> Result<(), InputError> {
+/// Takes an object, or those in a list. As for kubectl, everything that has `items` is a list.
+pub(crate) fn take(origin: &Origin, mut value: Value, objects: &mut Vec<Object>) -> Result<(), InputError> {
+    let items = value.as_object_mut().and_then(|object| object.remove("items"));
     let object = Object::new(origin.clone(), value)?;
-    let is_list = object.kind.ends_with("List") && object.value.get("items").is_some_and(Value::is_array);
-    if !is_list {
-        objects.push(object);
-        return Ok(());
-    }
-    let Object { kind, mut value, .. } = object;
-    let version = value.get("apiVersion").cloned().unwrap_or_default();
-    let Some(Value::Array(items)) = value.get_mut("items").map(Value::take) else { return Ok(()) };
+    let items = match items {
+        None => {
+            objects.push(object);
+            return Ok(());
+        }
+        Some(Value::Null) => Vec::new(),
+        Some(Value::Array(items)) => items,
+        Some(_) => return Err(object.wrong("items: is no list")),
+    };
+    let kind = object.kind.strip_suffix("List").unwrap_or(&object.kind);
     for (i, mut item) in items.into_iter().enumerate() {
         // The items of a PodList don't say what they are.
-        if let (Some(of), Value::Object(item)) =
-            (kind.strip_suffix("List").filter(|of| !of.is_empty()), &mut item)
-        {
-            item.entry("kind").or_insert_with(|| of.into());
-            item.entry("apiVersion").or_insert_with(|| version.clone());
+        let is_unnamed =
+            ["apiVersion", "kind"].iter().all(|field| item.get(field).is_none_or(|text| text == ""));
+        if let (true, false, Value::Object(item)) = (is_unnamed, kind.is_empty(), &mut item) {
+            item.insert("kind".to_owned(), kind.into());
+            item.insert("apiVersion".to_owned(), object.value["apiVersion"].clone());
         }
-        take(&Origin::new(format_args!("{origin}, items[{i}]")), item, objects)?;
+        let item = Object::new(Origin::new(format_args!("{origin}, items[{i}]")), item)?;
+        if item.value.get("items").is_some_and(Value::is_array) {
+            return Err(item.wrong(
+                "is a list in a list, which kubectl refuses: make its items those of the outer list",
+            ));
+        }
+        objects.push(item);
     }
     Ok(())
 }
@@ -241,14 +253,24 @@ mod tests {
     fn what_cannot_be_read_is_named() {
         for (text, message) in [
             ("a: b", "f: document 1: apiVersion: is missing"),
-            ("a: b\n---\n{", "f: line 3, column "),
-            ("apiVersion: v1\nkind: Node\n---\n\"x", "f: line 4, column "),
+            ("a: b\n---\n{", "f: line 3, column 2: "),
+            ("apiVersion: v1\nkind: Node\n---\n\"x", "f: line 4, column 1: "),
             ("apiVersion: v1\nkind: Node\n---\nx", "f: document 2: apiVersion: is missing"),
             (r#"{"apiVersion": "v1"}"#, "f: document 1: kind: is missing"),
             (
                 r#"{"apiVersion": "v1", "kind": "List", "items": [{}]}"#,
                 "f: document 1, items[0]: apiVersion: is missing",
             ),
+            (
+                r#"{"apiVersion": "v1", "kind": "PodList", "items": [{"kind": "Pod"}]}"#,
+                "f: document 1, items[0]: apiVersion: is missing",
+            ),
+            (
+                r#"{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "List", "items": []}]}"#,
+                "f: document 1, items[0]: List: is a list in a list",
+            ),
+            ("{apiVersion: v1, kind: List, items: {a: b}}", "f: document 1: List: items: is no list"),
+            ("{apiVersion: 1, kind: Node}", "f: document 1: apiVersion: is 1, which is no text"),
         ] {
             let error = names(text).unwrap_err();
             assert!(error.starts_with(message), "{text}: {error}");

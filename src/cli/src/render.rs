@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use json_patch::Patch;
 use outrigger_admission::Decision;
 use outrigger_admission::review::Request;
+use outrigger_core::yaml;
 use serde_json::{Value, json};
 use similar::TextDiff;
 
@@ -154,7 +155,7 @@ fn print(output: Output, pods: &[Admitted], out: &mut impl Write) -> anyhow::Res
         Output::Yaml => {
             for (i, pod) in pods.iter().enumerate() {
                 let line = if i == 0 { "" } else { "---\n" };
-                write!(out, "{line}{}", serde_yaml::to_string(&pod.after)?)?;
+                write!(out, "{line}{}", yaml::to_string(&pod.after))?;
             }
         }
         Output::Json => match pods {
@@ -181,7 +182,7 @@ fn print(output: Output, pods: &[Admitted], out: &mut impl Write) -> anyhow::Res
 }
 
 fn diff(pod: &Admitted, out: &mut impl Write) -> anyhow::Result<()> {
-    let (before, after) = (serde_yaml::to_string(&pod.before)?, serde_yaml::to_string(&pod.after)?);
+    let (before, after) = (yaml::to_string(&pod.before), yaml::to_string(&pod.after));
     let name = name(&pod.before);
     let diff = TextDiff::from_lines(&before, &after);
     let text = diff.unified_diff().context_radius(3).header(&name, &format!("{name} admitted")).to_string();

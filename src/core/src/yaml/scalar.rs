@@ -1,93 +1,107 @@
 //! What a scalar of YAML 1.1 means: the rules of go.yaml.in/yaml/v2 (`resolve.go`), which kubectl uses.
 
-use std::borrow::Cow;
-
-use granit_parser::{ScalarStyle, Tag};
 use serde_json::Value;
 
 /// Where the types of YAML are named.
 const NAMESPACE: &str = "tag:yaml.org,2002:";
 
+/// The tag of a merge key.
+pub(super) const MERGE: &str = "tag:yaml.org,2002:merge";
+
 /// A scalar.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Scalar<'a> {
+pub(super) enum Scalar {
     Null,
     Boolean(bool),
     Integer(i64),
-    /// Everything else that is a number: fractions, integers of more than 63 bits, those that are no numbers of JSON.
+    /// An integer of 64 bits that has no sign.
+    Unsigned(u64),
+    /// Everything else that is a number, also if it is none of JSON.
     Number(f64),
-    Text(Cow<'a, str>),
+    Text(String),
 }
 
-impl Scalar<'_> {
-    /// As JSON. Go writes a float without a fraction like an integer, and kubectl reads it again as one.
+/// The key of an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) text: String,
+    /// It was a number or a boolean.
+    pub(super) is_converted: bool,
+}
+
+impl Scalar {
+    /// As JSON.
     pub(super) fn into_value(self) -> Result<Value, String> {
-        /// From here on Go writes an exponent.
-        const LARGE: f64 = 1e21;
         Ok(match self {
             Self::Null => Value::Null,
             Self::Boolean(boolean) => boolean.into(),
             Self::Integer(integer) => integer.into(),
-            Self::Number(number) if number.fract() == 0.0 && number.abs() < LARGE => {
-                // A saturated integer isn't the same number.
-                #[allow(clippy::cast_possible_truncation)]
-                let integer = number as i64;
-                if integer as f64 == number && integer != i64::MAX { integer.into() } else { number.into() }
-            }
-            Self::Number(number) if number.is_finite() => number.into(),
+            Self::Unsigned(integer) => float(integer as f64),
+            Self::Number(number) if number.is_finite() => float(number),
             Self::Number(number) => return Err(format!("{number} is no number of JSON")),
-            Self::Text(text) => text.into_owned().into(),
+            Self::Text(text) => text.into(),
         })
     }
 
-    /// As the key of an object, which is a text in JSON.
-    pub(super) fn into_key(self) -> Result<String, String> {
-        match self {
-            Self::Text(text) => Ok(text.into_owned()),
-            Self::Boolean(boolean) => Ok(boolean.to_string()),
-            Self::Integer(integer) => Ok(integer.to_string()),
-            Self::Null => Err("a key can't be null: quote it".to_owned()),
-            Self::Number(_) => {
-                Err("a key that is a fraction or a large number has no text that all agree on: quote it"
-                    .to_owned())
-            }
-        }
+    /// As the key of an object, which is a text in JSON. `None` for null, which is no key, and for fractions and large numbers, because
+    /// kubectl rounds them.
+    pub(super) fn key(&self) -> Option<Key> {
+        let (text, is_converted) = match self {
+            Self::Text(text) => (text.clone(), false),
+            Self::Boolean(boolean) => (boolean.to_string(), true),
+            Self::Integer(integer) => (integer.to_string(), true),
+            Self::Null | Self::Unsigned(_) | Self::Number(_) => return None,
+        };
+        Some(Key { text, is_converted })
     }
 }
 
-/// Whether a key asks for the entries of another object.
-pub(super) fn is_merge(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> bool {
-    let by_tag = |tag: &Tag| tag.suffix_in_namespace(NAMESPACE).is_some_and(|name| name == "merge");
-    text == "<<" && tag.map_or(style == ScalarStyle::Plain, by_tag)
+/// The number that kubectl sends: Go writes the fewest digits that mean it, and kubectl reads them again, as an integer if they are one.
+fn float(number: f64) -> Value {
+    /// From here on Go writes an exponent.
+    const LARGE: f64 = 1e21;
+    let written = (number.abs() < LARGE).then(|| number.to_string());
+    written.and_then(|digits| digits.parse::<i64>().ok()).map_or_else(|| number.into(), Value::from)
 }
 
-/// Reads a scalar. A tag that isn't one of YAML's own makes it a text.
-pub(super) fn read<'a>(
-    text: Cow<'a, str>,
-    style: ScalarStyle,
-    tag: Option<&Tag>,
-) -> Result<Scalar<'a>, String> {
+/// Turns the numbers in a value of JSON into those that kubectl sends.
+pub(super) fn send(value: &mut Value) {
+    match value {
+        Value::Number(number) if !number.is_i64() => {
+            if let Some(number) = number.as_f64() {
+                *value = float(number);
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(send),
+        Value::Object(object) => object.values_mut().for_each(send),
+        _ => {}
+    }
+}
+
+/// Reads a scalar. `is_plain`: it has neither quotes nor a tag. A tag that isn't one of YAML's own makes it a text.
+pub(super) fn read(text: String, is_plain: bool, tag: Option<&str>) -> Result<Scalar, String> {
     let Some(tag) = tag else {
-        return Ok(if style == ScalarStyle::Plain { plain(text) } else { Scalar::Text(text) });
+        return Ok(if is_plain { plain(&text).unwrap_or(Scalar::Text(text)) } else { Scalar::Text(text) });
     };
-    let name = tag.suffix_in_namespace(NAMESPACE).unwrap_or_default();
-    let found = match &*name {
-        "null" | "bool" | "int" | "float" => plain(text.clone()),
+    let name = tag.strip_prefix(NAMESPACE).unwrap_or_default();
+    match name {
+        "null" | "bool" | "int" | "float" => {}
         "binary" => return Err("!!binary isn't read: write the base64 text without a tag".to_owned()),
+        "timestamp" => return Err("!!timestamp isn't read: write the time without a tag".to_owned()),
         _ => return Ok(Scalar::Text(text)),
-    };
-    match (&*name, &found) {
-        ("null", Scalar::Null)
-        | ("bool", Scalar::Boolean(_))
-        | ("int" | "float", Scalar::Integer(_))
-        | ("float", Scalar::Number(_)) => Ok(found),
+    }
+    match (name, plain(&text)) {
+        ("null", Some(found @ Scalar::Null))
+        | ("bool", Some(found @ Scalar::Boolean(_)))
+        | ("int", Some(found @ (Scalar::Integer(_) | Scalar::Unsigned(_))))
+        | ("float", Some(found @ (Scalar::Integer(_) | Scalar::Number(_)))) => Ok(found),
         _ => Err(format!("{text:?} is no !!{name}")),
     }
 }
 
-/// A scalar without quotes.
-fn plain(text: Cow<'_, str>) -> Scalar<'_> {
-    match &*text {
+/// What a scalar without quotes is, unless it is a text.
+pub(super) fn plain(text: &str) -> Option<Scalar> {
+    Some(match text {
         "" | "~" | "null" | "Null" | "NULL" => Scalar::Null,
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
             Scalar::Boolean(true)
@@ -98,24 +112,31 @@ fn plain(text: Cow<'_, str>) -> Scalar<'_> {
         ".nan" | ".NaN" | ".NAN" => Scalar::Number(f64::NAN),
         ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => Scalar::Number(f64::INFINITY),
         "-.inf" | "-.Inf" | "-.INF" => Scalar::Number(f64::NEG_INFINITY),
-        other => number(other).unwrap_or(Scalar::Text(text)),
-    }
+        other => return number(other),
+    })
 }
 
-fn number(text: &str) -> Option<Scalar<'static>> {
-    if !text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first)) {
+fn number(text: &str) -> Option<Scalar> {
+    let first = text.chars().next()?;
+    if !first.is_ascii_digit() && !"+-.".contains(first) {
         return None;
     }
     let digits = text.replace('_', "");
-    if let Some(number) = integer(&digits) {
-        return Some(number);
+    // Go itself reads what begins with a point: underscores stand between digits there.
+    let is_digit = |character: char| character.is_ascii_digit();
+    let parts: Vec<&str> = text.split('_').collect();
+    let is_between = |pair: &[&str]| pair[0].ends_with(is_digit) && pair[1].starts_with(is_digit);
+    if first == '.' && !parts.windows(2).all(is_between) {
+        return None;
     }
-    let number = digits.parse::<f64>().ok().filter(|_| is_decimal(&digits))?;
-    number.is_finite().then_some(Scalar::Number(number))
+    let decimal = || digits.parse().ok().filter(|number: &f64| is_decimal(&digits) && number.is_finite());
+    // The library reads what follows `0b` once more, with a sign.
+    let signed = || digits.strip_prefix("0b").and_then(|digits| i64::from_str_radix(digits, 2).ok());
+    integer(&digits).or_else(|| decimal().map(Scalar::Number)).or_else(|| signed().map(Scalar::Integer))
 }
 
 /// An integer as Go's `strconv.ParseInt` reads it with base 0: the prefix of the digits says the base, and 0 alone means 8.
-fn integer(text: &str) -> Option<Scalar<'static>> {
+fn integer(text: &str) -> Option<Scalar> {
     let (is_negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
         b'+' => (false, &text[1..]),
@@ -135,7 +156,8 @@ fn integer(text: &str) -> Option<Scalar<'static>> {
     let size = u64::from_str_radix(digits, radix).ok()?;
     match (is_negative, i64::try_from(size)) {
         (false, Ok(integer)) => Some(Scalar::Integer(integer)),
-        (false, Err(_)) => Some(Scalar::Number(size as f64)),
+        (false, Err(_)) if !text.starts_with('+') => Some(Scalar::Unsigned(size)),
+        (false, Err(_)) => None,
         (true, _) => 0i64.checked_sub_unsigned(size).map(Scalar::Integer),
     }
 }

@@ -200,12 +200,14 @@ fn pod(namespace: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_core::yaml;
+
     use super::*;
 
     #[test]
     fn entries_with_one_target_and_bundle_are_judged_together() {
         let shipped = include_str!("../../../../../webhooks/mutating.yaml");
-        let mut configuration: Value = serde_yaml::from_str(shipped).unwrap();
+        let mut configuration = yaml::documents(shipped, yaml::OF_FILES).unwrap().remove(0);
         configuration["webhooks"][1]["clientConfig"]["caBundle"] = json!("eA==");
         configuration["webhooks"][2]["clientConfig"] = json!({"url": "https://h:1/mutate/pods"});
         let foreign = json!({"name": "other", "clientConfig": {"url": "https://other"}});
