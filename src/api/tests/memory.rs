@@ -140,7 +140,7 @@ fn a_rule_takes_at_most_twice_its_size() {
             "a long text",
             text(|spec| spec["template"]["metadata"] = json!({"annotations": {"a": "x".repeat(200_000)}})),
         ),
-        ("many small values", text(|spec| spec["template"]["spec"]["volumes"] = many(9_000).into())),
+        ("many small values", text(|spec| spec["template"]["spec"]["hostAliases"] = many(9_000).into())),
         ("many containers", text(|spec| spec["template"]["spec"]["containers"] = Value::Array(names(6_000)))),
         ("many values", text(|spec| spec["workloadTerms"] = terms(8, 1, MAX_VALUES))),
         (
