@@ -45,7 +45,12 @@ fn raw(descriptors: &FileDescriptorSet, out: &std::path::Path) -> Result<(), Box
         file.message_type.iter_mut().for_each(plain);
     }
     std::fs::create_dir_all(out)?;
-    tonic_prost_build::configure().bytes(".").out_dir(out).compile_fds(set)?;
+    let mut config = tonic_prost_build::configure().bytes(".").out_dir(out);
+    // Lists of updates grow by doubling: their parts are allocated only where there are some.
+    for part in ["workload_metadata", "workload_state", "annotation_keys"] {
+        config = config.boxed(format!(".universe.workload.v1.WorkloadUpdate.{part}"));
+    }
+    config.compile_fds(set)?;
     Ok(())
 }
 

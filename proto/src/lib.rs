@@ -81,7 +81,9 @@ mod tests {
                         workload_state::ExtraData { data: HashMap::from([("k".into(), "v".into())]) },
                     )]),
                     disruption_groups: Vec::new(),
+                    withheld_annotations: Vec::new(),
                 }),
+                annotation_keys: None,
             })),
         };
         #[rustfmt::skip]

@@ -85,6 +85,7 @@ fn workload(i: usize) -> Workload {
         ]),
         extra: BTreeMap::new(),
         groups: Vec::new(),
+        withheld: Vec::new(),
     }
 }
 

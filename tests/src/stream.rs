@@ -66,7 +66,9 @@ pub fn update(id: &str, node: &str) -> WorkloadUpdate {
             ready: true,
             extra: HashMap::from([("labels".into(), labels)]),
             disruption_groups: Vec::new(),
+            withheld_annotations: Vec::new(),
         }),
+        annotation_keys: None,
     }
 }
 
@@ -103,7 +105,9 @@ pub fn pod_of_deployment(tenant: usize, i: usize, version: usize) -> WorkloadUpd
             ready: true,
             extra: HashMap::from([("labels".into(), labels), ("annotations".into(), annotations)]),
             disruption_groups: Vec::new(),
+            withheld_annotations: Vec::new(),
         }),
+        annotation_keys: None,
     }
 }
 

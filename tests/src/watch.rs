@@ -115,7 +115,7 @@ impl Heard {
             }
             Some(Message::Host(host)) => _ = self.hosts.insert(host.node_name.clone(), host),
             Some(Message::Synced(_)) => self.synced = true,
-            None => {}
+            Some(Message::AnnotationRequest(_)) | None => {}
         }
     }
 }

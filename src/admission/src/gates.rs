@@ -187,6 +187,7 @@ fn workload(request: &Request) -> Option<Workload> {
         annotations: metadata.annotations.as_ref().map(Texts::from).unwrap_or_default(),
         extra: BTreeMap::new(),
         groups: Vec::new(),
+        withheld: Vec::new(),
     })
 }
 

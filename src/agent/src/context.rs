@@ -1,5 +1,6 @@
 //! Shared context of the components of an agent.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::Client;
@@ -25,4 +26,6 @@ pub(crate) struct Context {
     pub drain: CancellationToken,
     /// The connection of the workload stream, while it is open.
     pub channel: watch::Sender<Option<Channel>>,
+    /// The keys of annotations that the manager asks for.
+    pub asked: watch::Sender<BTreeSet<String>>,
 }

@@ -52,7 +52,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tracing::info;
 
-use crate::annotations::{Pattern, Selection};
+use crate::annotations::{Allowed, Selection};
 use crate::companions::{Board, Follower, Link, Writer};
 use crate::connect::Connector;
 use crate::context::Context;
@@ -140,7 +140,7 @@ pub fn assemble(
     connector: Connector,
 ) -> anyhow::Result<Ports> {
     let scope = settings::scope(&args.namespaces, &args.rules_namespace)?;
-    let allowed = settings::allowed_annotations(&args.send_annotations)?;
+    let allowed = args.annotations()?;
     let context = Arc::new(Context {
         events: Arc::new(Events::new(client.clone(), keys::AGENT, None)),
         client,
@@ -150,6 +150,7 @@ pub fn assemble(
         metrics: Metrics::new(&mut process.registry),
         drain: process.drain.clone(),
         channel: watch::Sender::new(None),
+        asked: watch::Sender::new(BTreeSet::new()),
     });
     let board = Arc::new(Board::new(
         context.environment.clock,
@@ -247,16 +248,18 @@ fn selection(
     process: &Process,
     context: &Arc<Context>,
     rules: Option<&WatchedRules>,
-    allowed: Arc<[Pattern]>,
+    allowed: Allowed,
 ) -> watch::Receiver<Option<Selection>> {
-    let Some(WatchedRules { store, listed }) = rules else {
-        return watch::channel(Some(Selection::new(allowed, BTreeSet::new()))).1;
-    };
     let (sender, receiver) = watch::channel(None);
-    let (clock, store, listed) = (context.environment.clock, store.clone(), listed.clone());
+    let (clock, asked) = (context.environment.clock, context.asked.subscribe());
+    let rules = rules.map(|WatchedRules { store, listed }| (store.clone(), listed.clone()));
     process.spawn("annotations", async move {
-        listed.done().await;
-        annotations::follow(clock, store, allowed, sender).await;
+        let mut store = None;
+        if let Some((rules, listed)) = rules {
+            listed.done().await;
+            store = Some(rules);
+        }
+        annotations::follow(clock, store, allowed, asked, sender).await;
     });
     receiver
 }

@@ -61,6 +61,7 @@ pub fn workload(pod: Pod) -> Option<Workload> {
         annotations: metadata.annotations.as_ref().map(Texts::from).unwrap_or_default(),
         extra: BTreeMap::new(),
         groups,
+        withheld: Vec::new(),
     })
 }
 

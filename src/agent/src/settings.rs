@@ -12,7 +12,7 @@ use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::duration;
 use outrigger_runtime::process::ProcessArgs;
 
-use crate::annotations::Pattern;
+use crate::annotations::{Allowed, Pattern};
 use crate::connect::Address;
 use crate::gate::GateArgs;
 use crate::host::HostArgs;
@@ -38,8 +38,7 @@ pub struct AgentArgs {
 
     /// Annotation of Pods that is sent in addition to those that rules in this cluster name: a key, example.com/* for
     /// all keys with a prefix, or "*" for all. Can be repeated, or separated by commas.
-    /// kubectl.kubernetes.io/last-applied-configuration is never sent. Rules that are created in the infrastructure
-    /// cluster see only these annotations and those that rules in this cluster name.
+    /// kubectl.kubernetes.io/last-applied-configuration is never sent.
     #[arg(
         long = "send-annotation",
         env = "OUTRIGGER_SEND_ANNOTATIONS",
@@ -47,6 +46,17 @@ pub struct AgentArgs {
         value_name = "KEY"
     )]
     pub send_annotations: Vec<String>,
+
+    /// Annotation of Pods that is sent if the manager asks for it: a rule names it that was created in the infrastructure cluster, such
+    /// as a rule of the platform. A key, example.com/* for all keys with a prefix, or "*" for all. Can be repeated, or separated by
+    /// commas. By default none is sent for that, and the agent says so: for such rules these annotations are unknown.
+    #[arg(
+        long = "allow-annotation",
+        env = "OUTRIGGER_ALLOW_ANNOTATIONS",
+        value_delimiter = ',',
+        value_name = "KEY"
+    )]
+    pub allow_annotations: Vec<String>,
 
     /// Namespace of the tenant's rules in this cluster, which are synchronized to the infrastructure cluster. Empty: no
     /// rules are synchronized.
@@ -131,8 +141,16 @@ impl AgentArgs {
             namespace(rules).map_err(|error| anyhow::anyhow!("--rules-namespace: {rules:?} {error}"))?;
         }
         scope(&self.namespaces, rules)?;
-        allowed_annotations(&self.send_annotations)?;
+        self.annotations()?;
         Ok(())
+    }
+
+    /// The annotations that may be sent.
+    pub(crate) fn annotations(&self) -> anyhow::Result<Allowed> {
+        Ok(Allowed {
+            always: patterns("--send-annotation", &self.send_annotations)?,
+            asked: patterns("--allow-annotation", &self.allow_annotations)?,
+        })
     }
 }
 
@@ -148,9 +166,8 @@ pub(crate) fn scope(names: &[String], rules_namespace: &str) -> anyhow::Result<O
     Ok(None)
 }
 
-pub(crate) fn allowed_annotations(patterns: &[String]) -> anyhow::Result<Arc<[Pattern]>> {
+fn patterns(flag: &str, patterns: &[String]) -> anyhow::Result<Arc<[Pattern]>> {
     let given = patterns.iter().filter(|pattern| !pattern.is_empty());
-    let read =
-        given.map(|pattern| pattern.parse().map_err(|error| anyhow::anyhow!("--send-annotation: {error}")));
+    let read = given.map(|pattern| pattern.parse().map_err(|error| anyhow::anyhow!("{flag}: {error}")));
     read.collect()
 }

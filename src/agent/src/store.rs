@@ -12,6 +12,7 @@ use outrigger_api::workload_wire;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::map::{HashMap, HashSet};
 use outrigger_core::workload::Workload;
+use outrigger_proto::v1::AnnotationKeys;
 use outrigger_proto::v1::workload_chunked_stream_request::Message;
 use outrigger_runtime::cache::{Change, Feed};
 use outrigger_runtime::pod::Pod;
@@ -58,8 +59,10 @@ struct State {
     syncing: bool,
     open: bool,
     selection: Selection,
-    /// The annotations with which all Pods have been read.
+    /// The annotations with which all Pods have been read, as far as they are still selected.
     complete: Option<Selection>,
+    /// What the manager has been told of annotations on the current stream.
+    stated: Option<Selection>,
     /// The changes of that reading that have not been sent yet.
     unsent: HashSet<WorkloadId>,
 }
@@ -76,9 +79,9 @@ impl WorkloadStore {
         self.state.lock().workloads.len()
     }
 
-    /// Starts a stream. Returns all workloads for the initial sync, and the generation of the stream, which supersedes the
-    /// previous one.
-    pub(crate) fn start_stream(&self) -> (Vec<Arc<Workload>>, u64) {
+    /// Starts a stream. Returns all workloads for the initial sync with what is to be said of their annotations, and the generation of
+    /// the stream, which supersedes the previous one.
+    pub(crate) fn start_stream(&self) -> (Vec<Arc<Workload>>, Option<AnnotationKeys>, u64) {
         let started = {
             let mut state = self.state.lock();
             state.changed.clear();
@@ -86,7 +89,10 @@ impl WorkloadStore {
             state.syncing = true;
             state.generation += 1;
             state.open = true;
-            (state.workloads.values().cloned().collect(), state.generation)
+            // Without workloads nothing is said.
+            state.stated = state.complete.clone().filter(|_| !state.workloads.is_empty());
+            let keys = state.stated.as_ref().map(Selection::keys);
+            (state.workloads.values().cloned().collect(), keys, state.generation)
         };
         self.changed.notify_waiters();
         started
@@ -112,13 +118,14 @@ impl WorkloadStore {
     /// Sets the annotations that are kept and sent. Pods that were read without some of them have to be read again.
     pub(crate) fn select(&self, selection: Selection) {
         let mut state = self.state.lock();
-        let State { workloads, changed, .. } = &mut *state;
+        let State { workloads, changed, complete, .. } = &mut *state;
         for (id, workload) in workloads {
             if workload.annotations.keys().any(|key| !selection.includes(key)) {
-                Arc::make_mut(workload).annotations.retain(|key| selection.includes(key));
+                selection.apply(Arc::make_mut(workload));
                 changed.insert(id.clone());
             }
         }
+        *complete = complete.as_ref().map(|complete| complete.within(&selection));
         state.selection = selection;
         drop(state);
         self.changed.notify_one();
@@ -130,6 +137,9 @@ impl WorkloadStore {
         if state.complete.as_ref() != Some(selection) {
             state.unsent = state.changed.iter().cloned().collect();
             state.complete = Some(selection.clone());
+            drop(state);
+            // The manager has to be told.
+            self.changed.notify_one();
         }
     }
 
@@ -166,17 +176,26 @@ impl WorkloadStore {
         if state.generation != generation {
             return Err(Superseded);
         }
-        let Some(id) = state.changed.pop_first() else { return Ok(None) };
+        let id = state.changed.pop_first().or_else(|| {
+            // Any update can say what has changed about annotations in general.
+            state.news().and_then(|_| state.workloads.keys().next().cloned())
+        });
+        let Some(id) = id else { return Ok(None) };
         state.unsent.remove(&id);
-        Ok(Some(match state.workloads.get(&id) {
-            Some(workload) => Message::WorkloadUpdate(workload_wire::update(workload)),
-            None => Message::WorkloadDelete(workload_wire::delete(&id)),
-        }))
+        let Some(workload) = state.workloads.get(&id) else {
+            return Ok(Some(Message::WorkloadDelete(workload_wire::delete(&id))));
+        };
+        let mut update = workload_wire::update(workload);
+        if let Some(news) = state.news() {
+            update.annotation_keys = Some(news.keys());
+            state.stated = Some(news);
+        }
+        Ok(Some(Message::WorkloadUpdate(update)))
     }
 
     fn set(&self, mut workload: Workload) {
         let mut state = self.state.lock();
-        workload.annotations.retain(|key| state.selection.includes(key));
+        state.selection.apply(&mut workload);
         // Most changes of a Pod don't change the workload.
         if state.workloads.get(&workload.id).is_some_and(|known| **known == workload) {
             return;
@@ -366,6 +385,18 @@ impl WorkloadStore {
 }
 
 impl State {
+    /// What the manager has to be told of annotations, if that is other than what it has been told: all workloads that it has were sent
+    /// with these.
+    fn news(&self) -> Option<Selection> {
+        let complete = self.complete.as_ref()?;
+        let sent = match &self.stated {
+            // Workloads that have been read again are still to be sent.
+            stated if !self.unsent.is_empty() => stated.clone().unwrap_or_default().within(complete),
+            _ => complete.clone(),
+        };
+        (self.stated.as_ref() != Some(&sent)).then_some(sent)
+    }
+
     fn insert(&mut self, workload: Workload) {
         let id = workload.id.clone();
         match self.namespaces.get_mut(&workload.resource_namespace) {

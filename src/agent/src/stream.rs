@@ -10,8 +10,8 @@ use outrigger_api::workload_wire::{self, CHUNK_BYTES, CHUNK_WORKLOADS};
 use outrigger_core::workload::Workload;
 use outrigger_proto::v1::workload_chunked_stream_request::Message;
 use outrigger_proto::v1::{
-    WorkloadStreamRequest, WorkloadSync, WorkloadSyncBegin, WorkloadSyncChunk, WorkloadSyncEnd,
-    WorkloadUpdate, workload_stream_request,
+    AnnotationKeys, WorkloadStreamRequest, WorkloadSync, WorkloadSyncBegin, WorkloadSyncChunk,
+    WorkloadSyncEnd, WorkloadUpdate, workload_stream_request,
 };
 use prost::Message as _;
 
@@ -32,14 +32,18 @@ pub(crate) fn messages(store: Arc<WorkloadStore>, chunked: bool) -> impl Stream<
         async move {
             Some(match progress {
                 Progress::New => {
-                    let (workloads, generation) = store.start_stream();
+                    let (workloads, keys, generation) = store.start_stream();
                     if chunked {
                         let count = i64::try_from(workloads.len()).unwrap_or_default();
                         let begin = WorkloadSyncBegin { workloads: count };
-                        let chunks = Chunks { left: workloads.into_iter(), next: None };
+                        let chunks = Chunks { left: workloads.into_iter(), next: None, keys };
                         (Message::WorkloadSyncBegin(begin), Progress::Syncing(generation, Box::new(chunks)))
                     } else {
-                        let workload_updates = workloads.iter().map(|w| workload_wire::update(w)).collect();
+                        let mut workload_updates: Vec<_> =
+                            workloads.iter().map(|w| workload_wire::update(w)).collect();
+                        if let Some(first) = workload_updates.first_mut() {
+                            first.annotation_keys = keys;
+                        }
                         let sync = WorkloadSync { workload_updates };
                         (Message::WorkloadSync(sync), Progress::Synced(generation))
                     }
@@ -75,6 +79,8 @@ struct Chunks {
     left: std::vec::IntoIter<Arc<Workload>>,
     /// The workload that didn't fit into the previous chunk.
     next: Option<WorkloadUpdate>,
+    /// What the first one says of annotations.
+    keys: Option<AnnotationKeys>,
 }
 
 impl Iterator for Chunks {
@@ -103,7 +109,10 @@ impl Iterator for Chunks {
 
 impl Chunks {
     fn update(&mut self) -> Option<WorkloadUpdate> {
-        self.next.take().or_else(|| self.left.next().map(|workload| workload_wire::update(&workload)))
+        self.next.take().or_else(|| {
+            let update = workload_wire::update(&*self.left.next()?);
+            Some(WorkloadUpdate { annotation_keys: self.keys.take(), ..update })
+        })
     }
 }
 

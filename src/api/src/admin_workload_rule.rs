@@ -129,6 +129,11 @@ pub struct TenantMatches {
     /// refused is the reason why a companion can't be created. Absent if all can be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+
+    /// notSent lists annotations that the rule names and the tenant's agent doesn't send: they are unknown, and where they decide, workloads
+    /// have a companion. Absent if it sends all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_sent: Option<String>,
 }
 
 /// A validated admin rule.

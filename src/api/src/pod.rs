@@ -7,13 +7,10 @@
 use k8s_openapi::api::core::v1 as full;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
+pub use outrigger_core::annotations::LAST_APPLIED;
 use outrigger_core::gate::Hold;
 use outrigger_core::keys;
 use serde::{Deserialize, Deserializer};
-
-/// The annotation in which `kubectl apply` notes the whole object as it was applied, with every literal value of its environment.
-/// It is dropped while a Pod is read, because Outrigger doesn't use it and it may contain secrets.
-pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// A Pod with the fields that Outrigger reads.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Resource)]

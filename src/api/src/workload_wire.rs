@@ -1,7 +1,8 @@
 //! Conversion of workloads between protobuf messages (`universe.workload.v1`) and the domain type.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use outrigger_core::annotations::{MAX_STATED, Statement, is_key};
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::rule::POD;
@@ -9,6 +10,7 @@ use outrigger_core::text::quoted;
 use outrigger_core::texts::Texts;
 use outrigger_core::workload::{DisruptionGroup, MAX_GROUPS, Orchestrator, Workload};
 use outrigger_proto::{raw, v1};
+use prost::bytes::Bytes;
 
 /// Maximum number of workloads in a chunk of a sync.
 pub const CHUNK_WORKLOADS: usize = 1024;
@@ -31,9 +33,9 @@ pub fn workload_id(metadata: Option<&raw::WorkloadMetadata>) -> Result<WorkloadI
 /// # Errors
 /// If a field is missing or malformed, or isn't supported, with its path in proto spelling.
 pub fn workload(update: &raw::WorkloadUpdate) -> Result<Workload, FieldError> {
-    let id = workload_id(update.workload_metadata.as_ref())?;
+    let id = workload_id(update.workload_metadata.as_deref())?;
     let none = (raw::WorkloadMetadata::default(), raw::WorkloadState::default());
-    let metadata = update.workload_metadata.as_ref().unwrap_or(&none.0);
+    let metadata = update.workload_metadata.as_deref().unwrap_or(&none.0);
     match v1::OrchestratorType::try_from(metadata.orchestrator) {
         Ok(v1::OrchestratorType::Kubernetes) => {}
         Ok(v1::OrchestratorType::Unspecified) => {
@@ -56,7 +58,7 @@ pub fn workload(update: &raw::WorkloadUpdate) -> Result<Workload, FieldError> {
             format!("{:?} is not supported; use {POD:?}", quoted(resource_type)),
         ));
     }
-    let state = update.workload_state.as_ref().unwrap_or(&none.1);
+    let state = update.workload_state.as_deref().unwrap_or(&none.1);
     let (mut labels, mut annotations, mut extra) = (Texts::default(), Texts::default(), BTreeMap::new());
     for entry in &state.extra {
         let data = entry.value.as_ref().map(|map| map.data.as_slice()).unwrap_or_default();
@@ -82,6 +84,7 @@ pub fn workload(update: &raw::WorkloadUpdate) -> Result<Workload, FieldError> {
         annotations,
         extra,
         groups: groups(&state.disruption_groups)?,
+        withheld: withheld(&state.withheld_annotations)?,
     })
 }
 
@@ -104,6 +107,53 @@ fn groups(groups: &[raw::DisruptionGroup]) -> Result<Vec<DisruptionGroup>, Field
         Ok(DisruptionGroup { id: id.into(), desired_healthy: group.desired_healthy })
     };
     groups.iter().enumerate().map(group).collect()
+}
+
+fn withheld(keys: &[Bytes]) -> Result<Vec<Box<str>>, FieldError> {
+    const WITHHELD: &str = "workload_state.withheld_annotations";
+    within(keys, WITHHELD)?;
+    keys.iter().map(|key| Ok(text(key, WITHHELD)?.into())).collect()
+}
+
+/// What the sender of this update says of annotations; `None` if it says nothing.
+///
+/// # Errors
+/// If a key or a pattern is malformed, with its path in proto spelling.
+pub fn statement(update: &raw::WorkloadUpdate) -> Result<Option<Statement>, FieldError> {
+    const SENT: &str = "annotation_keys.sent";
+    const WITHHELD: &str = "annotation_keys.withheld";
+    let Some(keys) = &update.annotation_keys else { return Ok(None) };
+    let raw::AnnotationKeys { sent, withheld } = &**keys;
+    within(sent, SENT)?;
+    within(withheld, WITHHELD)?;
+    let pattern = |(i, pattern): (usize, &Bytes)| {
+        let path = format!("{SENT}[{i}]");
+        text(pattern, &path)?.parse().map_err(|error: String| FieldError::new(path, error))
+    };
+    let key = |(i, key): (usize, &Bytes)| {
+        let path = format!("{WITHHELD}[{i}]");
+        let key = text(key, &path)?;
+        if !is_key(key) {
+            return Err(FieldError::of_value(path, key, "is no key of an annotation; use example.com/key"));
+        }
+        Ok(key.to_owned())
+    };
+    let sent = sent.iter().enumerate().map(pattern).collect::<Result<Vec<_>, _>>()?;
+    let withheld = withheld.iter().enumerate().map(key).collect::<Result<BTreeSet<_>, _>>()?;
+    Ok(Some(Statement::new(sent, withheld)))
+}
+
+/// Converts what is said of annotations to its message.
+pub fn annotation_keys(statement: &Statement) -> v1::AnnotationKeys {
+    let withheld = statement.withheld().map(str::to_owned);
+    v1::AnnotationKeys { sent: statement.sent().collect(), withheld: withheld.collect() }
+}
+
+fn within(keys: &[Bytes], path: &str) -> Result<(), FieldError> {
+    if keys.len() <= MAX_STATED {
+        return Ok(());
+    }
+    Err(FieldError::new(path, format!("are {}; at most {MAX_STATED} are accepted", keys.len())))
 }
 
 const EXTRA: &str = "workload_state.extra";
@@ -134,7 +184,9 @@ pub fn update(workload: &Workload) -> v1::WorkloadUpdate {
             ready: workload.ready,
             extra,
             disruption_groups: workload.groups.iter().map(wire_group).collect(),
+            withheld_annotations: workload.withheld.iter().map(|key| key.to_string()).collect(),
         }),
+        annotation_keys: None,
     }
 }
 
@@ -183,7 +235,9 @@ mod tests {
                     v1::DisruptionGroup { id: "owner".into(), desired_healthy: None },
                     v1::DisruptionGroup { id: "budget".into(), desired_healthy: Some(0) },
                 ],
+                withheld_annotations: vec!["large".into()],
             }),
+            annotation_keys: None,
         }
     }
 
@@ -223,6 +277,30 @@ mod tests {
         assert!(groups(&[&"a".repeat(64)]).is_ok() && groups(&[&"a".repeat(65)]).is_err());
         let none = raw::WorkloadUpdate::default();
         assert_eq!(workload(&none).unwrap_err().to_string(), "workload_metadata: is missing");
+    }
+
+    #[test]
+    fn what_is_said_of_annotations_is_read_as_it_was_said() {
+        let keys = |sent: &[&str], withheld: &[&str]| {
+            let texts = |keys: &[&str]| keys.iter().map(ToString::to_string).collect();
+            let said = v1::AnnotationKeys { sent: texts(sent), withheld: texts(withheld) };
+            let update = v1::WorkloadUpdate { annotation_keys: Some(said.clone()), ..message() };
+            statement(&received(&update)).map(|read| (read.unwrap(), said)).map_err(|e| e.to_string())
+        };
+        let (read, said) =
+            keys(&["example.com/*", "a"], &["b", "kubectl.kubernetes.io/last-applied-configuration"])
+                .unwrap();
+        assert!(read.sends("example.com/x") && read.sends("a") && !read.sends("b"));
+        assert_eq!(annotation_keys(&read), said);
+        assert_eq!(keys(&[], &[]).unwrap().0, Statement::default(), "it sends none, and says so");
+        assert_eq!(statement(&received(&message())).unwrap(), None);
+        let error = keys(&["a", "a*"], &[]).unwrap_err();
+        assert!(error.starts_with("annotation_keys.sent[1]: \"a*\": '*' is only allowed"), "{error}");
+        let error = keys(&[], &["a b"]).unwrap_err();
+        assert!(error.starts_with("annotation_keys.withheld[0]: \"a b\": is no key"), "{error}");
+        let many = vec!["a"; MAX_STATED + 1];
+        let error = keys(&many, &[]).unwrap_err();
+        assert_eq!(error, "annotation_keys.sent: are 4097; at most 4096 are accepted");
     }
 
     #[test]

@@ -81,7 +81,9 @@ fn workload(i: usize, labels: usize, length: usize) -> (Workload, usize) {
             ready: true,
             extra: HashMap::from([("labels".to_owned(), map)]),
             disruption_groups: Vec::new(),
+            withheld_annotations: Vec::new(),
         }),
+        annotation_keys: None,
     };
     let size = update.encoded_len() + (labels + 1) * 64;
     let received = raw::WorkloadUpdate::decode(update.encode_to_vec().as_slice()).unwrap();

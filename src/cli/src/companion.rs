@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use outrigger_admission::review::Request;
+use outrigger_agent::annotations::Allowed;
 use outrigger_api::WorkloadRule;
 use outrigger_core::companion::{Action, Home, plan};
 use outrigger_core::ids::TenantId;
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::admission::Admission;
 use crate::files::InputError;
+use crate::sent::NamedKeys;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodName {
@@ -45,16 +47,18 @@ pub(crate) fn creation(user: &str, namespace: &str, object: &Value) -> Result<Re
     serde_json::from_value(request).map_err(|error| InputError::new("request", error))
 }
 
-/// The creation of the companion of a rule of the state for a Pod of the state, by the manager. `Err` in the result: why
-/// there is none.
+/// The creation of the companion of a rule of the state for a Pod of the state, by the manager. It gets the annotations that the agent
+/// of the tenant sends, which may send these and whose cluster has the rules of the tenant. `Err` in the result: why there is none.
 pub(crate) fn companion(
     admission: &Admission,
     rule: &str,
     workload: &PodName,
+    allowed: &Allowed,
 ) -> Result<Result<Request, String>, InputError> {
     let state = admission.state();
     let rules: Vec<WorkloadRule> = state.all(keys::WORKLOAD_GROUP, "WorkloadRule")?;
     let mut found = Vec::new();
+    let named = rules.clone();
     for object in rules.into_iter().filter(|object| object.name_any() == rule) {
         let namespace = object.namespace().unwrap_or_default();
         let labels = state.namespace_labels(&namespace).unwrap_or_default();
@@ -67,6 +71,9 @@ pub(crate) fn companion(
         let message = format!("{} rules named {rule} are in tenants' namespaces, not one", found.len());
         return Err(InputError::new("--rule", message));
     };
+    let mut keys = NamedKeys::default();
+    let beside = |other: &&WorkloadRule| other.namespace().as_ref() == Some(namespace);
+    named.iter().filter(beside).for_each(|other| keys.name(other, true));
     let named = |pod: &outrigger_runtime::pod::Pod| {
         pod.namespace().as_ref() == Some(&workload.namespace) && pod.name_any() == workload.name
     };
@@ -78,9 +85,11 @@ pub(crate) fn companion(
         Ok(rule) => Arc::new(rule),
         Err(errors) => return Ok(Err(format!("the rule is not valid: {}", message(&errors)))),
     };
-    let Some(workload) = outrigger_agent::pod::workload(pod).map(Arc::new) else {
+    let Some(mut workload) = outrigger_agent::pod::workload(pod) else {
         return Ok(Err("the Pod has ended, so it is no workload".to_owned()));
     };
+    keys.selection(allowed).apply(&mut workload);
+    let workload = Arc::new(workload);
     if !rule.matches(&workload) {
         return Ok(Err("the rule doesn't match the workload; outrigger explain says why".to_owned()));
     }

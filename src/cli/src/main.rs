@@ -19,6 +19,7 @@ mod reference;
 mod render;
 mod review;
 mod rules;
+mod sent;
 mod slots;
 mod state;
 mod status;

@@ -15,6 +15,7 @@ use similar::TextDiff;
 use crate::admission::{Admission, StateArgs};
 use crate::companion::{PodName, companion, creation};
 use crate::files::InputError;
+use crate::sent::AnnotationArgs;
 use crate::slots::is_new;
 use crate::state::State;
 use crate::style::BOLD;
@@ -40,6 +41,9 @@ pub(crate) struct RenderArgs {
     /// The workload of the companion: a Pod in the files.
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = PodName::parse, requires = "rule")]
     workload: Option<PodName>,
+
+    #[command(flatten)]
+    annotations: AnnotationArgs,
 
     #[command(flatten)]
     state: StateArgs,
@@ -68,10 +72,11 @@ impl RenderArgs {
         let StateArgs { filename, admission } = self.state;
         let mut admission = Admission::new(State::read(&filename)?, admission)?;
         admission.forget_new_pods();
+        let allowed = self.annotations.allowed()?;
         let mut denied = 0;
         let mut requests = Vec::new();
         match (&self.rule, &self.workload) {
-            (Some(rule), Some(workload)) => match companion(&admission, rule, workload)? {
+            (Some(rule), Some(workload)) => match companion(&admission, rule, workload, &allowed)? {
                 Ok(request) => requests.push(request),
                 Err(why) => {
                     denied += 1;

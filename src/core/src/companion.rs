@@ -227,7 +227,7 @@ pub fn plan(
     match (desired, observed) {
         // A rule that isn't valid keeps what it has; one that is gone is the caller's to tell. A workload that isn't known
         // yet may well exist: its tenant has not said all.
-        (Desired::RuleUnknown | Desired::Unknown, _)
+        (Desired::RuleUnknown | Desired::Unknown | Desired::Undecided, _)
         | (Desired::Unwanted | Desired::Waiting | Desired::OverLimit | Desired::Ended { .. }, None) => {
             Action::Nothing
         }
@@ -349,6 +349,7 @@ pub fn trial(rule: &Rule, home: &Home<'_>) -> Result<Value, String> {
         annotations: Texts::default(),
         extra: BTreeMap::new(),
         groups: Vec::new(),
+        withheld: Vec::new(),
     };
     match create(&key, rule, &workload, home) {
         Action::Create(mut object) => {

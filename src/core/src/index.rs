@@ -17,10 +17,12 @@ use crate::ids::{RuleName, WorkloadId};
 use crate::rule::{DpuSelectionPolicy, Rule};
 use crate::workload::Workload;
 
+mod annotations;
 mod groups;
 mod room;
 mod terms;
 
+use annotations::{Annotations, Decision, Matching};
 use groups::Groups;
 pub use groups::Members;
 use room::Room;
@@ -60,6 +62,8 @@ pub enum Desired<'a> {
     Unknown,
     /// The rule matches, and the tenant's rules match more than is kept ([`TenantIndex::limit`]).
     OverLimit,
+    /// An annotation of the workload decides that isn't known. What exists stays, and nothing is made.
+    Undecided,
 }
 
 impl<'a> Desired<'a> {
@@ -81,6 +85,7 @@ pub struct TenantIndex {
     groups: Groups,
     matched: HashMap<RuleName, BTreeSet<Arc<str>>>,
     room: Room,
+    annotations: Annotations,
     synced: bool,
 }
 
@@ -96,19 +101,25 @@ impl TenantIndex {
     pub fn apply_rule(&mut self, rule: Arc<Rule>) -> Vec<CompanionKey> {
         let name = rule.name().clone();
         let mut touched = self.unfile(&name);
-        let workloads = &mut self.workloads;
+        self.annotations.name(&rule, true);
+        self.annotations.forget_unnamed();
+        let (workloads, annotations) = (&mut self.workloads, &mut self.annotations);
         self.terms.insert(&rule, || workloads.iter().map(|(label, entry)| (label, &*entry.workload)));
         let mut matched = BTreeSet::new();
         let room = &mut self.room;
-        let mut try_one = |label: &Arc<str>, entry: &mut Entry| {
-            if rule.matches(&entry.workload) && room.take(&name, label) {
-                if let Err(at) = entry.matched.binary_search(&name) {
-                    entry.matched.insert(at, name.clone());
+        let candidates = self.terms.candidates(&rule, annotations);
+        let mut try_one =
+            |label: &Arc<str>, entry: &mut Entry| match annotations.decide(&rule, &entry.workload) {
+                Decision::Match if room.take(&name, label) => {
+                    if let Err(at) = entry.matched.binary_search(&name) {
+                        entry.matched.insert(at, name.clone());
+                    }
+                    matched.insert(label.clone());
                 }
-                matched.insert(label.clone());
-            }
-        };
-        match self.terms.candidates(&rule) {
+                Decision::Undecided => annotations.leave_undecided(&rule, label),
+                Decision::Match | Decision::NoMatch => {}
+            };
+        match candidates {
             Some(labels) => {
                 for label in labels {
                     if let Some(entry) = workloads.get_mut(&label) {
@@ -131,6 +142,7 @@ impl TenantIndex {
     /// Removes a rule.
     pub fn remove_rule(&mut self, name: &RuleName) -> Vec<CompanionKey> {
         let mut touched = keys(name, self.unfile(name));
+        self.annotations.forget_unnamed();
         touched.append(&mut self.fill());
         touched
     }
@@ -139,6 +151,8 @@ impl TenantIndex {
     fn unfile(&mut self, name: &RuleName) -> BTreeSet<Arc<str>> {
         if let Some(old) = self.rules.remove(name) {
             self.terms.remove(&old);
+            self.annotations.name(&old, false);
+            self.annotations.forget_rule(&old);
         }
         let matched = self.matched.remove(name).unwrap_or_default();
         self.room.forget_rule(name, matched.len());
@@ -157,6 +171,8 @@ impl TenantIndex {
     }
 
     fn set(&mut self, id: &Arc<str>, mut workload: Workload) -> Vec<CompanionKey> {
+        let undecided = self.undecided_rules(id);
+        self.annotations.hold(id, Some(&workload));
         let (before, now) = match self.workloads.get_mut(id) {
             Some(entry) if *entry.workload == workload => return self.fill(),
             Some(entry) => {
@@ -167,20 +183,30 @@ impl TenantIndex {
                     workload.id = entry.workload.id.clone();
                 }
                 entry.workload = Arc::new(workload);
-                (std::mem::take(&mut entry.matched), self.terms.matching(&entry.workload))
+                (std::mem::take(&mut entry.matched), self.terms.matching(&entry.workload, &self.annotations))
             }
             None => {
                 self.terms.hold(id, None, Some(&workload));
                 self.groups.hold(id, None, Some(&workload));
-                let now = self.terms.matching(&workload);
+                let now = self.terms.matching(&workload, &self.annotations);
                 let entry = Entry { workload: Arc::new(workload), matched: Vec::new() };
                 self.workloads.insert(id.clone(), entry);
                 (Vec::new(), now)
             }
         };
-        let mut touched = self.rematch(id, before, now);
+        let decided = undecided.into_iter().filter(|rule| !now.undecided.contains(rule));
+        let mut touched: Vec<_> = decided.map(|rule| CompanionKey { rule, workload: id.clone() }).collect();
+        touched.append(&mut self.rematch(id, before, now));
         touched.append(&mut self.fill());
         touched
+    }
+
+    /// Names of the rules of which it isn't decided whether they match a workload as it is: companions of theirs may exist.
+    fn undecided_rules(&self, id: &Arc<str>) -> Vec<RuleName> {
+        let entry = self.workloads.get(id).filter(|entry| !self.annotations.is_complete(&entry.workload));
+        entry
+            .map(|entry| self.terms.matching(&entry.workload, &self.annotations).undecided)
+            .unwrap_or_default()
     }
 
     /// Removes a workload.
@@ -190,10 +216,13 @@ impl TenantIndex {
     }
 
     fn forget(&mut self, id: &Arc<str>) -> Vec<CompanionKey> {
+        let undecided = self.undecided_rules(id).into_iter();
+        let mut touched: Vec<_> = undecided.map(|rule| CompanionKey { rule, workload: id.clone() }).collect();
         let Some(entry) = self.workloads.remove(id) else { return Vec::new() };
         self.terms.hold(id, Some(&entry.workload), None);
         self.groups.hold(id, Some(&entry.workload), None);
-        let mut touched = self.rematch(id, entry.matched, Vec::new());
+        self.annotations.hold(id, None);
+        touched.append(&mut self.rematch(id, entry.matched, Matching::default()));
         touched.append(&mut self.fill());
         touched
     }
@@ -253,8 +282,15 @@ impl TenantIndex {
             };
         };
         if entry.matched.binary_search(&key.rule).is_err() {
-            let over = self.room.lacks(&key.workload) && rule.matches(&entry.workload);
-            return if over { Desired::OverLimit } else { Desired::Unwanted };
+            let lacks = self.room.lacks(&key.workload);
+            if !lacks && self.annotations.is_complete(&entry.workload) {
+                return Desired::Unwanted;
+            }
+            return match self.annotations.decide(rule, &entry.workload) {
+                Decision::Undecided => Desired::Undecided,
+                Decision::Match if lacks => Desired::OverLimit,
+                Decision::Match | Decision::NoMatch => Desired::Unwanted,
+            };
         }
         Desired::of_match(rule, &entry.workload)
     }
@@ -292,7 +328,7 @@ impl TenantIndex {
         let Some(entry) = self.workloads.get(label).filter(|_| self.room.lacks(label)) else {
             return Vec::new();
         };
-        let names = self.terms.matching(&entry.workload);
+        let names = self.terms.matching(&entry.workload, &self.annotations).names;
         let left_out = names.iter().filter(|name| entry.matched.binary_search(name).is_err());
         left_out.filter_map(|name| self.rules.get(name)).collect()
     }
@@ -320,7 +356,7 @@ impl TenantIndex {
             let Some(id) = self.room.next() else { break };
             let Some(entry) = self.workloads.get_mut(&id) else { continue };
             let before = std::mem::take(&mut entry.matched);
-            let (known, now) = (before.clone(), self.terms.matching(&entry.workload));
+            let (known, now) = (before.clone(), self.terms.matching(&entry.workload, &self.annotations));
             let all = self.rematch(&id, before, now);
             touched.extend(all.into_iter().filter(|key| known.binary_search(&key.rule).is_err()));
         }
@@ -329,7 +365,7 @@ impl TenantIndex {
 
     /// Names of the rules that match a workload, sorted, whether or not the workload is one of the index.
     pub fn matching(&self, workload: &Workload) -> Vec<RuleName> {
-        self.terms.matching(workload)
+        self.terms.matching(workload, &self.annotations).names
     }
 
     /// A rule that is served.
@@ -389,7 +425,9 @@ impl TenantIndex {
 
     /// A workload matched some rules, which its entry no longer says, and matches those now: it is another one, or is gone. All of
     /// them may have to do something: also where nothing but the workload's facts has changed.
-    fn rematch(&mut self, id: &Arc<str>, before: Vec<RuleName>, mut now: Vec<RuleName>) -> Vec<CompanionKey> {
+    fn rematch(&mut self, id: &Arc<str>, before: Vec<RuleName>, now: Matching) -> Vec<CompanionKey> {
+        let Matching { names: mut now, waits, .. } = now;
+        self.annotations.set_undecided(id, waits);
         let mut touched = Vec::with_capacity(before.len() + now.len());
         for rule in &before {
             if now.binary_search(rule).is_err() {

@@ -10,6 +10,7 @@
 
 pub mod admin;
 pub mod amounts;
+pub mod annotations;
 pub mod bounds;
 pub mod claim;
 pub mod companion;

@@ -117,6 +117,8 @@ pub enum Wish<'a> {
     OverLimit,
     /// What exists stays: the rule can't be served.
     Kept,
+    /// What exists stays: an annotation of the workload decides that isn't known.
+    Undecided,
 }
 
 /// What the progress of a companion depends on.
@@ -149,6 +151,10 @@ impl Facts<'_> {
             Wish::Kept => match self.observed {
                 None => wrong(Stage::Refused, Cause::Invalid),
                 Some(o) if o.terminating => self.gone(Cause::Invalid),
+                Some(o) => self.exists(o, None),
+            },
+            Wish::Undecided => match self.observed.filter(|o| !o.terminating) {
+                None => self.gone(Cause::AnnotationsNotSent),
                 Some(o) => self.exists(o, None),
             },
             Wish::Companion(rule, workload) => {
@@ -405,13 +411,14 @@ mod tests {
         #[test]
         fn only_a_companion_that_is_ready_has_no_cause_and_every_cause_may_be_told(
             exists: bool, ready: bool, terminating: bool, failed: bool, unplaced: bool, was_ready: bool,
-            refused: bool, wish in 0..4usize, dpu in 0..6usize, trouble in 0..4usize,
+            refused: bool, wish in 0..5usize, dpu in 0..6usize, trouble in 0..4usize,
         ) {
             let troubles = [None, Some(Cause::CrashLoop), Some(Cause::Completed), Some(Cause::ImageUnavailable)];
             let o = Observed { ready, terminating, failed, unplaced, trouble: troubles[trouble], ..Observed::default() };
             let dpus = [HostDpu::Ready, HostDpu::NotReady, HostDpu::HandingOver, HostDpu::Absent, HostDpu::NotListed];
             let (rule, workload) = (rule(DpuSelectionPolicy::Any), workload(None));
-            let wishes = [Wish::Companion(&rule, &workload), Wish::Waiting, Wish::OverLimit, Wish::Kept];
+            let wishes =
+                [Wish::Companion(&rule, &workload), Wish::Waiting, Wish::OverLimit, Wish::Kept, Wish::Undecided];
             let facts = Facts {
                 wish: wishes[wish],
                 refusal: refused.then_some(Cause::Refused),

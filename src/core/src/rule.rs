@@ -4,13 +4,14 @@
 //! match where the field is absent, `Gt` and `Lt` take one integer and don't match where the field is absent or none.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::annotations;
 use crate::claim::Devices;
 use crate::ids::RuleName;
 use crate::json::Json;
@@ -228,6 +229,23 @@ impl Test {
     }
 }
 
+/// Whether something holds, where not everything is known. An AND is the least of its parts, and an OR the greatest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// It doesn't hold, whatever is unknown.
+    No,
+    /// What is unknown decides.
+    Unknown,
+    /// It holds, whatever is unknown.
+    Yes,
+}
+
+impl From<bool> for Verdict {
+    fn from(holds: bool) -> Self {
+        if holds { Self::Yes } else { Self::No }
+    }
+}
+
 /// A value of a rule or a workload, as explanations show it.
 pub fn shortened(value: &str) -> Cow<'_, str> {
     truncate(value, 120)
@@ -250,6 +268,16 @@ impl Expression {
             Test::Lt(limit) => integer().is_some_and(|value| value < *limit),
         }
     }
+
+    /// Whether a workload passes of which these fields are unknown.
+    pub fn verdict(&self, workload: &Workload, unknown: impl Fn(&Path) -> bool) -> Verdict {
+        if unknown(&self.path) { Verdict::Unknown } else { self.matches(workload).into() }
+    }
+}
+
+/// Whether a workload of which these fields are unknown passes all expressions of a term.
+pub fn term_verdict(term: &[Expression], workload: &Workload, unknown: impl Fn(&Path) -> bool) -> Verdict {
+    term.iter().map(|e| e.verdict(workload, &unknown)).min().unwrap_or(Verdict::Yes)
 }
 
 impl fmt::Display for Expression {
@@ -271,7 +299,7 @@ pub struct ExprOutcome<'a> {
     /// The field's text, an object as JSON; `None` where the workload lacks it.
     pub actual: Option<Cow<'a, str>>,
     /// Whether the workload passes.
-    pub passes: bool,
+    pub passes: Verdict,
 }
 
 /// A rule that has been checked.
@@ -294,6 +322,7 @@ pub struct Rule {
     update: UpdateStrategy,
     ordering: Ordering,
     linger: Duration,
+    copied: bool,
 }
 
 impl Rule {
@@ -306,6 +335,18 @@ impl Rule {
     #[must_use]
     pub fn into_admin(self) -> Self {
         Self { name: self.name.into_admin(), ..self }
+    }
+
+    /// The same as a rule that the tenant's agent has copied from the tenant's cluster.
+    #[must_use]
+    pub fn into_copied(self) -> Self {
+        Self { copied: true, ..self }
+    }
+
+    /// Whether the tenant's agent has copied it from the tenant's cluster: agents of all versions send the annotations that it names
+    /// before they send it.
+    pub fn is_copied(&self) -> bool {
+        self.copied
     }
 
     /// What is needed to admit its companions: neither which workloads it is about, nor the text of its template and of its
@@ -414,22 +455,40 @@ impl Rule {
         self.is_about(workload) && self.terms.iter().any(|term| term.iter().all(|e| e.matches(workload)))
     }
 
-    /// Whether a workload matches, or could match once the values of some fields are known.
-    pub fn could_match(&self, workload: &Workload, unknown: &[Path]) -> bool {
-        let passes = |e: &Expression| unknown.contains(&e.path) || e.matches(workload);
-        self.is_about(workload) && self.terms.iter().any(|term| term.iter().all(passes))
+    /// Whether a workload matches of which these fields are unknown.
+    pub fn verdict(&self, workload: &Workload, unknown: impl Fn(&Path) -> bool) -> Verdict {
+        let term = |term: &Vec<Expression>| term_verdict(term, workload, &unknown);
+        let terms = if self.is_about(workload) { self.terms.as_slice() } else { &[] };
+        terms.iter().map(term).max().unwrap_or(Verdict::No)
     }
 
-    /// What each expression of each term finds in a workload, for people. Whether the workload is of the rule's kind is
-    /// [`Self::is_about`]'s.
-    pub fn evaluate<'a>(&'a self, workload: &'a Workload) -> Vec<Vec<ExprOutcome<'a>>> {
+    /// Whether a workload matches, or could match once the values of some fields are known.
+    pub fn could_match(&self, workload: &Workload, unknown: &[Path]) -> bool {
+        self.verdict(workload, |path| unknown.contains(path)) != Verdict::No
+    }
+
+    /// The keys of the annotations of workloads that it names, in its expressions and in the facts that it injects. Those that no
+    /// annotation can have are left out.
+    pub fn annotation_keys(&self) -> BTreeSet<&str> {
+        let compared = self.terms.iter().flatten().map(|expression| &expression.path);
+        let paths = compared.chain(self.injections.iter().map(|(_, path)| path));
+        paths.filter_map(annotations::key_of).filter(|key| annotations::is_key(key)).collect()
+    }
+
+    /// What each expression of each term finds in a workload of which these fields are unknown, for people. Whether the workload is of
+    /// the rule's kind is [`Self::is_about`]'s.
+    pub fn evaluate<'a>(
+        &'a self,
+        workload: &'a Workload,
+        unknown: impl Fn(&Path) -> bool,
+    ) -> Vec<Vec<ExprOutcome<'a>>> {
         let outcome = |expression: &'a Expression| {
             let path = &expression.path;
             let actual = match path.scalar(workload) {
                 Some(value) => Some(Cow::Borrowed(value.as_str())),
                 None => path.render(workload).map(Cow::Owned),
             };
-            ExprOutcome { expression, actual, passes: expression.matches(workload) }
+            ExprOutcome { expression, actual, passes: expression.verdict(workload, &unknown) }
         };
         self.terms.iter().map(|term| term.iter().map(outcome).collect()).collect()
     }

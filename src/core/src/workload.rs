@@ -59,6 +59,8 @@ pub struct Workload {
     pub extra: BTreeMap<String, Texts>,
     /// The groups of workloads that it belongs to. Rules can't name them, and companions don't get them.
     pub groups: Vec<DisruptionGroup>,
+    /// Keys of annotations that its Pod has and that weren't sent, for they are too large. Rules can't name this list.
+    pub withheld: Vec<Box<str>>,
 }
 
 /// Most groups that a workload may belong to.
@@ -200,6 +202,7 @@ impl TryFrom<&Value> for Workload {
             annotations: extra.remove("annotations").unwrap_or_default(),
             extra,
             groups: Vec::new(),
+            withheld: Vec::new(),
         })
     }
 }
@@ -233,6 +236,7 @@ pub(crate) mod tests {
             annotations: Texts::from([("k8s.v1.cni.cncf.io/networks-status", "[{}]")]),
             extra: BTreeMap::new(),
             groups: Vec::new(),
+            withheld: Vec::new(),
         }
     }
 

@@ -98,5 +98,6 @@ pub(crate) fn workload(id: &str) -> Workload {
         annotations: Texts::default(),
         extra: BTreeMap::new(),
         groups: Vec::new(),
+        withheld: Vec::new(),
     }
 }

@@ -160,6 +160,7 @@ fn count(data: &mut TenantData) -> Total {
         total.causes[cause as usize] += count;
     }
     total.causes[Cause::LimitReached as usize] += data.index.left_out();
+    total.causes[Cause::AnnotationsNotSent as usize] += data.index.undecided();
     total
 }
 

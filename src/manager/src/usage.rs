@@ -9,12 +9,15 @@ use prost::Message;
 /// What a label or an annotation counts beyond the bytes that it has on the wire: its share of what receiving and keeping it takes.
 pub const ITEM_BYTES: usize = 64;
 
-/// The size of a workload that counts: its bytes on the wire and [`ITEM_BYTES`] for each label, annotation and group.
+/// The size of a workload that counts: its bytes on the wire and [`ITEM_BYTES`] for each label, annotation and group. What is said of
+/// annotations in general isn't kept with a workload.
 pub fn size(update: &WorkloadUpdate) -> usize {
     let extra = update.workload_state.iter().flat_map(|state| &state.extra);
     let items = extra.map(|entry| 1 + entry.value.as_ref().map_or(0, |map| map.data.len()));
     let groups = update.workload_state.as_ref().map_or(0, |state| state.disruption_groups.len());
-    update.encoded_len() + (items.sum::<usize>() + groups) * ITEM_BYTES
+    let withheld = update.workload_state.as_ref().map_or(0, |state| state.withheld_annotations.len());
+    let general = update.annotation_keys.as_ref().map_or(0, Message::encoded_len);
+    update.encoded_len() - general + (items.sum::<usize>() + groups + withheld) * ITEM_BYTES
 }
 
 /// Sizes of a tenant's workloads, as [`size`] counts them.

@@ -76,13 +76,20 @@ fn unordered(c: &mut Choice<'_>) -> v1::WorkloadUpdate {
             v1::workload_state::ExtraData { data: c.list(9, |c| (c.text(), c.text())).into_iter().collect() };
         update.workload_state.get_or_insert_default().extra.insert(c.text(), map);
     }
+    if c.one_in(6) {
+        let keys =
+            |c: &mut Choice<'_>| c.list(4, |c| c.of(&["a", "example.com/*", "*", "a*", ""]).to_owned());
+        update.annotation_keys = Some(v1::AnnotationKeys { sent: keys(c), withheld: keys(c) });
+    }
     update
 }
 
 fn stream(c: &mut Choice<'_>) -> raw::WorkloadChunkedStreamRequest {
     use raw::workload_chunked_stream_request::Message;
     let message = match c.below(8) {
-        1 => Message::WorkloadDelete(raw::WorkloadDelete { workload_metadata: update(c).workload_metadata }),
+        1 => Message::WorkloadDelete(raw::WorkloadDelete {
+            workload_metadata: update(c).workload_metadata.map(|metadata| *metadata),
+        }),
         2 => Message::WorkloadSync(raw::WorkloadSync { workload_updates: c.list(6, update) }),
         3 => Message::WorkloadSyncChunk(raw::WorkloadSyncChunk { workload_updates: c.list(6, update) }),
         4 => Message::WorkloadSyncBegin(raw::WorkloadSyncBegin { workloads: c.any() }),

@@ -164,6 +164,7 @@ pub(crate) fn workload(c: &mut Choice<'_>) -> Workload {
         annotations: texts(c),
         extra: std::collections::BTreeMap::new(),
         groups: Vec::new(),
+        withheld: Vec::new(),
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use http::uri::PathAndQuery;
 use outrigger_api::wire_bounds::Bounds;
+use outrigger_core::annotations::{MAX_ASKED, is_key};
 use outrigger_core::ids::WorkloadId;
 use outrigger_proto::companion::watch_response::Message;
 use outrigger_proto::companion::{WatchRequest, WatchResponse};
@@ -139,6 +140,7 @@ impl Follower {
         self.unsupported.set(None);
         let clock = self.context.environment.clock;
         let mut pace = Bucket::new(MESSAGES, clock.now());
+        let mut asks = false;
         while let Some(told) = messages.message().await? {
             while !pace.take(MESSAGES, clock.now()) {
                 sleep(Duration::from_millis(100)).await;
@@ -152,7 +154,14 @@ impl Follower {
                         debug!(workload = %id, "the manager told of a workload that the agent doesn't have");
                     }
                 }
+                Some(Message::AnnotationRequest(request)) => {
+                    asks = true;
+                    self.ask(request.keys);
+                }
                 Some(Message::Synced(_)) => {
+                    if !asks {
+                        self.ask(Vec::new());
+                    }
                     self.board.complete(stream);
                     self.hosts.iter().for_each(|hosts| hosts.complete());
                     self.context.metrics.companion_watch.set(1);
@@ -163,6 +172,16 @@ impl Follower {
             }
         }
         Ok(())
+    }
+
+    /// Records the keys of annotations that the manager asks for: of what no Pod can have, or too many, nothing.
+    fn ask(&self, keys: Vec<String>) {
+        let keys = keys.into_iter().filter(|key| is_key(key)).take(MAX_ASKED).collect();
+        self.context.asked.send_if_modified(|asked| {
+            let changed = *asked != keys;
+            *asked = keys;
+            changed
+        });
     }
 
     async fn open(&self, channel: Channel) -> Result<Pin<Box<Streaming<WatchResponse>>>, Status> {

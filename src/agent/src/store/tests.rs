@@ -1,6 +1,7 @@
 //! Tests of the workloads and their changes.
 
 use super::*;
+use crate::annotations::Allowed;
 
 fn pod(uid: &str, namespace: &str, phase: &str) -> Pod {
     let json = format!(
@@ -10,7 +11,8 @@ fn pod(uid: &str, namespace: &str, phase: &str) -> Pod {
 }
 
 fn selection(named: &[&str]) -> Selection {
-    Selection::new(Arc::new([]), named.iter().map(ToString::to_string).collect())
+    let named = named.iter().map(ToString::to_string).collect();
+    Selection::new(&Allowed::default(), named, &BTreeSet::new())
 }
 
 fn annotated(uid: &str, annotations: &[(&str, &str)]) -> Pod {
@@ -65,6 +67,52 @@ fn only_selected_annotations_are_kept() {
     assert_eq!(next(&store), None);
 }
 
+/// What the next update says of annotations, and of which workload it is.
+fn said(store: &WorkloadStore) -> Option<(String, Option<Vec<String>>)> {
+    let generation = store.state.lock().generation;
+    let Message::WorkloadUpdate(update) = store.take_change(generation).ok()?? else { return None };
+    Some((update.workload_metadata?.id, update.annotation_keys.map(|keys| keys.sent)))
+}
+
+#[test]
+fn the_manager_is_told_of_annotations_when_it_has_them_and_before_it_loses_them() {
+    let store = Arc::new(WorkloadStore::default());
+    let read = |pods: &[Pod]| {
+        let mut sink = store.pods(None);
+        pods.iter().for_each(|pod| sink(Event::Applied(pod.clone())));
+    };
+    let keys = |keys: &[&str]| Some(keys.iter().map(ToString::to_string).collect::<Vec<_>>());
+    let pods = [annotated("a", &[("x", "1")]), annotated("b", &[("x", "2")]), annotated("c", &[])];
+    store.select(selection(&["y"]));
+    read(&pods);
+    store.set_complete(&selection(&["y"]));
+    let (workloads, said_first, generation) = store.start_stream();
+    store.sync_complete(generation);
+    assert_eq!((workloads.len(), said_first.map(|keys| keys.sent)), (3, keys(&["y"])));
+    assert_eq!(said(&store), None, "it has been said");
+    // One more: the last workload that has it says so, and not the first.
+    store.select(selection(&["x", "y"]));
+    read(&pods[..1]);
+    assert_eq!(said(&store), Some(("a".into(), None)), "not all have been read");
+    read(&pods[1..]);
+    store.set_complete(&selection(&["x", "y"]));
+    assert_eq!(said(&store), Some(("b".into(), keys(&["x", "y"]))));
+    assert_eq!(said(&store), None);
+    // One that no workload has: any says so.
+    store.select(selection(&["x", "y", "z"]));
+    read(&pods);
+    store.set_complete(&selection(&["x", "y", "z"]));
+    assert_eq!(said(&store).map(|(_, keys)| keys), Some(keys(&["x", "y", "z"])));
+    // One less: the first workload that loses it says so.
+    store.select(selection(&["y", "z"]));
+    assert_eq!(said(&store), Some(("a".into(), keys(&["y", "z"]))));
+    assert_eq!(said(&store), Some(("b".into(), None)));
+    // It is selected again, and not all Pods have been read again.
+    store.select(selection(&["x", "y", "z"]));
+    read(&pods[..1]);
+    assert_eq!(said(&store), Some(("a".into(), None)));
+}
+
 #[test]
 fn a_rule_does_not_wait_without_an_open_stream() {
     let store = Arc::new(WorkloadStore::default());
@@ -81,12 +129,12 @@ fn a_rule_does_not_wait_without_an_open_stream() {
 }
 
 fn started(store: &WorkloadStore) {
-    let generation = store.start_stream().1;
+    let generation = store.start_stream().2;
     store.sync_complete(generation);
 }
 
 fn synced(store: &WorkloadStore) -> Vec<String> {
-    let (workloads, generation) = store.start_stream();
+    let (workloads, _, generation) = store.start_stream();
     store.sync_complete(generation);
     let mut ids: Vec<_> = workloads.iter().map(|workload| workload.id.to_string()).collect();
     ids.sort();
@@ -154,10 +202,10 @@ async fn a_superseded_stream_takes_no_changes() {
         let store = store.clone();
         tokio::spawn(async move { store.next_change(generation).await })
     };
-    let (_, old) = store.start_stream();
+    let (_, _, old) = store.start_stream();
     let before = waiting(old);
     tokio::task::yield_now().await;
-    let (_, new) = store.start_stream();
+    let (_, _, new) = store.start_stream();
     assert!(before.await.unwrap().is_none(), "it ends");
     // A superseded stream that waits later does not consume the notification.
     let (late, current) = (waiting(old), waiting(new));

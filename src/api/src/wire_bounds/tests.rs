@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 
+use outrigger_proto::raw;
 use outrigger_proto::shape::method;
 use outrigger_proto::v1::workload_stream_request::Message as Kind;
 use outrigger_proto::v1::{
@@ -34,6 +35,7 @@ fn update() -> impl Strategy<Value = WorkloadUpdate> {
                 ..WorkloadMetadata::default()
             }),
             workload_state: Some(WorkloadState { node_name, ready, extra, ..WorkloadState::default() }),
+            annotation_keys: None,
         }
     })
 }
@@ -130,7 +132,11 @@ fn an_entry_of_two_bytes_is_counted() {
     let found = check(request(), &wire, &bounds).unwrap();
     assert_eq!(found, Measure { bytes: 10, entries: 4, items: 0 });
     assert_eq!(found.decoded_bytes(), 10 + 4 * ENTRY_BYTES);
-    assert!(size_of::<WorkloadUpdate>() * 2 <= ENTRY_BYTES, "{}", size_of::<WorkloadUpdate>());
+    let parts = size_of::<raw::WorkloadMetadata>()
+        + size_of::<raw::WorkloadState>()
+        + size_of::<raw::AnnotationKeys>();
+    let update = size_of::<raw::WorkloadUpdate>() * 2 + parts + 3 * 16;
+    assert!(update <= ENTRY_BYTES, "{update}");
     assert!(size_of::<Rule>() <= ENTRY_BYTES * 2, "{}", size_of::<Rule>());
     assert!(2 * (size_of::<(String, String)>() + 1) + 32 <= ITEM_BYTES);
 }

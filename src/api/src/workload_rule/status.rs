@@ -51,6 +51,7 @@ impl WorkloadRuleStatus {
             ("Accepted", "NameTaken") => Some("NameTaken"),
             ("Accepted", "LimitReached") => Some("LimitReached"),
             ("Ready", "NoDPU") => Some("NoDPU"),
+            ("Synced", "AnnotationsNotSent") => Some("AnnotationsNotSent"),
             // If the template is rejected, so is every companion, and the Accepted condition reports it.
             ("Ready", "Refused") if !self.is_refused() => Some("CompanionRefused"),
             _ => None,

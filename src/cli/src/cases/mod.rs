@@ -10,6 +10,7 @@ use anyhow::Context;
 use clap::Args;
 use outrigger_admission::Decision;
 use outrigger_admission::review::Request;
+use outrigger_agent::annotations::Allowed;
 use outrigger_core::yaml::OF_FILES;
 use outrigger_webhook::settings::AdmissionArgs;
 use serde::Deserialize;
@@ -187,7 +188,7 @@ fn request(case: &Case, place: &str, admission: &Admission) -> Result<Result<Req
         (None, None, Some(of)) => {
             let name = PodName::parse(&of.workload)
                 .map_err(|error| InputError::new(place, format_args!("companion.workload: {error}")))?;
-            companion(admission, &of.rule, &name)
+            companion(admission, &of.rule, &name, &Allowed::default())
         }
         _ => Err(wrong("needs exactly one of request, pod and companion")),
     }

@@ -80,6 +80,8 @@ checks! {
         "Change the field as the message says.";
     NEVER_MATCHES = "never-matches", Error as NoMatch, "No workload can ever match the rule",
         "Take one of the two expressions out, or put them into terms of their own.";
+    UNSENT = "annotations-not-sent", Note as AnnotationsNotSent, "The rule names annotations that agents send only if their tenants admit them",
+        "Have the tenants admit them by --allow-annotation of their agents, or select by labels: docs/what-leaves.md.";
     NO_NODE = "no-node-can-match", Error as NoMatchingDpu, "No node can ever take the rule's companions",
         "Correct one of the selectors of the template, or take it out; Outrigger places companions by itself.";
     DANGLING = "dangling-reference", Warning, "The template reads an annotation that nothing writes",

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::devices;
 use super::findings::{
-    API_REFUSES, DANGLING, FROM_RULE, Finding, NEVER_MATCHES, NO_NODE, PLACEMENT, QUOTES, Subject,
+    API_REFUSES, DANGLING, FROM_RULE, Finding, NEVER_MATCHES, NO_NODE, PLACEMENT, QUOTES, Subject, UNSENT,
 };
 
 /// What is doubtful about a rule that is valid.
@@ -28,7 +28,17 @@ pub(crate) fn doubts(subject: &Subject, rule: &Rule, around: &LintContext<'_>) -
         let short = message.strip_prefix(&prefix).or_else(|| message.strip_prefix("template: "));
         Finding::new(check, subject, path, short.unwrap_or(&message))
     };
-    lint::doubts(rule, around).into_iter().map(finding).collect()
+    lint::doubts(rule, around).into_iter().map(finding).chain(unsent(subject, rule)).collect()
+}
+
+/// Annotations that a rule of the platform names: no agent sends them by default, and then they are unknown.
+fn unsent(subject: &Subject, rule: &Rule) -> Option<Finding> {
+    let keys: Vec<&str> = rule.annotation_keys().into_iter().filter(|_| rule.name().is_admin()).collect();
+    let message = format!(
+        "names {}: where a tenant's agent doesn't send them, they are unknown, and workloads of which they decide have a companion",
+        keys.join(", ")
+    );
+    (!keys.is_empty()).then(|| Finding::new(&UNSENT, subject, "spec", message))
 }
 
 /// What the API server will say of a rule's claims, and of how its template's containers use claims. `spec` is the rule's.

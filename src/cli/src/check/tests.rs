@@ -30,6 +30,7 @@ fn every_kind_of_fault_is_found() {
     assert_eq!(
         told(&report),
         [
+            "annotations-not-sent AdminWorkloadRule universe/curious spec",
             "api-server-refuses ResourceClaim tenant-blue/wrong spec.devices.requests[0].exactly.count",
             "dangling-reference WorkloadRule tenant-blue/doubtful spec.template",
             "doubtful-placement WorkloadRule tenant-blue/doubtful spec.template.spec",

@@ -100,7 +100,7 @@ fn hops(workload: &WorkloadReport) -> Markup {
     let grade = match explanation.outcome {
         CompanionOutcome::Companion => Grade::Good,
         CompanionOutcome::NoMatch | CompanionOutcome::Refused => Grade::Bad,
-        CompanionOutcome::Waiting => Grade::Odd,
+        CompanionOutcome::Waiting | CompanionOutcome::Undecided => Grade::Odd,
     };
     html! {
         ol {

@@ -31,6 +31,7 @@ use crate::explain::live::{self, Clients, More, Source};
 use crate::explain::view::{View, ViewArgs};
 use crate::files::{self, InputError, Origin, print_json};
 use crate::rules::RuleKind;
+use crate::sent::AnnotationArgs;
 use crate::state::State;
 
 /// Exit code: something would be refused.
@@ -58,10 +59,8 @@ pub(crate) struct DiffArgs {
     #[arg(short, long, value_delimiter = ',', value_name = "NAMESPACE")]
     namespace: Vec<String>,
 
-    /// Annotations that the agent sends besides those that rules name: example.com/key, example.com/* or *. May be given
-    /// several times, or separated by commas.
-    #[arg(long, value_delimiter = ',', value_name = "PATTERN")]
-    send_annotation: Vec<String>,
+    #[command(flatten)]
+    annotations: AnnotationArgs,
 
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
@@ -201,10 +200,11 @@ impl DiffArgs {
     ) -> Result<Report, InputError> {
         let is_settled =
             views.iter().all(|view| view.companions.is_none() && view.admin_companions.is_empty());
+        let allowed = self.annotations.allowed()?;
         let settings = Settings {
             admin,
             host_label: &self.admission.host_label,
-            send: &self.send_annotation,
+            allowed: &allowed,
             is_settled: is_settled && !views.is_empty(),
             stop: &self.stop,
         };
@@ -284,7 +284,7 @@ pub(crate) async fn ask(
         state: Vec::new(),
         prune: None,
         namespace: Vec::new(),
-        send_annotation: Vec::new(),
+        annotations: AnnotationArgs::default(),
         output: Output::Json,
         view,
         admission,

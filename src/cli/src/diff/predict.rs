@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::ResourceExt;
 use outrigger_admission::Decision;
-use outrigger_agent::annotations::{Pattern, Selection, keys_of};
+use outrigger_agent::annotations::{Allowed, Selection};
+use outrigger_api::{WorkloadRule, rule_wire};
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::companion::{self, Action, DeleteReason, Home, Observed, plan};
 use outrigger_core::ids::RuleName;
@@ -29,6 +31,7 @@ use crate::explain::view::View;
 use crate::files::{InputError, Object};
 use crate::linger::lingers;
 use crate::rules::{AnyRule, Filing, RuleKind};
+use crate::sent::NamedKeys;
 
 /// What a companion's next step is, as far as a change of it matters.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,8 +47,8 @@ pub(super) struct Settings<'a> {
     pub(super) admin: &'a AdminNamespaces,
     /// Node label that names the host of a DPU.
     pub(super) host_label: &'a str,
-    /// The annotations that agents send besides those that rules name.
-    pub(super) send: &'a [String],
+    /// The annotations that agents may send besides those that rules of the tenant's cluster name.
+    pub(super) allowed: &'a Allowed,
     /// The state has no companions: they are taken to be those of the present rules.
     pub(super) is_settled: bool,
     /// Cancelled when nobody waits for the report.
@@ -67,7 +70,6 @@ impl Settings<'_> {
 pub(super) struct Prediction<'a> {
     view: &'a View,
     settings: Settings<'a>,
-    allowed: Arc<[Pattern]>,
     index: TenantIndex,
     /// The rules as they are in the end, by name.
     rules: BTreeMap<RuleName, AnyRule>,
@@ -83,8 +85,6 @@ pub(super) struct Prediction<'a> {
 
 impl<'a> Prediction<'a> {
     pub(super) fn new(view: &'a View, settings: Settings<'a>) -> Result<Self, InputError> {
-        let allowed = settings.send.iter().map(|pattern| pattern.parse()).collect::<Result<_, String>>();
-        let allowed = allowed.map_err(|error| InputError::new("--send-annotation", error))?;
         let mut index = TenantIndex::default();
         if let Some(limits) = &view.limits {
             index.limit(limits.matches());
@@ -94,7 +94,6 @@ impl<'a> Prediction<'a> {
         Ok(Self {
             view,
             settings,
-            allowed,
             index,
             rules: BTreeMap::new(),
             changed: BTreeSet::new(),
@@ -182,19 +181,30 @@ impl<'a> Prediction<'a> {
         self.rules.insert(name, rule);
     }
 
-    /// Sends the workloads as the agent does: with the annotations that it may send. It doesn't know admin rules.
+    /// Sends the workloads as the agent does, with the annotations that it may send, and says which these are.
     fn send_workloads(&mut self) {
-        let own = self.rules.values().filter_map(|rule| match rule {
-            AnyRule::Own(rule) => Some(rule),
-            AnyRule::Admin(_) => None,
-        });
-        let named = own.flat_map(keys_of).collect();
-        let selection = Selection::new(self.allowed.clone(), named);
+        let mut keys = NamedKeys::default();
+        for (name, rule) in &self.rules {
+            match rule {
+                AnyRule::Own(rule) => keys.name(rule, self.is_copied(name, rule)),
+                AnyRule::Admin(_) => {
+                    keys.ask(self.index.rule(name).iter().flat_map(|rule| rule.annotation_keys()));
+                }
+            }
+        }
+        let selection = keys.selection(self.settings.allowed);
+        self.index.set_known(self.index.known().said(selection.statement()));
         for workload in &self.view.workloads {
             let mut workload = Workload::clone(workload);
-            workload.annotations.retain(|key| selection.includes(key));
+            selection.apply(&mut workload);
             self.index.update(workload);
         }
+    }
+
+    /// Whether a rule is in the tenant's cluster, too: one that is changed here is where it was, and a new one is created there.
+    fn is_copied(&self, name: &RuleName, rule: &WorkloadRule) -> bool {
+        let present = self.view.rules.iter().find(|present| present.name_any() == name.as_str());
+        present.is_none_or(|present| self.view.is_copied(present)) || !rule_wire::origin(rule).is_empty()
     }
 
     /// Where the companions of a rule are.
@@ -405,6 +415,7 @@ impl<'a> Prediction<'a> {
                 namespace: home.namespace,
                 host_label: self.settings.host_label,
                 nodes: Some(nodes),
+                sent: &Selection::default(),
             };
             let placement = place(&object, &rule, workload, nodes, &around);
             let fits = placement.nodes.into_iter().filter(|node| node.obstacles.is_empty());
@@ -436,7 +447,19 @@ impl<'a> Prediction<'a> {
 
     /// What else should be known about the prediction.
     pub(super) fn notes(&self, changes: &[CompanionChange], quotas: &Quotas) -> Vec<String> {
-        let mut notes = Vec::new();
+        let unsent = self.index.rules().map(|rule| (rule.name(), self.index.unsent(rule)));
+        let mut notes: Vec<String> = unsent
+            .filter(|(_, keys)| !keys.is_empty())
+            .map(|(rule, keys)| {
+                let keys = keys.into_keys().collect::<Vec<_>>().join(", ");
+                let effect = if rule.is_admin() { "workloads have a companion" } else { "nothing changes" };
+                format!(
+                    "rule {rule} names annotations that the agent doesn't send ({keys}): where they decide, {effect}; if the agent \
+                     sends them, repeat its --allow-annotation or --send-annotation here"
+                )
+            })
+            .collect();
+        notes.sort_unstable();
         // Those of admin rules don't count as the tenant's.
         let count = |change| {
             let own = changes.iter().filter(|entry| entry.rule_kind == RuleKind::WorkloadRule);

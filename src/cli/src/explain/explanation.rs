@@ -4,13 +4,16 @@
 
 use std::sync::Arc;
 
+use outrigger_agent::annotations::Selection;
 use outrigger_core::companion::{self, Action, Home};
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::keys;
 use outrigger_core::mutate::{self, PodContext};
-use outrigger_core::rule::{DpuSelectionPolicy, ExprOutcome, Rule, shortened};
+use outrigger_core::node::{Node, obstacles};
+use outrigger_core::path::Path;
+use outrigger_core::rule::{DpuSelectionPolicy, ExprOutcome, Rule, Verdict, shortened};
 use outrigger_core::selector;
 use outrigger_core::syntax::unlabelable;
 use outrigger_core::template::Kind;
@@ -18,7 +21,7 @@ use outrigger_core::workload::Workload;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use outrigger_core::node::{Node, obstacles};
+use crate::sent::is_unknown;
 
 /// What is known besides the rule and the workload.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +33,8 @@ pub(crate) struct ExplanationContext<'a> {
     pub(crate) host_label: &'a str,
     /// The Nodes of the infrastructure cluster; `None` where they can't be seen, as from a tenant's own cluster.
     pub(crate) nodes: Option<&'a [Node]>,
+    /// The annotations that the tenant's agent sends: of others nothing is known to the manager.
+    pub(crate) sent: &'a Selection,
 }
 
 /// Whether a workload gets a companion by a rule.
@@ -38,6 +43,8 @@ pub(crate) enum CompanionOutcome {
     Companion,
     /// None, for the workload doesn't match.
     NoMatch,
+    /// What exists stays, and nothing is made: an annotation decides that the tenant's agent doesn't send.
+    Undecided,
     /// None yet: it would have to be on the workload's node, and the workload has none.
     Waiting,
     /// None: it can't be made.
@@ -79,6 +86,9 @@ pub(crate) struct Finding {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) found: Option<String>,
     pub(crate) passes: bool,
+    /// The tenant's agent doesn't send it, so it isn't known whether it passes; absent where it is.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) unknown: bool,
     /// What would have to change; absent where it passes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) change: Option<String>,
@@ -101,13 +111,19 @@ pub(crate) struct NodePlacement {
     pub(crate) obstacles: Vec<String>,
 }
 
+const UNDECIDED: &str = "an annotation decides that the tenant's agent doesn't send: a companion that exists stays, and none is made; if the \
+                         agent sends it, repeat its --allow-annotation or --send-annotation here";
+const ASSUMED: &str = "an annotation decides that the tenant's agent doesn't send, which counts in favour of companions of the platform; if \
+                       the agent sends it, repeat its --allow-annotation or --send-annotation here";
+
 pub(crate) fn explain(
     rule: &Arc<Rule>,
     workload: &Arc<Workload>,
     around: &ExplanationContext<'_>,
 ) -> Explanation {
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
-    let evaluated = if rule.is_about(workload) { rule.evaluate(workload) } else { Vec::new() };
+    let unknown = |path: &Path| is_unknown(around.sent, path);
+    let evaluated = if rule.is_about(workload) { rule.evaluate(workload, unknown) } else { Vec::new() };
     let terms: Vec<Term> = evaluated.iter().map(|term| findings(term)).collect();
     let mut explanation = Explanation {
         outcome: CompanionOutcome::NoMatch,
@@ -121,8 +137,15 @@ pub(crate) fn explain(
         explanation.reason = Some(format!("the rule is about {wanted}, the workload is {is}"));
         return explanation;
     }
-    if !rule.matches(workload) {
-        return explanation;
+    match rule.verdict(workload, unknown) {
+        Verdict::No => return explanation,
+        Verdict::Unknown if !rule.name().is_admin() => {
+            explanation.outcome = CompanionOutcome::Undecided;
+            explanation.reason = Some(UNDECIDED.to_owned());
+            return explanation;
+        }
+        Verdict::Unknown => explanation.reason = Some(ASSUMED.to_owned()),
+        Verdict::Yes => {}
     }
     let desired = Desired::of_match(rule, workload);
     if !matches!(desired, Desired::Wanted { .. }) {
@@ -196,8 +219,16 @@ fn finding(outcome: &ExprOutcome<'_>) -> Finding {
         operator,
         values,
         found: outcome.actual.as_deref().map(|found| shortened(found).into_owned()),
-        passes: outcome.passes,
-        change: (!outcome.passes).then(|| change(outcome)),
+        passes: outcome.passes == Verdict::Yes,
+        unknown: outcome.passes == Verdict::Unknown,
+        change: match outcome.passes {
+            Verdict::Yes => None,
+            Verdict::No => Some(change(outcome)),
+            Verdict::Unknown => {
+                let path = &outcome.expression.path;
+                Some(format!("{path} is unknown: the tenant's agent doesn't send it"))
+            }
+        },
     }
 }
 

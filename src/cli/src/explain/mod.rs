@@ -33,6 +33,7 @@ use view::{View, ViewArgs};
 
 use crate::companion::PodName;
 use crate::files::print_json;
+use crate::sent::AnnotationArgs;
 use crate::state::State;
 
 #[derive(Debug, Args)]
@@ -57,6 +58,9 @@ pub(crate) struct ExplainArgs {
     /// Only workloads of this namespace.
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
+
+    #[command(flatten)]
+    annotations: AnnotationArgs,
 
     #[command(flatten)]
     view: ViewArgs,
@@ -186,6 +190,7 @@ pub(crate) async fn ask(
         rule: None,
         workload,
         namespace: None,
+        annotations: AnnotationArgs::default(),
         view,
         output: Output::Json,
         admission,

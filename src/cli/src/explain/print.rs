@@ -143,7 +143,7 @@ fn one_workload(workload: &WorkloadReport, out: &mut impl Write) -> Result<()> {
     }
     let style = match explanation.outcome {
         CompanionOutcome::Companion => GOOD,
-        CompanionOutcome::Waiting => ODD,
+        CompanionOutcome::Waiting | CompanionOutcome::Undecided => ODD,
         CompanionOutcome::NoMatch | CompanionOutcome::Refused => BAD,
     };
     write!(out, ": {style}{}{style:#}", outcome(explanation.outcome))?;
@@ -198,6 +198,7 @@ fn state(state: &State, out: &mut impl Write) -> Result<()> {
 fn expressions(term: &Term, out: &mut impl Write) -> Result<()> {
     for finding in &term.expressions {
         match &finding.change {
+            Some(change) if finding.unknown => writeln!(out, "    {ODD}open{ODD:#}  {change}")?,
             Some(change) => writeln!(out, "    {BAD}fail{BAD:#}  {change}")?,
             None => writeln!(out, "    {GOOD}pass{GOOD:#}  {}", passed(finding))?,
         }
@@ -210,6 +211,7 @@ pub(crate) fn outcome(outcome: CompanionOutcome) -> &'static str {
     match outcome {
         CompanionOutcome::Companion => "companion",
         CompanionOutcome::NoMatch => "no companion",
+        CompanionOutcome::Undecided => "undecided",
         CompanionOutcome::Waiting => "no companion yet",
         CompanionOutcome::Refused => "refused",
     }

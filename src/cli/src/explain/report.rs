@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
+use outrigger_agent::annotations::Selection;
 use outrigger_api::admin_workload_rule::AdminRule;
 use outrigger_api::{AdminWorkloadRule, WorkloadRule};
 use outrigger_core::companion::{self, Observed};
@@ -14,6 +15,7 @@ use outrigger_core::gate::Hold;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::json::Json;
+use outrigger_core::node::Node;
 use outrigger_core::rule::{Ordering, Rule};
 use outrigger_core::validate::{self, ValidationContext};
 use outrigger_core::workload::Workload;
@@ -30,7 +32,7 @@ use crate::explain::explanation::{CompanionOutcome, Explanation, ExplanationCont
 use crate::files::InputError;
 use crate::linger::lingers;
 use crate::rules::RuleKind;
-use outrigger_core::node::Node;
+use crate::sent::NamedKeys;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -185,6 +187,7 @@ impl Report {
     }
 
     pub(crate) fn new(view: &View, args: &ExplainArgs) -> Result<Self, InputError> {
+        let sent = sent(view, args)?;
         let own = view.rules.iter().map(Subject::own);
         let of_platform = view.admin_rules.iter().map(|rule| Subject::admin(rule, view));
         let (rules, others): (Vec<Subject<'_>>, Vec<Subject<'_>>) =
@@ -207,7 +210,12 @@ impl Report {
         };
         let of_workload =
             |workload: &&Arc<Workload>| is_meant(&workload.resource_namespace, &workload.resource_name);
-        let workloads: Vec<&Arc<Workload>> = view.workloads.iter().filter(of_workload).collect();
+        let as_sent = |workload: &Arc<Workload>| {
+            let mut workload = Workload::clone(workload);
+            sent.apply(&mut workload);
+            Arc::new(workload)
+        };
+        let workloads: Vec<Arc<Workload>> = view.workloads.iter().filter(of_workload).map(as_sent).collect();
         let ended = view.ended.iter().filter(|(namespace, name)| is_meant(namespace, name));
         let ended: Vec<String> = ended.map(|(namespace, name)| format!("{namespace}/{name}")).collect();
         if let Some(PodName { namespace, name }) = &args.workload
@@ -223,7 +231,7 @@ impl Report {
         }
         let whole = args.workload.is_none() && args.namespace.is_none();
         let rules: Vec<RuleReport> =
-            rules.into_iter().map(|rule| rule.report(&workloads, view, args, whole)).collect();
+            rules.into_iter().map(|rule| rule.report(&workloads, &sent, view, args, whole)).collect();
         let named = args.workload.is_some();
         // Of one rule only its workloads are of interest.
         let is_matched = |pod: &PodReport| {
@@ -242,6 +250,18 @@ impl Report {
         let mut all = self.rules.iter().flat_map(|rule| &rule.workloads);
         all.any(|workload| workload.explanation.outcome == CompanionOutcome::Companion)
     }
+}
+
+/// The annotations that the tenant's agent sends.
+fn sent(view: &View, args: &ExplainArgs) -> Result<Selection, InputError> {
+    let mut keys = NamedKeys::default();
+    for rule in &view.rules {
+        keys.name(rule, view.is_copied(rule));
+    }
+    for admin in view.admin_rules.iter().filter_map(|rule| rule.compile().ok()) {
+        keys.ask(admin.rule.annotation_keys());
+    }
+    Ok(keys.selection(&args.annotations.allowed()?))
 }
 
 /// That there is no such thing, and what there is.
@@ -305,7 +325,8 @@ impl<'a> Subject<'a> {
     /// `whole`: all workloads are asked about.
     fn report(
         self,
-        workloads: &[&Arc<Workload>],
+        workloads: &[Arc<Workload>],
+        sent: &Selection,
         view: &View,
         args: &ExplainArgs,
         whole: bool,
@@ -335,8 +356,8 @@ impl<'a> Subject<'a> {
                 report.warnings = lint::rule(&rule, &lint_context(view, args));
                 let (rule, served) = (Arc::new(rule), report.errors.is_empty());
                 if self.selected != Some(false) {
-                    let explained = |workload: &&Arc<Workload>| {
-                        explained(&rule, self.created, workload, served, view, args)
+                    let explained = |workload: &Arc<Workload>| {
+                        explained(&rule, self.created, workload, served, sent, view, args)
                     };
                     report.workloads = workloads.iter().map(explained).collect();
                 }
@@ -412,6 +433,7 @@ fn explained(
     created: Option<&Time>,
     workload: &Arc<Workload>,
     served: bool,
+    sent: &Selection,
     view: &View,
     args: &ExplainArgs,
 ) -> WorkloadReport {
@@ -422,6 +444,7 @@ fn explained(
         namespace,
         host_label: &args.admission.host_label,
         nodes: view.nodes.as_deref(),
+        sent,
     };
     let mut explanation = explain(rule, workload, &around);
     if explanation.outcome == CompanionOutcome::Companion && !served {

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
-use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
+use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule, rule_wire};
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::companion::Observed;
 use outrigger_core::gate::Hold;
@@ -80,6 +80,8 @@ pub(crate) struct View {
     pub(crate) labels: Option<BTreeMap<String, String>>,
     /// Its rules, in the infrastructure cluster and its own.
     pub(crate) rules: Vec<WorkloadRule>,
+    /// The state is that of clusters: rules of the tenant without an origin were created in the infrastructure cluster.
+    live: bool,
     /// All rules of the platform, where they were read.
     pub(super) admin_rules: Vec<AdminWorkloadRule>,
     /// The platform's namespaces.
@@ -127,6 +129,12 @@ impl View {
             Scope::Tenant => self.companions.as_ref(),
             Scope::Admin => self.companions.as_ref().map(|_| &self.admin_companions),
         }
+    }
+
+    /// Whether a rule of the tenant is in the tenant's cluster, so that the agent sends the annotations that it names. Of rules in files
+    /// that isn't known: they are taken for such.
+    pub(crate) fn is_copied(&self, rule: &WorkloadRule) -> bool {
+        !self.live || namespace_of(rule) != self.namespace || !rule_wire::origin(rule).is_empty()
     }
 
     /// `host_label`: the label of DPUs that names their host. `rule`: the rule that is asked about, if it is one.
@@ -196,6 +204,7 @@ impl View {
             limits: domain.map(|domain| domain.limits),
             labels: tenant.as_ref().and_then(|id| tenants.labels.get(id).cloned()),
             rules,
+            live,
             admin_rules,
             admin,
             workloads,

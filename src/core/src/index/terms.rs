@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use super::annotations::{Annotations, Decision, Matching};
+use crate::annotations::{self, MAP};
 use crate::ids::RuleName;
 use crate::map::{HashMap, State};
 use crate::path::Path;
-use crate::rule::{Expression, Rule, Test};
+use crate::rule::{Expression, Rule, Test, Verdict};
 use crate::workload::Workload;
 
 /// A value that nearly every workload has selects next to nothing: such an expression is used when there is no better.
@@ -54,6 +56,7 @@ struct Term {
 }
 
 impl Term {
+    /// Whether a workload of which everything is known matches.
     fn matches(&self, workload: &Workload) -> bool {
         self.rule.is_about(workload)
             && self.rule.terms().get(self.number).is_some_and(|term| term.iter().all(|e| e.matches(workload)))
@@ -151,12 +154,15 @@ impl TermIndex {
     }
 
     /// The workloads that a filed rule could match, each once; `None` when any could be.
-    pub(super) fn candidates(&self, rule: &Rule) -> Option<Vec<Arc<str>>> {
+    pub(super) fn candidates(&self, rule: &Rule, annotations: &Annotations) -> Option<Vec<Arc<str>>> {
         let first: Arc<str> = Arc::default();
         let mut found = Vec::new();
         for (term, place) in rule.terms().iter().zip(self.places.get(rule.name())?) {
             let expression = term.get((*place)?)?;
             let Test::In(values) = &expression.test else { return None };
+            if let Some(key) = annotations::key_of(&expression.path) {
+                found.extend(annotations.may_have(key)?.cloned());
+            }
             let holders = self.asks(&expression.path)?.holders.as_ref()?;
             for value in values {
                 let hash = self.hasher.hash_one(value.as_str());
@@ -284,13 +290,41 @@ impl TermIndex {
         }
     }
 
-    /// Names of the rules that match, sorted, each once.
-    pub(super) fn matching(&self, workload: &Workload) -> Vec<RuleName> {
-        let mut names = Vec::new();
-        let mut try_all = |terms: &[Term]| {
-            let matching = terms.iter().filter(|term| term.matches(workload));
-            names.extend(matching.map(|term| term.rule.name().clone()));
-        };
+    /// The rules that match, each once.
+    pub(super) fn matching(&self, workload: &Workload, annotations: &Annotations) -> Matching {
+        let (mut names, mut open) = (Vec::new(), Vec::new());
+        let complete = annotations.is_complete(workload);
+        self.each_candidate(workload, annotations, |term| {
+            let verdict = match complete {
+                true => term.matches(workload).into(),
+                false => annotations.verdict(&term.rule, term.number, workload),
+            };
+            match verdict {
+                Verdict::Yes => names.push(term.rule.name().clone()),
+                Verdict::Unknown => open.push(term.rule.clone()),
+                Verdict::No => {}
+            }
+        });
+        let (mut undecided, mut waits) = (Vec::new(), false);
+        open.retain(|rule: &Arc<Rule>| !names.contains(rule.name()));
+        for rule in open {
+            match annotations.unknown(&rule) {
+                Decision::Match => names.push(rule.name().clone()),
+                _ => {
+                    undecided.push(rule.name().clone());
+                    waits |= super::annotations::waits(&rule);
+                }
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        Matching { names, undecided, waits }
+    }
+
+    /// Passes on the terms that a workload could match, some of them more than once.
+    fn each_candidate(&self, workload: &Workload, annotations: &Annotations, each: impl FnMut(&Term)) {
+        let mut each = each;
+        let mut try_all = |terms: &[Term]| terms.iter().for_each(&mut each);
         for (field, asks) in &self.by_field {
             if let Some(value) = field.scalar(workload) {
                 asks.show(value.as_str(), &mut try_all);
@@ -313,10 +347,13 @@ impl TermIndex {
                 }
             }
         }
+        if let Some(keys) = self.by_entry.get(MAP) {
+            for asks in annotations.open_of(workload).filter_map(|key| keys.get(key)) {
+                asks.values.values().for_each(|terms| try_all(terms));
+                try_all(&asks.presence);
+            }
+        }
         try_all(&self.rest);
-        names.sort_unstable();
-        names.dedup();
-        names
     }
 
     /// Whether the index is empty.
@@ -415,14 +452,24 @@ mod tests {
             let mut index = TermIndex::default();
             index.insert(&twice, all);
             index.insert(&any, all);
-            assert_eq!(index.candidates(&twice), Some(vec![one.clone(), two.clone()]), "each once");
-            assert_eq!(index.candidates(&any), None, "whoever has the field");
+            assert_eq!(
+                index.candidates(&twice, &Annotations::default()),
+                Some(vec![one.clone(), two.clone()]),
+                "each once"
+            );
+            assert_eq!(index.candidates(&any, &Annotations::default()), None, "whoever has the field");
             index.hold(&three, Some(&c), Some(&with("d")));
             index.hold(&one, Some(&a), None);
-            assert_eq!(index.candidates(&twice), Some(vec![two.clone(), three.clone()]));
+            assert_eq!(
+                index.candidates(&twice, &Annotations::default()),
+                Some(vec![two.clone(), three.clone()])
+            );
             index.hold(&one, None, Some(&a));
             index.hold(&two, Some(&b), Some(&with("e")));
-            assert_eq!(index.candidates(&twice), Some(vec![one.clone(), three.clone()]));
+            assert_eq!(
+                index.candidates(&twice, &Annotations::default()),
+                Some(vec![one.clone(), three.clone()])
+            );
         }
     }
 

@@ -64,6 +64,9 @@ causes! {
     WorkloadNotScheduled = "WorkloadNotScheduled", Workload, Tenant,
         "The workload has no node yet, and its companion runs on the DPU of that node",
         "look at why the workload isn't scheduled", "nothing";
+    AnnotationsNotSent = "AnnotationsNotSent", Workload, Tenant,
+        "An annotation decides whether the workload has a companion, and the agent doesn't send it",
+        "admit it by the agent's --allow-annotation", "look at the rule's conditions, and ask the tenant";
     NoMatch = "NoMatch", Workload, Platform,
         "No known workload matches the rule",
         "compare workloadTerms with the workloads by `outrigger explain`", "nothing";

@@ -145,6 +145,7 @@ impl Rule {
             update: spec.update,
             ordering: spec.ordering,
             linger,
+            copied: false,
         })
     }
 }

@@ -93,21 +93,23 @@ fn an_evaluation_shows_what_was_found() {
     ]))
     .unwrap();
     let workload = nginx();
-    let terms = rule.evaluate(&workload);
+    let terms = rule.evaluate(&workload, |_| false);
     let lines: Vec<Vec<String>> = terms
         .iter()
         .map(|t| {
-            t.iter().map(|o| format!("{} | {:?} | {}", o.expression, o.actual.as_deref(), o.passes)).collect()
+            t.iter()
+                .map(|o| format!("{} | {:?} | {:?}", o.expression, o.actual.as_deref(), o.passes))
+                .collect()
         })
         .collect();
     assert_eq!(
         lines,
         [
             vec![
-                r#".state.ready In ["false"] | Some("true") | false"#,
-                ".state.extra.labels.none Gt 1 | None | false",
+                r#".state.ready In ["false"] | Some("true") | No"#,
+                ".state.extra.labels.none Gt 1 | None | No",
             ],
-            vec![r#".state.extra.labels Exists | Some("{\"k8s-app\":\"nginx\"}") | true"#],
+            vec![r#".state.extra.labels Exists | Some("{\"k8s-app\":\"nginx\"}") | Yes"#],
         ]
     );
 }

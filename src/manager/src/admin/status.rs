@@ -19,6 +19,7 @@ use outrigger_core::companion::{self, Observed};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::reason::Cause;
 use outrigger_core::rollout::UpdateStrategy;
+use outrigger_core::text::truncate_bytes;
 use serde_json::{Map, Value, json};
 use tracing::debug;
 
@@ -38,6 +39,9 @@ const VALIDATIONS: usize = 8;
 /// Longest refusal that an entry has, in characters: there may be one for each tenant.
 const MAX_REFUSAL: usize = 256;
 
+/// Longest list of annotations that an entry has, in bytes.
+const MAX_KEYS: usize = 256;
+
 /// One step for an admin rule: its finalizer, then its status.
 pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube::Error> {
     let Some(entry) = context.admin_rules.get(&id.name) else { return Ok(Action::Done) };
@@ -56,6 +60,7 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
         tell_refusals(context, &state, id).await;
     };
     validations.for_each_concurrent(VALIDATIONS, validate).await;
+    expire_asked(context, id, &entry);
     if let Some((rule, _)) = entry.compiled.as_ref().ok().filter(|_| leads) {
         devices::keep_admins(context, id, rule).await;
     }
@@ -88,6 +93,28 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
     context.admin_rules.wrote(&id.name, &entry.version.uid, written);
     // What has changed meanwhile is written then; if nothing has, nothing is.
     Ok(Action::Requeue(PACE))
+}
+
+/// Has annotations that the rule names count as withheld where an agent has been asked for them and says nothing.
+fn expire_asked(context: &Context, id: &RuleId, entry: &AdminRuleEntry) {
+    if entry.compiled.as_ref().map_or(true, |(rule, _)| rule.annotation_keys().is_empty()) {
+        return;
+    }
+    for state in context.states.all() {
+        let (keys, again) = {
+            let mut data = state.lock();
+            if !data.rules.contains_key(&id.name) {
+                continue;
+            }
+            data.expire_asked(context.environment.clock.now())
+        };
+        if !keys.is_empty() {
+            context.companions_touched(&state, keys);
+        }
+        if let Some(again) = again {
+            context.queues.rules.add_after(id.clone(), again);
+        }
+    }
 }
 
 /// The tenants whose entries a patch changes although this replica has written them otherwise than they are now.
@@ -145,11 +172,16 @@ fn difference(
 ) -> Map<String, Value> {
     let gone =
         before.keys().filter(|tenant| !now.contains_key(*tenant)).map(|tenant| (tenant.clone(), Value::Null));
-    let changed = now.iter().filter(|(tenant, matches)| before.get(*tenant) != Some(matches)).map(
-        |(tenant, TenantMatches { matched, refused })| {
-            (tenant.clone(), json!({"matched": matched, "refused": refused}))
-        },
-    );
+    let changed = now.iter().filter_map(|(tenant, matches)| {
+        let last = before.get(tenant);
+        let TenantMatches { matched, refused, not_sent } = Some(matches).filter(|now| last != Some(now))?;
+        let mut entry = json!({"matched": matched, "refused": refused});
+        // Few entries have it: the others needn't say that they haven't.
+        if not_sent.is_some() || last.is_some_and(|last| last.not_sent.is_some()) {
+            entry["notSent"] = json!(not_sent);
+        }
+        Some((tenant.clone(), entry))
+    });
     gone.chain(changed).collect()
 }
 
@@ -184,7 +216,10 @@ fn known(states: &TenantStates, name: &RuleName, leads: bool) -> ReplicaView {
                 text
             })
         });
-        known.own.push((tenant.to_string(), TenantMatches { matched, refused }));
+        // Where nothing matches, nothing follows of it.
+        let not_sent = data.unsent(name).filter(|_| matched > 0);
+        let not_sent = not_sent.map(|keys| truncate_bytes(&keys, MAX_KEYS, "...").into_owned());
+        known.own.push((tenant.to_string(), TenantMatches { matched, refused, not_sent }));
     }
     known
 }
@@ -227,7 +262,7 @@ fn summary(
     let valid = (Status::True, "Valid", "the rule is served".to_owned());
     let values = [
         ("Accepted", rejected(entry.errors(), None).unwrap_or(valid)),
-        ("Matched", matched_condition(accepted, matched, tenants.len(), about)),
+        ("Matched", matched_condition(accepted, matched, &tenants, about)),
         ("Ready", ready_condition(accepted, matched, &counts, rolling, &tenants, waiting)),
     ];
     let conditions = conditions(&entry.status.conditions, entry.generation, now, values);
@@ -242,7 +277,27 @@ fn summary(
     }
 }
 
-fn matched_condition(accepted: bool, matched: i64, with: usize, about: usize) -> ConditionValue {
+fn matched_condition(
+    accepted: bool,
+    matched: i64,
+    tenants: &BTreeMap<String, TenantMatches>,
+    about: usize,
+) -> ConditionValue {
+    let with = tenants.values().filter(|matches| matches.matched > 0).count();
+    let mut not_sent =
+        tenants.iter().filter_map(|(tenant, matches)| Some((tenant, matches.not_sent.as_ref()?)));
+    if let (true, Some((tenant, keys))) = (accepted, not_sent.next()) {
+        let others = match not_sent.count() {
+            0 => String::new(),
+            more => format!(" (and {more} more tenants)"),
+        };
+        let message = format!(
+            "{matched} workloads match; the agent of tenant {tenant}{others} doesn't send annotations that the rule names ({keys}), so they \
+             are unknown: companions lack them, and where they decide, workloads have a companion; have the tenants admit them by \
+             --allow-annotation of their agents, and upgrade agents that don't say what they send"
+        );
+        return (Status::True, Cause::AnnotationsNotSent.as_str(), message);
+    }
     match (accepted, matched) {
         (false, _) => (Status::Unknown, Cause::Invalid.as_str(), "see the Accepted condition".to_owned()),
         (true, _) if about == 0 => (

@@ -15,7 +15,8 @@ use outrigger_core::text::truncate_bytes;
 use outrigger_proto::companion::companion_service_server::CompanionService;
 use outrigger_proto::companion::watch_response::Message;
 use outrigger_proto::companion::{
-    Companion, CompanionState, HostStatus, Synced, WatchRequest, WatchResponse, WorkloadCompanions,
+    AnnotationRequest, Companion, CompanionState, HostStatus, Synced, WatchRequest, WatchResponse,
+    WorkloadCompanions,
 };
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
@@ -55,6 +56,8 @@ struct Watch {
     changed: Arc<Notify>,
     began: Instant,
     progress: Progress,
+    /// The keys of annotations of which the agent knows that it is asked for them.
+    asked: Vec<String>,
     /// Before that, changes are collected.
     settled: Instant,
 }
@@ -141,6 +144,7 @@ impl CompanionOutcomes {
             changed,
             began: now,
             progress: Progress::Workloads(None),
+            asked: Vec::new(),
             settled: now,
         })
     }
@@ -240,6 +244,11 @@ impl Watch {
         let mut data = self.state.lock();
         if !data.outcomes.is_followed_by(self.number) {
             return Next::Dismissed;
+        }
+        // Before the workloads are known: the agent may send them with these annotations at once.
+        if !data.index.asked().eq(self.asked.iter().map(String::as_str)) {
+            self.asked = data.index.asked().map(str::to_owned).collect();
+            return Next::Tell(Message::AnnotationRequest(AnnotationRequest { keys: self.asked.clone() }));
         }
         if !data.tells() {
             return Next::Unknown;

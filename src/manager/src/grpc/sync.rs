@@ -6,6 +6,8 @@
 use std::sync::Arc;
 
 use outrigger_api::workload_wire;
+use outrigger_core::annotations::Reading;
+use outrigger_core::field::FieldError;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::tenant::Limits;
 use outrigger_core::workload::Workload;
@@ -34,20 +36,24 @@ pub(super) struct Sync {
     told: Usage,
     /// Workloads of before were forgotten, to make room.
     made_room: bool,
+    /// How the workloads of a client are to be understood that says nothing of annotations; `None` as soon as the first has come.
+    silent: Option<Reading>,
 }
 
 impl Sync {
-    /// A sync begins. `announced`: how many workloads it will have; 0 where that isn't known. Returns RESOURCE_EXHAUSTED when
-    /// there are too many.
+    /// A sync begins. `announced`: how many workloads it will have; 0 where that isn't known. `silent`: how they are to be understood
+    /// where the client says nothing of annotations. Returns RESOURCE_EXHAUSTED when there are too many.
     pub(super) fn begin(
         context: Arc<Context>,
         state: Arc<TenantState>,
         stream: u64,
         limits: Limits,
         announced: u64,
+        silent: Reading,
     ) -> Result<Self, Status> {
         usage::within(announced, 0, &limits).map_err(|e| exhausted(&e))?;
-        Ok(Self { context, state, stream, limits, told: Usage::default(), made_room: false })
+        let told = Usage::default();
+        Ok(Self { context, state, stream, limits, told, made_room: false, silent: Some(silent) })
     }
 
     /// Takes in some workloads. `path`: the field of the message that has them. Tens of thousands take a moment, so this isn't
@@ -60,16 +66,18 @@ impl Sync {
         path: &str,
     ) -> Result<Vec<CompanionKey>, Status> {
         let mut workloads = Vec::with_capacity(updates.len());
+        let mut statement = None;
         for (i, update) in updates.iter().enumerate() {
             let size = usage::size(update);
-            let workload =
-                workload_wire::workload(update).map_err(|e| bad(e.below(&format!("{path}[{i}]"))))?;
+            let below = |e: FieldError| bad(e.below(&format!("{path}[{i}]")));
+            let workload = workload_wire::workload(update).map_err(below)?;
+            statement = workload_wire::statement(update).map_err(below)?.or(statement);
             workloads.push((workload, size));
         }
         let sizes = workloads.iter().map(|(workload, size)| (workload.id.clone(), *size));
         self.told.extend(sizes, &self.limits).map_err(|e| exhausted(&e))?;
         let state = self.state.clone();
-        let mut keys = Vec::new();
+        let mut keys = self.understand(statement.map(Reading::Said))?;
         let mut workloads = workloads.into_iter().peekable();
         while workloads.peek().is_some() {
             let mut data = self.lock(&state)?;
@@ -79,6 +87,18 @@ impl Sync {
             MutexGuard::unlock_fair(data);
         }
         Ok(keys)
+    }
+
+    /// The workloads that follow are to be understood so; `None`: the client says nothing about it. Returns the companions to reconcile,
+    /// as [`Self::set`] does.
+    fn understand(&mut self, said: Option<Reading>) -> Result<Vec<CompanionKey>, Status> {
+        let Some(reading) = said.or(self.silent.take()) else { return Ok(Vec::new()) };
+        self.silent = None;
+        let state = self.state.clone();
+        let mut data = self.lock(&state)?;
+        let known = data.index.known().begun(reading);
+        let keys = data.set_known(known).unwrap_or_default();
+        Ok(if data.index.synced() { keys } else { Vec::new() })
     }
 
     /// The companions to reconcile because of one workload: none before the first sync has ended, because only its end shows which
@@ -100,12 +120,17 @@ impl Sync {
     }
 
     /// The sync has ended: workloads that it did not contain are deleted. Returns ABORTED when a newer stream has begun.
-    pub(super) fn end(self) -> Result<Vec<CompanionKey>, Status> {
+    pub(super) fn end(mut self) -> Result<Vec<CompanionKey>, Status> {
+        // If no workload has come.
+        let mut decided = self.understand(None)?;
         let state = self.state.clone();
         let mut data = self.lock(&state)?;
         let first = !data.index.synced();
         data.usage.retain(&self.told);
         let mut keys = data.index.complete(|id| self.told.contains(id));
+        keys.append(&mut decided);
+        let known = data.index.known().completed();
+        keys.extend(data.set_known(known).unwrap_or_default());
         if first {
             let wanted: Vec<CompanionKey> = data.index.matches().collect();
             data.first_sync(&wanted);

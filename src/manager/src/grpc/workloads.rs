@@ -8,11 +8,12 @@ use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use outrigger_api::workload_wire;
+use outrigger_core::annotations::Reading;
 use outrigger_core::companion::StreamClaim;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
-use outrigger_core::tenant::Tenant;
+use outrigger_core::tenant::{Limits, Tenant};
 use outrigger_proto::raw::workload_chunked_stream_request::Message;
 use outrigger_proto::raw::{WorkloadChunkedStreamRequest as Received, WorkloadUpdate};
 use outrigger_proto::v1::workload_service_server::WorkloadService;
@@ -87,6 +88,9 @@ const TELL: Duration = Duration::from_secs(5);
 
 /// The messages of a stream that may come at once after a pause, as the time in which its rate allows them.
 const BURST: Duration = Duration::from_millis(100);
+
+/// Most messages per second that say which annotations are sent: all of a tenant's workloads may match otherwise after each.
+const STATEMENTS: u64 = 10;
 
 impl Workloads {
     pub(super) fn new(context: &Arc<Context>, access: &Arc<Access>, drain: &CancellationToken) -> Self {
@@ -220,7 +224,7 @@ impl Workloads {
         let (mut ended, mut left_off) = (pin!(end.cancelled()), pin!(gone.cancelled()));
         let mut draining = pin!(self.drain.cancelled());
         let mut pace = Bucket::new(BURST, self.now());
-        let per_second = self.context.args.max_messages_per_second.max(10).into();
+        let per_second: u64 = self.context.args.max_messages_per_second.max(10).into();
         let mut tell = self.now();
         loop {
             // Whatever ends the stream comes first: a superseded stream takes in no further message.
@@ -251,11 +255,12 @@ impl Workloads {
             let Some(DecodedMessage { message, held }) = message else { return Ok(()) };
             let span = debug_span!("workload message", otel.kind = "consumer", tenant = %session.id, kind = message.message.as_ref().map_or("none", |message| kind(message).0));
             let request = self.context.latency.request(&span);
+            let amount = if says_what_is_sent(&message) { per_second / STATEMENTS } else { 1 };
             let keys = self.apply(session, message).instrument(span).await?;
             self.queue(session, keys, &request);
             drop(held);
             // Whoever is faster waits, and HTTP/2 makes its client wait too.
-            if let Ok(wait) = pace.take(1, per_second, Duration::MAX, self.now())
+            if let Ok(wait) = pace.take(amount, per_second, Duration::MAX, self.now())
                 && !wait.is_zero()
             {
                 tokio::time::sleep(wait).await;
@@ -294,7 +299,15 @@ impl Workloads {
                     "message: workload_sync_begin has begun a sync; send its chunks and workload_sync_end first",
                 ))
             }
-            Message::WorkloadUpdate(update) => self.update(session, &update),
+            Message::WorkloadUpdate(update) => {
+                let (number, limits) = (session.begun.number, session.tenant.limits);
+                if update.annotation_keys.is_none() {
+                    return self.update(&session.state, number, &limits, &update);
+                }
+                // All workloads may match otherwise.
+                let (this, state) = (self.clone(), session.state.clone());
+                self.aside(move || this.update(&state, number, &limits, &update)).await
+            }
             Message::WorkloadDelete(delete) => {
                 let id = workload_wire::workload_id(delete.workload_metadata.as_ref())
                     .map_err(|e| bad(e.below("workload_delete")))?;
@@ -311,6 +324,7 @@ impl Workloads {
                     Ok(keys)
                 });
                 let keys = keys.await?;
+                self.tell_rules(&session.state);
                 session.untold = true;
                 Ok(keys)
             }
@@ -335,6 +349,7 @@ impl Workloads {
             Message::WorkloadSyncEnd(_) => {
                 let sync = session.sync.take().ok_or_else(not_begun)?;
                 let keys = self.aside(move || sync.end()).await?;
+                self.tell_rules(&session.state);
                 session.untold = true;
                 Ok(keys)
             }
@@ -342,17 +357,36 @@ impl Workloads {
     }
 
     fn begin_sync(&self, session: &Session, announced: u64) -> Result<Sync, Status> {
-        let Session { state, begun, tenant, .. } = session;
-        Sync::begin(self.context.clone(), state.clone(), begun.number, tenant.limits, announced)
+        let Session { state, begun, tenant, chunked, .. } = session;
+        // Outrigger's agents of versions that don't say which annotations they send use chunks.
+        let silent = if *chunked { Reading::Silent } else { Reading::All };
+        Sync::begin(self.context.clone(), state.clone(), begun.number, tenant.limits, announced, silent)
     }
 
-    fn update(&self, session: &Session, update: &WorkloadUpdate) -> Result<Vec<CompanionKey>, Status> {
+    /// Takes in a workload that comes by itself on the stream with this number.
+    fn update(
+        &self,
+        state: &TenantState,
+        number: u64,
+        limits: &Limits,
+        update: &WorkloadUpdate,
+    ) -> Result<Vec<CompanionKey>, Status> {
         let size = usage::size(update);
-        let workload = workload_wire::workload(update).map_err(|e| bad(e.below("workload_update")))?;
-        let mut data = session.state.lock();
-        data.stream.check(session.begun.number)?;
-        data.usage.update(&workload.id, size, &session.tenant.limits).map_err(|e| exhausted(&e))?;
-        Ok(data.update_workload(workload, &self.context.registry, self.wall()))
+        let below = |e: FieldError| bad(e.below("workload_update"));
+        let workload = workload_wire::workload(update).map_err(below)?;
+        let statement = workload_wire::statement(update).map_err(below)?;
+        let (mut keys, said) = {
+            let mut data = state.lock();
+            data.stream.check(number)?;
+            data.usage.update(&workload.id, size, limits).map_err(|e| exhausted(&e))?;
+            let said = data.said(statement);
+            (data.update_workload(workload, &self.context.registry, self.wall()), said)
+        };
+        if let Some(more) = said {
+            keys.extend(more);
+            self.tell_rules(state);
+        }
+        Ok(keys)
     }
 
     /// Writes to the Tenant's status that a sync was received. No companion waits for it.
@@ -396,6 +430,17 @@ impl Workloads {
     ) -> Result<T, Status> {
         self.context.environment.aside(work).await.map_err(|e| Status::internal(e.to_string()))?
     }
+}
+
+/// Whether a message says which annotations are sent.
+fn says_what_is_sent(message: &Received) -> bool {
+    let updates = match &message.message {
+        Some(Message::WorkloadUpdate(update)) => std::slice::from_ref(update),
+        Some(Message::WorkloadSync(sync)) => &sync.workload_updates,
+        Some(Message::WorkloadSyncChunk(chunk)) => &chunk.workload_updates,
+        _ => &[],
+    };
+    updates.iter().any(|update| update.annotation_keys.is_some())
 }
 
 /// When the caller's certificate expires. A clock that is set back doesn't matter: TLS has looked at it once.

@@ -28,7 +28,7 @@ pub(super) fn compute(
     let counts = data.companions.counts(name);
     let values = [
         ("Accepted", accepted_condition(entry)),
-        ("Synced", synced_condition(data)),
+        ("Synced", synced_condition(name, data)),
         ("Matched", rule.matched_condition()),
         ("Ready", rule.ready_condition()),
     ];
@@ -47,6 +47,7 @@ const INVALID: &str = Cause::Invalid.as_str();
 const REFUSED: &str = Cause::Refused.as_str();
 const NO_MATCH: &str = Cause::NoMatch.as_str();
 const LIMIT_REACHED: &str = Cause::LimitReached.as_str();
+const NOT_SENT: &str = Cause::AnnotationsNotSent.as_str();
 
 fn accepted_condition(entry: &RuleEntry) -> ConditionValue {
     if let Some(rejected) =
@@ -64,8 +65,11 @@ fn accepted_condition(entry: &RuleEntry) -> ConditionValue {
     )
 }
 
-fn synced_condition(data: &TenantData) -> ConditionValue {
+fn synced_condition(name: &RuleName, data: &TenantData) -> ConditionValue {
     let stream = &data.stream;
+    if let (true, true, Some(not_sent)) = (data.index.synced(), stream.connected, data.not_sent(name)) {
+        return (Status::Unknown, NOT_SENT, not_sent);
+    }
     match (data.index.synced(), stream.connected, stream.lost_at) {
         (true, true, _) => (Status::True, "StreamConnected", "the tenant's workloads are known".to_owned()),
         (_, false, Some(since)) => (
@@ -111,6 +115,9 @@ impl StatusInput<'_> {
             (false, _) => (Status::Unknown, INVALID, "see the Accepted condition".to_owned()),
             (true, 0) if self.data.index.over_limit(self.name).is_some() => {
                 (Status::Unknown, LIMIT_REACHED, "see the Ready condition".to_owned())
+            }
+            (true, 0) if self.data.not_sent(self.name).is_some() => {
+                (Status::Unknown, NOT_SENT, "see the Synced condition".to_owned())
             }
             (true, 0) => (Status::False, NO_MATCH, format!("none of {known} known workloads matches")),
             (true, n) => (Status::True, "Matches", format!("{n} of {known} known workloads match")),

@@ -20,6 +20,7 @@ use parking_lot::{Mutex, RwLock};
 use self::companions::CompanionCache;
 use crate::queue::{Group, Key};
 
+pub(crate) mod annotations;
 pub(crate) mod companions;
 mod lingering;
 pub(crate) mod listeners;

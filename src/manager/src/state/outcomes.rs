@@ -27,6 +27,12 @@ use super::registry::Registry;
 /// Workloads that a follower may have in its set beyond twice those that are known. Those that are gone are dropped then.
 const SPARE: usize = 1024;
 
+/// The match is left out for the tenant's limit.
+const LEFT_OUT: Progress = Progress { stage: Stage::Refused, cause: Some(Cause::LimitReached) };
+
+/// The workload waits for a companion, and it isn't decided whether there is to be one.
+const UNDECIDED: Progress = Progress { stage: Stage::Pending, cause: Some(Cause::AnnotationsNotSent) };
+
 /// The status of a companion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Outcome {
@@ -237,7 +243,7 @@ impl TenantData {
             step();
             self.assess_one(key, registry, now);
         }
-        for label in self.index.left_out_changed() {
+        for label in self.index.left_out_changed().into_iter().chain(self.index.undecided_changed()) {
             self.changed(&label);
         }
     }
@@ -312,7 +318,8 @@ impl TenantData {
         let from = after.map_or(Unbounded, |label| Excluded(label.clone()));
         let matched = self.outcomes.by_workload.range((from, Unbounded)).next().map(|(label, _)| label);
         let left_out = self.index.left_out_after(after).next();
-        matched.into_iter().chain(left_out).min().cloned()
+        let undecided = self.index.undecided_after(after);
+        matched.into_iter().chain(left_out).chain(undecided).min().cloned()
     }
 
     /// The companions of the workload with this label value; `None` when the workload isn't known.
@@ -331,13 +338,14 @@ impl TenantData {
                 }
             })
             .collect();
-        let left_out = self.index.left_out_of(label);
-        let left_out =
-            left_out.into_iter().filter(|rule| known.is_none_or(|known| !known.contains_key(rule.name())));
-        companions.extend(left_out.map(|rule| ToldCompanion {
+        let left_out = self.index.left_out_of(label).into_iter().map(|rule| (rule, LEFT_OUT));
+        let undecided = self.index.undecided_of(label).into_iter().map(|rule| (rule, UNDECIDED));
+        let others = left_out.chain(undecided);
+        let others = others.filter(|(rule, _)| known.is_none_or(|known| !known.contains_key(rule.name())));
+        companions.extend(others.map(|(rule, progress)| ToldCompanion {
             rule: rule.name().clone(),
             outcome: Outcome {
-                progress: Progress { stage: Stage::Refused, cause: Some(Cause::LimitReached) },
+                progress,
                 words: String::new(),
                 since: now,
                 ordering: rule.ordering(),
@@ -429,12 +437,13 @@ impl TenantData {
                 (Wish::Companion(rule, workload), Some(rule), host)
             }
             Desired::Waiting => (Wish::Waiting, self.index.rule(&key.rule), None),
-            Desired::OverLimit => {
-                // Without a companion it is among those that are left out, and so is one whose companion serves another host: that one
-                // stays where it is.
+            desired @ (Desired::OverLimit | Desired::Undecided) => {
+                // Without a companion it is among those that are left out or undecided, and so is one whose companion serves another
+                // host: that one stays where it is.
                 let (rule, workload) = (self.index.rule(&key.rule)?, self.index.workload(&key.workload)?);
                 observed.filter(|o| o.host.as_deref() == companion::host(rule, workload))?;
-                (Wish::OverLimit, Some(rule), None)
+                let over = matches!(desired, Desired::OverLimit);
+                (if over { Wish::OverLimit } else { Wish::Undecided }, Some(rule), None)
             }
             Desired::RuleUnknown if !entry.errors.is_empty() && !entry.deleting => {
                 (Wish::Kept, None, observed?.host.as_deref())

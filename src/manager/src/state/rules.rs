@@ -10,6 +10,7 @@ use outrigger_core::index::CompanionKey;
 use outrigger_core::rule::Rule;
 use tokio::time::Instant;
 
+use super::companions::CompanionCache;
 use super::tenant::TenantData;
 use super::validation::TemplateValidation;
 
@@ -56,6 +57,12 @@ impl RuleEntry {
 impl TenantData {
     /// A rule exists and looks like this. Returns the companions it may change.
     pub(crate) fn apply_rule(&mut self, object: &WorkloadRule) -> Vec<CompanionKey> {
+        let keys = self.file_rule(object);
+        self.tell_annotations();
+        keys
+    }
+
+    fn file_rule(&mut self, object: &WorkloadRule) -> Vec<CompanionKey> {
         let Ok(name) = RuleName::new(&object.name_any()) else { return Vec::new() };
         let mut entry = RuleEntry {
             uid: object.metadata.uid.clone().unwrap_or_default(),
@@ -75,6 +82,7 @@ impl TenantData {
         if let Some(known) = self.rules.get_mut(&name)
             && known.uid == entry.uid
             && known.generation == entry.generation
+            && known.origin.is_empty() == entry.origin.is_empty()
         {
             // Only its status or metadata changed. Another replica may have validated its template: waiting companions continue.
             let passed = !known.validation.has_passed() && known.errors.is_empty() && entry.is_accepted();
@@ -91,6 +99,7 @@ impl TenantData {
         entry.revision = rule_wire::message(object).revision;
         let mut keys = match object.compile() {
             Ok(rule) => {
+                let rule = if entry.origin.is_empty() { rule } else { rule.into_copied() };
                 entry.validation = self.validation_of(&rule, &entry);
                 self.rules.insert(name.clone(), entry);
                 self.index.apply_rule(Arc::new(rule))
@@ -103,7 +112,8 @@ impl TenantData {
         };
         self.refusals.forget_rule(&name);
         self.rollouts.restart(&name);
-        keys.extend(self.companions.ended(&name));
+        // Those of workloads that are gone, or of which it wasn't decided whether they match.
+        keys.extend(self.companions.of_rule(&name).map(|(key, _)| key));
         keys
     }
 
@@ -119,6 +129,7 @@ impl TenantData {
         if known.is_some_and(|known| known.uid == entry.uid && known.generation == entry.generation) {
             return Vec::new();
         }
+        let changes = known.is_some();
         let validation = rule.as_ref().map(|rule| self.validation_of(rule, &entry)).unwrap_or_default();
         self.rules.insert(name.clone(), RuleEntry { validation, ..entry });
         self.refusals.forget_rule(name);
@@ -127,7 +138,13 @@ impl TenantData {
             Some(rule) => self.index.apply_rule(rule),
             None => self.index.remove_rule(name),
         };
-        keys.extend(self.with_companions(name, |companions| companions.ended(name)).into_iter().flatten());
+        // As in `file_rule`; before the tenant had the rule, nothing of it was undecided.
+        let of_rule = |companions: &mut CompanionCache| match changes {
+            true => companions.of_rule(name).map(|(key, _)| key).collect(),
+            false => companions.ended(name),
+        };
+        keys.extend(self.with_companions(name, of_rule).into_iter().flatten());
+        self.tell_annotations();
         keys
     }
 
@@ -138,6 +155,7 @@ impl TenantData {
         self.refusals.forget_rule(name);
         let mut keys = self.index.remove_rule(name);
         keys.extend(self.with_companions(name, |companions| companions.ended(name)).into_iter().flatten());
+        self.tell_annotations();
         keys
     }
 

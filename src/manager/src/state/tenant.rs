@@ -7,6 +7,7 @@ use outrigger_core::index::{CompanionKey, TenantIndex};
 use outrigger_core::tenant::Limits;
 use parking_lot::{Mutex, MutexGuard};
 
+use super::annotations::Asked;
 use super::companions::CompanionCache;
 use super::lingering::LingeringAsked;
 use super::outcomes::Outcomes;
@@ -52,6 +53,7 @@ pub(crate) struct TenantData {
     pub outcomes: Outcomes,
     pub stream: Stream,
     pub usage: Usage,
+    pub asked: Asked,
     /// The tenant is being deleted: nothing more is created for it.
     pub closing: bool,
 }

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use outrigger_api::rule_wire;
 use outrigger_proto::v1::workload_rule_service_server::{WorkloadRuleService, WorkloadRuleServiceServer};
 use outrigger_runtime::environment::Environment;
@@ -13,6 +15,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response};
 
 use super::*;
+use crate::annotations::{Allowed, Selection};
 use crate::connect::Connector;
 use crate::first::Publishing;
 use crate::metrics::Metrics;
@@ -152,6 +155,7 @@ impl Fixture {
             metrics: Metrics::default(),
             drain: CancellationToken::new(),
             channel: tokio::sync::watch::Sender::new(None),
+            asked: tokio::sync::watch::Sender::new(BTreeSet::new()),
         };
         let syncer = Syncer {
             context: Arc::new(context),
@@ -481,7 +485,7 @@ async fn a_rule_waits_until_its_annotations_are_sent() {
     assert_eq!(fixture.round().await, Ok(false));
     assert!(!fixture.is_stored());
     assert_eq!(fixture.reasons("r"), ["Pending"]);
-    let selection = crate::annotations::Selection::new(Arc::new([]), ["x".to_owned()].into());
+    let selection = Selection::new(&Allowed::default(), ["x".to_owned()].into(), &BTreeSet::new());
     fixture.syncer.workloads.set_complete(&selection);
     assert_eq!(fixture.round().await, Ok(true));
     assert!(fixture.is_stored());

@@ -218,3 +218,23 @@ fn workloads_on_no_tenants_host_are_left_out_and_counted() {
     let report = diff(&state(&[lost]), &[any], &["--tenant", "blue"]).unwrap();
     assert_eq!(of_tenants(&report), ["Created blue shop/lost", "Created blue shop/web"]);
 }
+
+#[test]
+fn an_annotation_that_the_agent_does_not_send_counts_in_favour_of_the_companion_and_is_noted() {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "out", "namespace": "shop",
+        "labels": {"app": "out"}, "annotations": {"example.com/off": "true"}}, "spec": {"nodeName": "a", "containers": []}});
+    let mut opt_out = admin("r", "out", only("blue"));
+    let expressions =
+        opt_out.pointer_mut("/spec/workloadTerms/0/matchExpressions").unwrap().as_array_mut().unwrap();
+    expressions
+        .push(json!({"key": ".state.extra.annotations['example.com/off']", "operator": "DoesNotExist"}));
+    let found = |flags: &[&str]| {
+        let flags = [&["--tenant", "blue"], flags].concat();
+        let report =
+            diff(&state(std::slice::from_ref(&pod)), std::slice::from_ref(&opt_out), &flags).unwrap();
+        let notes = report["notes"].to_string();
+        (changes(&report), notes.contains("annotations that the agent doesn't send (example.com/off)"))
+    };
+    assert_eq!(found(&[]), (vec!["Created shop/out".to_owned()], true));
+    assert_eq!(found(&["--allow-annotation", "example.com/off"]), (vec![], false));
+}

@@ -53,6 +53,7 @@ fn told(rule: &Arc<Rule>, workload: Workload, nodes: Option<&[Node]>) -> Explana
         namespace: "tenant-blue",
         host_label: keys::DPU_HOST,
         nodes,
+        sent: &Selection::default(),
     };
     explain(rule, &Arc::new(workload), &around)
 }
@@ -189,6 +190,7 @@ fn without_a_tenant_the_isolation_is_left_out() {
         namespace: "",
         host_label: keys::DPU_HOST,
         nodes: Some(&[Node { taints: Vec::new(), ..dpu("d1", "cloud-dev-12", None) }]),
+        sent: &Selection::default(),
     };
     for policy in [DpuSelectionPolicy::SameNode, DpuSelectionPolicy::Any] {
         let explanation = explain(&rule(ANY, policy, &json!({})), &Arc::new(nginx()), &around);

@@ -25,7 +25,9 @@ fn update(id: &str, node: &str) -> WorkloadUpdate {
             ready: true,
             extra: [("labels".to_owned(), labels)].into(),
             disruption_groups: Vec::new(),
+            withheld_annotations: Vec::new(),
         }),
+        annotation_keys: None,
     };
     WorkloadUpdate::decode(update.encode_to_vec().as_slice()).unwrap()
 }
@@ -45,7 +47,7 @@ fn tenant() -> (Arc<TenantState>, u64) {
 fn try_begin(state: &Arc<TenantState>, stream: u64, most: u32, announced: u64) -> Result<Sync, Status> {
     let context = fixtures::context(FakeApi::default().client());
     let limits = Limits { workloads: most, ..Limits::default() };
-    Sync::begin(context, state.clone(), stream, limits, announced)
+    Sync::begin(context, state.clone(), stream, limits, announced, Reading::Silent)
 }
 
 fn begin(state: &Arc<TenantState>, stream: u64, most: u32) -> Sync {
