@@ -15,6 +15,7 @@
 
 mod admin;
 mod args;
+mod bucket;
 pub mod companions;
 mod computed;
 mod conditions;

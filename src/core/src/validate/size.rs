@@ -1,6 +1,7 @@
 //! How large a Pod may be. etcd takes objects of 1.5 MiB, and the kubelet's reports have to fit beside what was created: a Pod
 //! whose status can no longer be written stays Terminating for ever, and keeps its DPU.
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::companion::MAX_ANNOTATIONS;
@@ -37,12 +38,12 @@ pub fn too_large(pod: &Value, bytes: usize, before: usize, most: usize) -> Optio
     })
 }
 
-/// Bytes of a value as JSON, counted without writing it down.
-pub fn json_bytes(value: &Value) -> usize {
+/// Bytes of a value as JSON, counted without writing it down. A value that can't be written counts as far as it was.
+pub fn json_bytes(value: &impl Serialize) -> usize {
     struct Count(usize);
     impl std::io::Write for Count {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 += bytes.len();
+            self.0 = self.0.saturating_add(bytes.len());
             Ok(bytes.len())
         }
         fn flush(&mut self) -> std::io::Result<()> {
@@ -50,7 +51,7 @@ pub fn json_bytes(value: &Value) -> usize {
         }
     }
     let mut count = Count(0);
-    // Counting can't fail, and every Value can be written.
+    // Counting can't fail, and writing fails for what is larger than anything that is written.
     let _ = serde_json::to_writer(&mut count, value);
     count.0
 }

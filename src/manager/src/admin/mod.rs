@@ -53,6 +53,8 @@ pub(crate) struct AdminRuleEntry {
 #[derive(Debug, Clone)]
 pub(crate) struct WrittenEntries {
     pub(crate) at: Instant,
+    /// Bytes of the rule, its status among them, as JSON.
+    pub(crate) bytes: usize,
     /// All entries since then, those of other replicas among them.
     pub(crate) tenants: BTreeMap<String, TenantMatches>,
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::Api;
 use outrigger_api::admin_workload_rule::TenantMatches;
 use outrigger_api::conditions::Status;
@@ -20,14 +21,16 @@ use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::reason::Cause;
 use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::text::truncate_bytes;
+use outrigger_core::validate;
 use serde_json::{Map, Value, json};
 use tracing::debug;
 
 use super::{AdminRuleEntry, WrittenEntries, finalizer};
 use crate::conditions::{ConditionValue, conditions, rejected};
 use crate::context::Context;
-use crate::rules::{PACE, devices, tell_refusals, validate_template};
+use crate::rules::{devices, tell_refusals, validate_template};
 use crate::state::companions::Counts;
+use crate::state::status_pace::{PACE, pace, same_verdicts};
 use crate::state::{RuleId, TenantState, TenantStates};
 use crate::tenants;
 use crate::worker::Action;
@@ -67,8 +70,9 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
     let Some(mut status) = wanted else { return Ok(Action::Done) };
     if let Some(last) = &entry.written {
         let since = context.environment.clock.now().duration_since(last.at);
-        if since < PACE {
-            return Ok(Action::Requeue(PACE - since));
+        let left = pace(last.bytes, only_counts(&status, &entry.status)).saturating_sub(since);
+        if !left.is_zero() {
+            return Ok(Action::Requeue(left));
         }
         let overwritten = overwritten(&status, &entry.status, last);
         if !overwritten.is_empty() {
@@ -88,7 +92,8 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
     let object = writes::status(&rules, &entry.version, status).await?;
     debug!(rule = %id.name, "status written");
     let entries = object.status.as_ref().map(|status| status.tenants.clone()).unwrap_or_default();
-    let written = WrittenEntries { at: context.environment.clock.now(), tenants: entries };
+    let (at, bytes) = (context.environment.clock.now(), validate::json_bytes(&object));
+    let written = WrittenEntries { at, bytes, tenants: entries };
     context.feeds.admin_rules.answer(object);
     context.admin_rules.wrote(&id.name, &entry.version.uid, written);
     // What has changed meanwhile is written then; if nothing has, nothing is.
@@ -122,6 +127,17 @@ fn overwritten(patch: &Value, now: &AdminWorkloadRuleStatus, last: &WrittenEntri
     let changed = patch.get("tenants").and_then(Value::as_object).into_iter().flat_map(Map::keys);
     let others = changed.filter(|tenant| now.tenants.get(*tenant) != last.tenants.get(*tenant));
     others.filter_map(|tenant| TenantId::new(tenant).ok()).collect()
+}
+
+/// Whether a patch changes nothing of a status but counts, and messages that have them.
+pub(super) fn only_counts(patch: &Value, now: &AdminWorkloadRuleStatus) -> bool {
+    let conditions: Option<Vec<Condition>> =
+        patch.get("conditions").and_then(|conditions| serde_json::from_value(conditions.clone()).ok());
+    let refused = |tenant: &String| now.tenants.get(tenant).and_then(|matches| matches.refused.as_deref());
+    let mut entries = patch.get("tenants").and_then(Value::as_object).into_iter().flatten();
+    patch.get("observedGeneration").is_none()
+        && conditions.is_none_or(|conditions| same_verdicts(&now.conditions, &conditions))
+        && entries.all(|(tenant, entry)| entry.get("refused").and_then(Value::as_str) == refused(tenant))
 }
 
 /// What of the status has to change, as a merge patch; `None` when nothing has to.

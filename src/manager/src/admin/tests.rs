@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::fixtures;
-use crate::rules::PACE;
+use crate::state::status_pace::PACE;
 use crate::worker::Action;
 
 /// A manager of a cluster with these tenants, each with its namespace.
@@ -255,6 +255,34 @@ async fn overwritten(claim: u64, holder: Option<&str>) -> (Action, usize) {
     api.answers("PATCH", RULE, 200, shown("4", 1));
     let next = step(&world.0, &id).await.unwrap();
     (next, api.calls("PATCH").len())
+}
+
+#[test]
+fn a_change_of_an_entry_is_one_of_counts_unless_it_is_refused() {
+    let status: AdminWorkloadRuleStatus = serde_json::from_value(json!({
+        "matched": 1, "tenants": {"blue": {"matched": 1}, "red": {"matched": 1, "refused": "no"}},
+        "conditions": [{"type": "Ready", "status": "False", "reason": "Pending", "message": "0 of 1",
+            "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}]}))
+    .unwrap();
+    let condition = |reason: &str| {
+        json!({"conditions": [{"type": "Ready", "status": "False", "reason": reason, "message": "0 of 2",
+            "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}]})
+    };
+    for (patch, counts) in [
+        (json!({"matched": 2, "tenants": {"blue": {"matched": 2, "refused": null}}}), true),
+        (
+            json!({"tenants": {"red": {"matched": 2, "refused": "no"}, "new": {"matched": 1, "refused": null}}}),
+            true,
+        ),
+        (json!({"tenants": {"red": {"matched": 1, "refused": null}}}), false),
+        (json!({"tenants": {"new": {"matched": 1, "refused": "no"}}}), false),
+        (json!({"tenants": {"red": null}}), false),
+        (json!({"observedGeneration": 2}), false),
+        (condition("Pending"), true),
+        (condition("Refused"), false),
+    ] {
+        assert_eq!(status::only_counts(&patch, &status), counts, "{patch}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,11 +27,11 @@ use tracing::info;
 
 use super::Answer;
 use super::access::{Access, Admitted, no_namespace};
-use super::bucket::Bucket;
 use super::limits::{
     WATCH_COMPANIONS, WATCH_MESSAGES_PER_SECOND, WATCH_PATIENCE, WATCH_SETTLE, WATCH_STALL, WATCH_TEXT_BYTES,
     WATCH_TEXTS,
 };
+use crate::bucket::Bucket;
 use crate::context::Context;
 use crate::identity::Caller;
 use crate::state::TenantState;

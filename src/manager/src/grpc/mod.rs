@@ -2,7 +2,6 @@
 
 pub(crate) mod access;
 mod admin_rules;
-mod bucket;
 mod companions;
 mod intake;
 pub mod limits;

@@ -14,9 +14,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 use tonic::Status;
 
-use super::bucket::Bucket;
 use super::intake::Payer;
 use super::limits::{RULE_BURST_SECONDS, RULE_CALL_PATIENCE};
+use crate::bucket::Bucket;
 use crate::sweep::Sweep;
 
 /// What may come at once after a pause.

@@ -26,9 +26,9 @@ use tracing::{Instrument, debug_span, info, warn};
 
 use super::Answer;
 use super::access::{Access, Admitted, no_namespace};
-use super::bucket::Bucket;
 use super::intake::{DecodedMessage, Inbound};
 use super::sync::Sync;
+use crate::bucket::Bucket;
 use crate::context::Context;
 use crate::identity::Caller;
 use crate::latency::CompanionRequest;

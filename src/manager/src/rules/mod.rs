@@ -13,11 +13,12 @@ use kube::api::Api;
 use kube::{Client, ResourceExt};
 use outrigger_api::{WorkloadRule, WorkloadRuleStatus};
 use outrigger_core::claim::{self, Template};
-use outrigger_core::companion;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::reason::Cause;
 use outrigger_core::workload::Workload;
+use outrigger_core::{companion, validate};
 use serde_json::Value;
+use tokio::time::Instant;
 use tracing::debug;
 
 use crate::admin;
@@ -26,16 +27,14 @@ use crate::companions::refusal::{WriteFailure, of_template};
 use crate::companions::templates;
 use crate::context::Context;
 use crate::queue::Queue;
-use crate::state::{CompanionId, Namespace, RuleId, TenantState, Why, WrittenStatus};
+use crate::state::status_pace::{PACE, pace, same_verdicts};
+use crate::state::{CompanionId, Namespace, RuleId, TenantData, TenantState, Why, WrittenStatus};
 use crate::tenants;
 use crate::worker::{Action, Controller};
 use crate::writes::{self, Version};
 
 /// How long a rule's status waits for more changes before it is written: companions change in crowds.
 pub(crate) const SETTLE: Duration = Duration::from_millis(200);
-
-/// Least time between two writes of one rule's status.
-pub(crate) const PACE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Rules(pub(crate) Arc<Context>);
 
@@ -65,14 +64,13 @@ async fn step(context: &Context, id: &RuleId) -> Result<Action, kube::Error> {
     validate_template(context, &state, id).await;
     devices::keep(context, id).await;
     tell_refusals(context, &state, id).await;
-    let Some(StatusChange { over, before, status, last }) = status_change(context, &state, id) else {
-        return Ok(Action::Done);
-    };
+    let Some(change) = status_change(context, &state, id) else { return Ok(Action::Done) };
+    let left = change.left(&mut state.lock(), context.environment.clock.now());
+    if !left.is_zero() {
+        return Ok(Action::Requeue(left));
+    }
+    let StatusChange { over, before, status, last } = change;
     if let Some(last) = last {
-        let since = context.environment.clock.now().duration_since(last.at);
-        if since < PACE {
-            return Ok(Action::Requeue(PACE - since));
-        }
         // Somebody has written the rule since then. That may be a replica that has taken the tenant over, of which this one has
         // not heard: its watch of Tenants may be silent. Two replicas would write over each other until it hears.
         if last.resource_version != over.resource_version && !still_acts(context, &state, id).await? {
@@ -85,11 +83,10 @@ async fn step(context: &Context, id: &RuleId) -> Result<Action, kube::Error> {
     let last = WrittenStatus {
         at: context.environment.clock.now(),
         resource_version: written.resource_version().unwrap_or_default(),
+        bytes: validate::json_bytes(&written),
     };
     context.feeds.rules.answer(written);
-    if let Some(entry) = state.lock().rules.get_mut(&id.name).filter(|entry| entry.uid == over.uid) {
-        entry.written = Some(last);
-    }
+    state.lock().status_written(&id.name, &over.uid, last);
     // The replica whose dry run was refused writes the Event of a refusal.
     let news = status.news(&before);
     for (reason, message) in news.iter().filter(|(reason, _)| !reason.ends_with("Refused")) {
@@ -129,6 +126,19 @@ struct StatusChange {
     status: WorkloadRuleStatus,
     /// The last write of this replica.
     last: Option<WrittenStatus>,
+}
+
+impl StatusChange {
+    /// How long it waits: after the last write of the rule's status, and for those of the tenant's other rules.
+    fn left(&self, data: &mut TenantData, now: Instant) -> Duration {
+        let counts = self.before.observed_generation == self.status.observed_generation
+            && same_verdicts(&self.before.conditions, &self.status.conditions);
+        let own = self.last.as_ref().map_or(Duration::ZERO, |last| {
+            pace(last.bytes, counts).saturating_sub(now.duration_since(last.at))
+        });
+        let limits = data.limits.unwrap_or_default();
+        own.max(data.status_bytes.left(&limits, now))
+    }
 }
 
 /// The status that a rule should have, if it has another one.

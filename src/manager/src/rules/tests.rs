@@ -54,6 +54,38 @@ async fn a_status_is_written_over_what_it_was_computed_from_and_nothing_else() {
     assert_eq!((entry.status.observed_generation, entry.resource_version.as_str()), (Some(1), "7"));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_status_waits_as_long_as_its_rule_is_large() {
+    for (bytes, counts, verdict) in [(0, 1, 1), (64 << 10, 30, 4), (512 << 10, 32, 32)] {
+        let api = FakeApi::default();
+        let (context, id) = world(&api);
+        let state = context.states.state("tenant-blue");
+        let known = |workloads: &[&str]| {
+            let workloads = workloads.iter().map(|name| fixtures::workload(name)).collect();
+            state.lock().index.sync(workloads);
+        };
+        state.lock().rules.get_mut(&id.name).unwrap().validation = TemplateValidation::passed();
+        known(&["a"]);
+        let mut object = rule("6");
+        object["metadata"]["annotations"] = json!({"a": "x".repeat(bytes)});
+        object["status"] = json!(status_change(&context, &state, &id).unwrap().status);
+        api.answers("PATCH", STATUS, 200, object);
+        step(&context, &id).await.unwrap();
+        let mut seconds = Vec::new();
+        for workloads in [&["a", "b"][..], &[]] {
+            known(workloads);
+            let Action::Requeue(left) = step(&context, &id).await.unwrap() else {
+                panic!("{bytes}: written")
+            };
+            seconds.push(left.as_secs());
+        }
+        assert_eq!((seconds, api.calls("PATCH").len()), (vec![counts, verdict], 1), "{bytes}");
+        tokio::time::advance(Duration::from_secs(verdict + 1)).await;
+        step(&context, &id).await.unwrap();
+        assert_eq!(api.calls("PATCH").len(), 2, "{bytes}");
+    }
+}
+
 const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";
 
 /// A rule whose status was written by this replica, and then by another.

@@ -30,6 +30,7 @@ pub(crate) mod refusals;
 pub(crate) mod registry;
 pub(crate) mod rollout;
 mod rules;
+pub(crate) mod status_pace;
 pub(crate) mod stream;
 mod tenant;
 pub(crate) mod validation;

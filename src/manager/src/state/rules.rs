@@ -43,6 +43,8 @@ pub(crate) struct WrittenStatus {
     pub at: Instant,
     /// The rule's resourceVersion since then.
     pub resource_version: String,
+    /// Bytes of the rule, its status among them, as JSON.
+    pub bytes: usize,
 }
 
 impl RuleEntry {
@@ -55,6 +57,14 @@ impl RuleEntry {
 }
 
 impl TenantData {
+    /// This replica has written the status of the rule with this uid.
+    pub(crate) fn status_written(&mut self, name: &RuleName, uid: &str, written: WrittenStatus) {
+        self.status_bytes.wrote(written.bytes, &self.limits.unwrap_or_default(), written.at);
+        if let Some(entry) = self.rules.get_mut(name).filter(|entry| entry.uid == uid) {
+            entry.written = Some(written);
+        }
+    }
+
     /// A rule exists and looks like this. Returns the companions it may change.
     pub(crate) fn apply_rule(&mut self, object: &WorkloadRule) -> Vec<CompanionKey> {
         let keys = self.file_rule(object);

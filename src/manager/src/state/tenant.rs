@@ -15,6 +15,7 @@ use super::pauses::{FailurePauses, WritePauses};
 use super::refusals::Refusals;
 use super::rollout::Rollouts;
 use super::rules::RuleEntry;
+use super::status_pace::StatusBytes;
 use super::stream::{ObservedClaim, Stream};
 use super::{CompanionId, Namespace, RuleId, SharedCompanions};
 use crate::usage::Usage;
@@ -50,6 +51,7 @@ pub(crate) struct TenantData {
     pub creations: WritePauses,
     pub rollouts: Rollouts,
     pub lingering_asked: LingeringAsked,
+    pub status_bytes: StatusBytes,
     pub outcomes: Outcomes,
     pub stream: Stream,
     pub usage: Usage,

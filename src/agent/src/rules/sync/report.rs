@@ -1,11 +1,9 @@
 //! Reports states in the status of the tenant's rules.
 
-use std::io;
-
 use kube::api::Patch;
 use kube::{Resource, ResourceExt};
 use outrigger_api::WorkloadRule;
-use outrigger_core::keys;
+use outrigger_core::{keys, validate};
 use serde_json::json;
 use tracing::{debug, warn};
 
@@ -22,7 +20,7 @@ impl Syncer {
             return;
         }
         let uid = rule.uid().unwrap_or_default();
-        if !memory.budget.take(&uid, size(rule), self.context.environment.clock.now()) {
+        if !memory.budget.take(&uid, validate::json_bytes(rule), self.context.environment.clock.now()) {
             debug!(rule = %rule.name_any(), "deferred a status write: the rate limit is exceeded");
             return;
         }
@@ -54,23 +52,4 @@ impl Syncer {
             }
         }
     }
-}
-
-/// Returns the approximate size of a rule in etcd, in bytes.
-fn size(rule: &WorkloadRule) -> usize {
-    struct Count(usize);
-    impl io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 = self.0.saturating_add(bytes.len());
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    // A rule that can't be serialized counts as far as it was.
-    let _ = serde_json::to_writer(&mut count, rule);
-    count.0
 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 /// A bucket that fills at a rate. It may owe something: whoever takes from it waits until nothing is owed.
 #[derive(Debug)]
-pub(super) struct Bucket {
+pub(crate) struct Bucket {
     /// How long it takes to fill.
     depth: Duration,
     /// When it was full, or will be if nothing more is taken.
@@ -17,17 +17,17 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    pub(super) fn new(depth: Duration, now: Instant) -> Self {
+    pub(crate) fn new(depth: Duration, now: Instant) -> Self {
         Self { depth, full_at: now }
     }
 
-    pub(super) fn is_full(&self, now: Instant) -> bool {
+    pub(crate) fn is_full(&self, now: Instant) -> bool {
         self.full_at <= now
     }
 
     /// Takes an amount. Returns how long to wait before it may be used. The error is that time, when it is longer than
     /// `patience`; nothing is taken then.
-    pub(super) fn take(
+    pub(crate) fn take(
         &mut self,
         amount: u64,
         per_second: u64,
