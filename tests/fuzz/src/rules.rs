@@ -6,7 +6,7 @@ use outrigger_api::{AdminWorkloadRule, WorkloadRule};
 use outrigger_core::companion::{Action, MAX_ANNOTATIONS};
 use outrigger_core::ids::TenantId;
 use outrigger_core::mutate::{PodContext, mutate};
-use outrigger_core::rule::Rule;
+use outrigger_core::rule::{Rule, Verdict};
 use outrigger_core::workload::Workload;
 use outrigger_core::{keys, template};
 use serde_json::Value;
@@ -43,8 +43,8 @@ fn check(object: &Value, admin: bool, workload: &Workload) -> Result<Report, Str
         Ok(Ok(rule)) => Arc::new(rule),
     };
     let matched = rule.matches(workload);
-    let explained =
-        rule.evaluate(workload).iter().any(|term| term.iter().all(|expression| expression.passes));
+    let terms = rule.evaluate(workload, |_| false);
+    let explained = terms.iter().any(|term| term.iter().all(|expression| expression.passes == Verdict::Yes));
     if matched != (explained && rule.is_about(workload)) {
         return Err(format!("the rule matches: {matched}; its terms say {explained}"));
     }

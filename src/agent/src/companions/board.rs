@@ -45,7 +45,7 @@ const POD_EVENTS: Rate = Rate { burst: 3.0, minute: 1.0 };
 /// Time for which a stream has to be complete, and a Pod known, before silence about the Pod means that no rule matches it. The
 /// manager receives a new Pod a moment after the agent, and a manager that has just started doesn't know any.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Pause after the API server has forbidden a write in a namespace, or an Event. Only an administrator can change that.
+/// Pause after the API server has forbidden a write of a Pod, or all in a namespace, or an Event. Only an administrator can change that.
 pub(super) const FORBIDDEN: Duration = Duration::from_secs(300);
 
 /// The state of the stream from the manager.
@@ -62,6 +62,28 @@ pub(crate) enum Link {
     },
     /// The manager doesn't have the call.
     Unsupported,
+}
+
+/// What the API server forbids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// The write of this object: a policy or a webhook doesn't permit it, and may permit that of others.
+    Object,
+    /// All such writes in the namespace: the agent lacks the right.
+    Namespace,
+}
+
+impl Scope {
+    /// What a failure says. Where the right is missing, the API server's own words begin with the user (`forbiddenMessage` in
+    /// apiserver/pkg/endpoints/handlers/responsewriters); admission has other words at that place, whatever a policy says.
+    pub(super) fn of(error: &kube::Error) -> Self {
+        let kube::Error::Api(status) = error else { return Self::Object };
+        let words = status.message.split_once(" is forbidden: ");
+        let lacks_right = words.is_some_and(|(object, reason)| {
+            reason.starts_with("User \"") && !object.starts_with("admission webhook")
+        });
+        if lacks_right { Self::Namespace } else { Self::Object }
+    }
 }
 
 /// A write of conditions, with its Event.
@@ -304,7 +326,7 @@ impl Board {
     }
 
     /// Records what came of a write.
-    pub(super) fn done(&self, id: &WorkloadId, outcome: WriteOutcome, jitter: f64) {
+    pub(super) fn done(&self, id: &WorkloadId, outcome: WriteOutcome, of: Scope, jitter: f64) {
         let now = self.clock.now();
         let mut state = self.state.lock();
         let State { pods, forbidden, .. } = &mut *state;
@@ -320,7 +342,10 @@ impl Board {
                 known.pause = Some(now + queue::pause(known.failures, jitter));
                 known.failures = known.failures.saturating_add(1);
             }
-            WriteOutcome::Forbidden => _ = forbidden.insert(known.namespace.clone(), now + FORBIDDEN),
+            WriteOutcome::Forbidden if of == Scope::Namespace => {
+                forbidden.insert(known.namespace.clone(), now + FORBIDDEN);
+            }
+            WriteOutcome::Forbidden => known.pause = Some(now + FORBIDDEN),
         }
         // It may have changed meanwhile.
         state.push(id);

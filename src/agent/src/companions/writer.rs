@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::Board;
-use super::board::{FORBIDDEN, Write};
+use super::board::{FORBIDDEN, Scope, Write};
 use super::decide::{Condition, Status};
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
@@ -57,6 +57,7 @@ impl Writer {
         let result = api.patch_status(&write.name, &params, &patch).await;
         let (pod, namespace) = (&write.name, &write.namespace);
         let outcome = WriteOutcome::of(&result);
+        let of = result.as_ref().err().map_or(Scope::Object, Scope::of);
         // Counted before anything else shows it, so that who has seen a warning finds it counted.
         self.context.metrics.condition_write(outcome);
         match result {
@@ -64,6 +65,9 @@ impl Writer {
                 // Before the write is done, so that the Pod isn't compared with its former conditions.
                 self.store.answer(written);
                 self.conditions_forbidden.set(None);
+            }
+            Err(kube::Error::Api(status)) if outcome == WriteOutcome::Forbidden && of == Scope::Object => {
+                warn!(%pod, %namespace, reason = %status.message, "a policy refuses conditions of a Pod");
             }
             Err(kube::Error::Api(status)) if outcome == WriteOutcome::Forbidden => {
                 let text = format!("the agent may not write conditions of Pods: {}", status.message);
@@ -77,7 +81,7 @@ impl Writer {
                 debug!(%pod, %namespace, %error, "failed to write conditions of a Pod; retrying");
             }
         }
-        self.board.done(&write.id, outcome, self.context.environment.random.fraction());
+        self.board.done(&write.id, outcome, of, self.context.environment.random.fraction());
         if outcome == WriteOutcome::Ok
             && let Some(event) = &write.event
         {
@@ -120,11 +124,11 @@ impl Writer {
             Ok(()) => {
                 warning.set(None);
             }
-            Err(kube::Error::Api(status)) if status.code == 403 => {
+            Err(error @ kube::Error::Api(_)) if Scope::of(&error) == Scope::Namespace => {
                 *pause.lock() = Some(now + FORBIDDEN);
-                let text = format!("the agent may not write Events of Pods: {}", status.message);
+                let text = format!("the agent may not write Events of Pods: {error}");
                 if warning.set(Some(text)) {
-                    warn!(namespace = %write.namespace, reason = %status.message, "may not write Events of Pods");
+                    warn!(namespace = %write.namespace, %error, "may not write Events of Pods");
                 }
             }
             Err(error) => {

@@ -51,9 +51,9 @@ const WINDOW: u32 = 16 << 10;
 pub const CONNECTION_WINDOW: u32 = 4 * WINDOW;
 
 /// Questions that are being read, and claims about which questions are held. A host's plugin has 256 calls in progress at most.
-const READ: Most = Most { of_node: 64, in_all: READ_IN_ALL };
-/// As [`READ`].
-const HELD: Most = Most { of_node: 256, in_all: HELD_IN_ALL };
+const READ: Most = Most { of_node: 64, in_all: READ_IN_ALL, nodes: CONNECTIONS };
+/// As [`READ`]. Half of the connections hold no question, so that one of them may be closed for a host that has none.
+const HELD: Most = Most { of_node: 256, in_all: HELD_IN_ALL, nodes: CONNECTIONS / 2 };
 /// Maximum number of questions that are being read.
 pub const READ_IN_ALL: usize = 256;
 /// Maximum number of claims about which questions are held.
@@ -143,16 +143,8 @@ impl Hosts {
             let _slot = self.read.take(&node, 1).ok_or_else(Refusal::busy)?;
             read(request.into_body()).await?
         };
-        let _slot = self.held.take(&node, question.claims.len()).ok_or_else(Refusal::busy)?;
-        let held = self.metrics.prepare_held();
-        let until = self.clock.now() + HOLD;
         let claims: Vec<(ClaimName, String)> = question.claims.into_iter().map(named).collect();
-        let starts = tokio::select! {
-            starts = self.starts(&node, &claims, until) => starts,
-            // What is known now, so that the host can ask the next agent.
-            () = self.drain.cancelled() => self.starts(&node, &claims, self.clock.now()).await,
-        };
-        drop(held);
+        let starts = self.answer_or_hold(&node, &claims).await?;
         let answers = claims.into_iter().zip(starts).map(|((claim, uid), start)| {
             let outcome = PrepareOutcome::from(&start);
             self.metrics.prepared(outcome);
@@ -166,6 +158,31 @@ impl Hosts {
             answer
         });
         Ok(Answer { claims: answers.collect() })
+    }
+
+    /// Whether the Pods of these claims may start. The question is held only where one may not, and only as far as questions may be held:
+    /// however many Pods wait, those that may start are answered for.
+    async fn answer_or_hold(
+        &self,
+        node: &Arc<str>,
+        claims: &[(ClaimName, String)],
+    ) -> Result<Vec<Start>, Refusal> {
+        let now = self.starts(node, claims, self.clock.now()).await;
+        let ready = now.iter().filter(|start| matches!(start, Start::Ready)).count();
+        if ready == claims.len() {
+            return Ok(now);
+        }
+        let Some(_slot) = self.held.take(node, claims.len()) else {
+            // Those that may start do, and the others are asked about again.
+            return if ready > 0 { Ok(now) } else { Err(Refusal::busy()) };
+        };
+        let _held = self.metrics.prepare_held();
+        let until = self.clock.now() + HOLD;
+        Ok(tokio::select! {
+            starts = self.starts(node, claims, until) => starts,
+            // What is known now, so that the host can ask the next agent.
+            () = self.drain.cancelled() => self.starts(node, claims, self.clock.now()).await,
+        })
     }
 
     async fn starts(&self, node: &str, claims: &[(ClaimName, String)], until: Instant) -> Vec<Start> {
@@ -266,6 +283,51 @@ mod tests {
         let waits = answered("u".to_owned(), waits);
         assert_eq!((waits.ready, waits.cause.as_str(), waits.message.as_str()), (false, "NoDPU", "why"));
         assert!(answered("u".to_owned(), Start::Ready).ready);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn however_many_pods_wait_one_that_may_start_is_answered_for_at_once() {
+        let (clock, metrics) = (Clock::system(), Metrics::default());
+        let board = Arc::new(Board::new(clock, Duration::from_secs(15), metrics.clone()));
+        let ours = keys::COMPANIONS_CLAIM;
+        let pod = serde_json::json!({"metadata": {"name": "p", "namespace": "n", "uid": "p"},
+            "spec": {"nodeName": "a", "resourceClaims": [{"name": ours, "resourceClaimTemplateName": ours}]},
+            "status": {"resourceClaimStatuses": [{"name": ours, "resourceClaimName": "ready"}]}});
+        let id = outrigger_core::ids::WorkloadId::new("p").unwrap();
+        board.expect(Vec::new());
+        board.apply(&id, &serde_json::from_value(pod).unwrap());
+        board.permit(&id);
+        let warning = outrigger_runtime::ready::Readiness::default().warning("tokens");
+        let client = outrigger_runtime::fake_api::FakeApi::default().client();
+        let hosts = Hosts {
+            board,
+            callers: Callers::new(client, clock, "user".to_owned(), warning),
+            read: Slots::new(READ),
+            held: Slots::new(HELD),
+            metrics,
+            clock,
+            drain: CancellationToken::new(),
+        };
+        // All questions that may be held are.
+        let each = HELD_IN_ALL / HELD.nodes;
+        let held: Vec<_> =
+            (0..HELD.nodes).map(|node| hosts.held.take(&format!("n{node}").into(), each).unwrap()).collect();
+        let (node, begin) = (Arc::from("a"), Instant::now());
+        let ask = async |names: &[&str]| {
+            let claim = |name: &&str| {
+                (ClaimName { namespace: "n".to_owned(), name: (*name).to_owned() }, String::new())
+            };
+            let claims: Vec<_> = names.iter().map(claim).collect();
+            let starts = hosts.answer_or_hold(&node, &claims).await.map_err(|refusal| refusal.status)?;
+            Ok(starts.iter().map(|start| matches!(start, Start::Ready)).collect::<Vec<_>>())
+        };
+        assert_eq!(ask(&["ready"]).await, Ok(vec![true]));
+        assert_eq!(ask(&["waits"]).await, Err(StatusCode::TOO_MANY_REQUESTS));
+        assert_eq!(ask(&["waits", "ready"]).await, Ok(vec![false, true]));
+        assert_eq!(begin.elapsed(), Duration::ZERO);
+        drop(held);
+        assert_eq!(ask(&["waits", "ready"]).await, Ok(vec![false, true]));
+        assert_eq!(begin.elapsed(), HOLD, "it is held");
     }
 
     #[tokio::test]

@@ -10,6 +10,8 @@ use parking_lot::Mutex;
 pub(super) struct Most {
     pub(super) of_node: usize,
     pub(super) in_all: usize,
+    /// Nodes that have taken something.
+    pub(super) nodes: usize,
 }
 
 /// What is taken.
@@ -42,8 +44,10 @@ impl Slots {
     pub(super) fn take(&self, node: &Arc<str>, count: usize) -> Option<Slot<'_>> {
         let mut taken = self.taken.lock();
         let own = taken.by_node.get(node).copied().unwrap_or(0);
-        if taken.all.saturating_add(count) > self.most.in_all || own.saturating_add(count) > self.most.of_node
-        {
+        let full = taken.all.saturating_add(count) > self.most.in_all
+            || own.saturating_add(count) > self.most.of_node
+            || own == 0 && taken.by_node.len() >= self.most.nodes;
+        if full {
             return None;
         }
         taken.all += count;
@@ -70,13 +74,14 @@ mod tests {
     #[test]
     fn one_node_takes_no_more_than_its_part_and_returns_it() {
         let (slots, one, other) =
-            (Slots::new(Most { of_node: 4, in_all: 7 }), Arc::from("one"), Arc::from("other"));
+            (Slots::new(Most { of_node: 4, in_all: 7, nodes: 2 }), Arc::from("one"), Arc::from("other"));
         let first = slots.take(&one, 3).unwrap();
         assert!(slots.take(&one, 2).is_none());
         let second = slots.take(&one, 1).unwrap();
         assert!(slots.take(&one, 1).is_none());
         let third = slots.take(&other, 3).unwrap();
         assert!(slots.take(&other, 1).is_none(), "nothing is left for anybody");
+        assert!(slots.take(&Arc::from("third"), 0).is_none(), "two Nodes have taken something");
         drop(second);
         assert!(slots.take(&other, 1).is_some());
         drop((first, third));

@@ -145,6 +145,15 @@ impl State {
     }
 }
 
+#[cfg(test)]
+impl Board {
+    /// The manager says that no companion keeps a Pod from starting.
+    pub(crate) fn permit(&self, id: &WorkloadId) {
+        let stream = self.opened();
+        self.told(stream, id, crate::companions::told::Companions::default());
+    }
+}
+
 /// One who waits for a claim.
 struct Waiting<'a> {
     board: &'a Board,
