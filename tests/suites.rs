@@ -18,7 +18,7 @@ mod e2e;
 mod faults;
 mod gitops;
 mod host;
-mod manifests;
+
 mod model;
 mod outages;
 mod policies;
@@ -26,3 +26,4 @@ mod release;
 mod restarts;
 mod rolling;
 mod upgrades;
+mod yaml;

@@ -1,4 +1,4 @@
-//! What kubectl makes of texts: `tests/manifests/judge` reads them with its code.
+//! What kubectl makes of texts: `tests/yaml/judge` reads them with its code.
 
 use std::process::Command;
 
@@ -36,7 +36,7 @@ pub(crate) fn judge<T: AsRef<[u8]>>(texts: &[T]) -> Vec<Reading> {
     // It answers while it reads.
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), lines).unwrap();
-    let mut command = Command::new(tool("manifests/judge").unwrap());
+    let mut command = Command::new(tool("yaml/judge").unwrap());
     let output = command.stdin(file.reopen().unwrap()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
@@ -75,5 +75,5 @@ fn the_judge_has_the_version_of_kubectl() {
         let mut lines = text.lines().map(str::trim);
         lines.find_map(|line| line.strip_prefix("k8s.io/apimachinery ")).unwrap().to_owned()
     };
-    assert_eq!(version("manifests/judge"), version("controlplane"));
+    assert_eq!(version("yaml/judge"), version("controlplane"));
 }
