@@ -125,7 +125,7 @@ async fn a_tenant_hears_what_is_wrong_in_words_that_name_nothing_of_the_platform
         })
         .await;
     let log = watch.heard().log;
-    for secret in ["secret-node", &t.namespace, "exceeded quota", "taint", "a-dpu1"] {
+    for secret in ["secret-node", &t.namespace, "exceeded quota", "untolerated", "a-dpu1"] {
         assert!(!log.contains(secret), "{secret}: {log}");
     }
 }

@@ -11,6 +11,7 @@ mod messages;
 mod objects;
 mod reviews;
 mod rules;
+mod texts;
 mod world;
 
 use rand::rngs::SmallRng;
@@ -28,10 +29,12 @@ pub enum Target {
     Messages,
     /// WorkloadRules and AdminWorkloadRules, with the companions that are made of them.
     Rules,
+    /// Texts as YAML or JSON.
+    Texts,
 }
 
 /// All targets.
-pub const TARGETS: [Target; 3] = [Target::Reviews, Target::Messages, Target::Rules];
+pub const TARGETS: [Target; 4] = [Target::Reviews, Target::Messages, Target::Rules, Target::Texts];
 
 /// The result of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +92,7 @@ pub fn run(target: Target, seed: u64) -> Result<Report, String> {
         Target::Reviews => admission::run(choice),
         Target::Messages => messages::run(choice),
         Target::Rules => rules::run(choice),
+        Target::Texts => texts::run(choice),
     }
 }
 

@@ -33,6 +33,11 @@ fn rules_of_the_corpus_are_compiled() {
 }
 
 #[test]
+fn texts_of_the_corpus_are_read_or_refused() {
+    replay(Target::Texts, include_str!("../corpus/texts.txt"), 1000);
+}
+
+#[test]
 fn the_same_seed_makes_the_same_input() {
     for target in TARGETS {
         for seed in 0..100 {
