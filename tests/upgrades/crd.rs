@@ -8,7 +8,7 @@
 //! That the API server lets an invalid value be as long as nobody touches it (ratcheting, KEP-4008) is no excuse: a manifest
 //! that people keep is applied again some day, and an element of an atomic list is checked again whenever the list changes.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::upgrades::tools::crdify;
 
@@ -35,7 +35,8 @@ pub(crate) fn breaks(old: &[Value], new: &[Value]) -> Vec<String> {
     breaks
 }
 
-/// The definitions without descriptions and without the messages of rules: `crdify` takes new ones for changes that it doesn't know.
+/// The definitions without descriptions and without the messages of rules: `crdify` takes new ones for changes that it doesn't know. Values
+/// of maps that have fields of their own are a property `*`, because it takes each change of them for one that it doesn't know.
 fn undescribed(definitions: &[Value]) -> Vec<Value> {
     fn strip(value: &mut Value) {
         match value {
@@ -44,6 +45,10 @@ fn undescribed(definitions: &[Value]) -> Vec<Value> {
                 let has_rule = fields.get("rule").is_some_and(Value::is_string);
                 let is_text = |key: &str| key == "description" || has_rule && key == "message";
                 fields.retain(|key, value| !(is_text(key) && value.is_string()));
+                if fields.get("additionalProperties").is_some_and(|of| of.get("properties").is_some()) {
+                    let values = fields.remove("additionalProperties");
+                    fields.insert("properties".to_owned(), json!({"*": values}));
+                }
                 fields.values_mut().for_each(strip);
             }
             Value::Array(elements) => elements.iter_mut().for_each(strip),
