@@ -9,6 +9,7 @@
 
 pub mod any;
 mod expand;
+pub mod yaml;
 
 use std::collections::BTreeMap;
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use outrigger_cases::yaml::PIECES;
 use outrigger_core::yaml;
 use outrigger_tests::outrigger::binary;
 use outrigger_tests::root;
@@ -12,81 +13,6 @@ use walkdir::WalkDir;
 
 use super::judge::{canonical, judge, own};
 use super::random::Random;
-
-/// Pieces of texts that are nothing without quotes, or something else.
-const PIECES: &[&str] = &[
-    "a",
-    "b",
-    "key",
-    ": ",
-    ":",
-    "- ",
-    "-",
-    "\n",
-    "\n",
-    " ",
-    "  ",
-    "[",
-    "]",
-    "{",
-    "}",
-    ", ",
-    "&",
-    "*",
-    "<<",
-    "=",
-    "?",
-    "|",
-    ">",
-    "---",
-    "...",
-    "\"",
-    "'",
-    "!",
-    "#",
-    " #",
-    "%",
-    "\t",
-    "\u{feff}",
-    "\r\n",
-    "\r",
-    "0x1",
-    "1.5",
-    "on",
-    "~",
-    "null",
-    "1_0",
-    "0o7",
-    "017",
-    ".5",
-    "1e3",
-    "@",
-    "`",
-    "é",
-    "\u{85}",
-    "\u{2028}",
-    "\u{a0}",
-    "\u{7f}",
-    "\0",
-    "\u{1}",
-    "\\",
-    "yes",
-    "1:30",
-    "2001-01-01",
-    "😀",
-    "\u{fffe}",
-    "\u{ffff}",
-    "\u{d7ff}",
-    "\u{e000}",
-    "+",
-    ".",
-    "inf",
-    "_",
-    "y",
-    "E5",
-    "0b1",
-    "true",
-];
 
 /// Texts that some reader takes for something else.
 pub(crate) const AMBIGUOUS: &str = "on|On|ON|off|Off|OFF|yes|Yes|YES|no|No|NO|y|Y|n|N|true|True|TRUE|false|False|FALSE|~|null|Null|NULL||0|-0|7|+5|-5|0644|0o644|0O17|0x1F|0X1f|\

@@ -147,15 +147,16 @@ pub enum Reading {
     Said(Statement),
 }
 
-/// What there is to know of an annotation that a workload lacks.
+/// What there is to know of an annotation that a workload lacks. Of several readings the greatest answer counts: what is still to come
+/// decides as long as it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answer {
     /// It would have been sent: the Pod doesn't have it.
     Sent,
-    /// The agent will say.
-    Pending,
     /// The agent doesn't send it.
     Withheld,
+    /// The agent will say.
+    Pending,
 }
 
 impl Reading {
@@ -195,7 +196,8 @@ impl Known {
         }
         before.retain(|before| *before != reading);
         if before.len() > MAX_READINGS {
-            // Syncs that never end, each with another statement: nothing is known that isn't there.
+            // Each sync began with another statement and none has ended. So many readings aren't kept: of an annotation that a workload
+            // lacks, nothing is known.
             before = vec![Reading::Said(Statement::default())];
         }
         Self { before, now: reading, ..self.clone() }
@@ -226,7 +228,7 @@ impl Known {
 
     /// Whether the agent has yet to say whether it sends the annotation with this key.
     pub fn awaits(&self, key: &str) -> bool {
-        self.overdue(BTreeSet::new()).answer(false, key) == Answer::Pending
+        self.said_of(false, key) == Answer::Pending
     }
 
     /// Whether the agent is of an earlier version, which doesn't say what it sends.
@@ -236,18 +238,19 @@ impl Known {
 
     /// What is known of the annotation with this key for a rule; `copied`: see [`Rule::is_copied`].
     pub fn answer(&self, copied: bool, key: &str) -> Answer {
+        match self.said_of(copied, key) {
+            Answer::Pending if self.overdue.contains(key) => Answer::Withheld,
+            answer => answer,
+        }
+    }
+
+    /// The same, however long the agent has had to say it.
+    fn said_of(&self, copied: bool, key: &str) -> Answer {
         if !is_key(key) {
             return Answer::Sent;
         }
-        let mut answers =
-            std::iter::once(&self.now).chain(&self.before).map(|reading| reading.answer(copied, key));
-        let answer = match (answers.clone().min(), answers.clone().max()) {
-            (Some(Answer::Sent), Some(Answer::Sent)) => Answer::Sent,
-            // What is still to come decides as long as it may.
-            _ if answers.any(|answer| answer == Answer::Pending) => Answer::Pending,
-            _ => Answer::Withheld,
-        };
-        if answer == Answer::Pending && self.overdue.contains(key) { Answer::Withheld } else { answer }
+        let readings = std::iter::once(&self.now).chain(&self.before);
+        readings.map(|reading| reading.answer(copied, key)).max().unwrap_or(Answer::Sent)
     }
 
     /// The keys of annotations that a rule names and of which it isn't known whether a Pod that lacks them has them.

@@ -22,10 +22,12 @@ use crate::text::truncate;
 use crate::workload::Workload;
 
 mod compile;
+mod verdict;
 
 pub use compile::{
     ExpressionSpec, InjectionSpec, MAX_EXPRESSIONS, MAX_INJECTIONS, MAX_TERMS, MAX_VALUES, RuleSpec,
 };
+pub use verdict::{Verdict, term_verdict};
 
 /// The only kind of workload so far.
 pub const POD: &str = "v1/Pod";
@@ -229,23 +231,6 @@ impl Test {
     }
 }
 
-/// Whether something holds, where not everything is known. An AND is the least of its parts, and an OR the greatest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
-    /// It doesn't hold, whatever is unknown.
-    No,
-    /// What is unknown decides.
-    Unknown,
-    /// It holds, whatever is unknown.
-    Yes,
-}
-
-impl From<bool> for Verdict {
-    fn from(holds: bool) -> Self {
-        if holds { Self::Yes } else { Self::No }
-    }
-}
-
 /// A value of a rule or a workload, as explanations show it.
 pub fn shortened(value: &str) -> Cow<'_, str> {
     truncate(value, 120)
@@ -273,11 +258,6 @@ impl Expression {
     pub fn verdict(&self, workload: &Workload, unknown: impl Fn(&Path) -> bool) -> Verdict {
         if unknown(&self.path) { Verdict::Unknown } else { self.matches(workload).into() }
     }
-}
-
-/// Whether a workload of which these fields are unknown passes all expressions of a term.
-pub fn term_verdict(term: &[Expression], workload: &Workload, unknown: impl Fn(&Path) -> bool) -> Verdict {
-    term.iter().map(|e| e.verdict(workload, &unknown)).min().unwrap_or(Verdict::Yes)
 }
 
 impl fmt::Display for Expression {

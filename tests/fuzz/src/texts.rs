@@ -1,6 +1,7 @@
 //! Texts as YAML or JSON, as somebody types them into a form of the console: whatever they are, they are read or refused, and what is
 //! printed of a value is read back.
 
+use outrigger_cases::yaml::PIECES;
 use outrigger_core::bounds::Bounds;
 use outrigger_core::yaml::{self, ReadError};
 
@@ -10,73 +11,9 @@ use crate::{Outcome, Report, kind_of};
 /// Few values, so that some texts have too many.
 const BOUNDS: Bounds = Bounds { bytes: 64 << 10, values: 12, depth: 4 };
 
-/// What means something in YAML, and texts that mean something to a resolver of scalars.
-const PIECES: [&str; 60] = [
-    "a",
-    "b",
-    "key",
-    ": ",
-    ":",
-    "- ",
-    "-",
-    "\n",
-    "\n",
-    "\n  ",
-    "\n    ",
-    "[",
-    "]",
-    "{",
-    "}",
-    ", ",
-    ",",
-    "&a ",
-    "*a",
-    "&b ",
-    "*b",
-    "<<: ",
-    "? ",
-    "?",
-    "|",
-    ">",
-    "|-",
-    ">+",
-    "|2",
-    "\n---\n",
-    "\n...\n",
-    "\"",
-    "'",
-    "\\n",
-    "\\u00e9",
-    "\\/",
-    "!!int ",
-    "!!str ",
-    "!!str",
-    "!own ",
-    "!",
-    "! ",
-    "!<x,y>",
-    "!<",
-    "!!binary ",
-    " #c",
-    "%YAML 1.1\n",
-    "%TAG ! x:\n",
-    "\t",
-    "\u{feff}",
-    "\r\n",
-    "\r",
-    "\u{85}",
-    "\u{2028}",
-    "\0",
-    "0x1",
-    "1e999",
-    "on",
-    "\u{e9}",
-    "~",
-];
-
 pub(crate) fn run(c: &mut Choice<'_>) -> Result<Report, String> {
     let text = match c.below(4) {
-        0 => c.list(60, |c| c.of(&PIECES)).concat(),
+        0 => c.list(60, |c| c.of(PIECES)).concat(),
         1 => yaml::to_string(&c.json(4)),
         2 => c.of(&["[", "{a: ", "- a\n", "- - a\n- ", "a", "&a [*a, "]).repeat(c.below(30)),
         // Nearly what is printed.

@@ -74,11 +74,10 @@ pub(super) enum Scope {
 }
 
 impl Scope {
-    /// What a failure says. Where the right is missing, the API server's own words begin with the user (`forbiddenMessage` in
+    /// What the message of a refusal says. Where the right is missing, the API server's own words begin with the user (`forbiddenMessage` in
     /// apiserver/pkg/endpoints/handlers/responsewriters); admission has other words at that place, whatever a policy says.
-    pub(super) fn of(error: &kube::Error) -> Self {
-        let kube::Error::Api(status) = error else { return Self::Object };
-        let words = status.message.split_once(" is forbidden: ");
+    pub(super) fn of(message: &str) -> Self {
+        let words = message.split_once(" is forbidden: ");
         let lacks_right = words.is_some_and(|(object, reason)| {
             reason.starts_with("User \"") && !object.starts_with("admission webhook")
         });

@@ -57,7 +57,10 @@ impl Writer {
         let result = api.patch_status(&write.name, &params, &patch).await;
         let (pod, namespace) = (&write.name, &write.namespace);
         let outcome = WriteOutcome::of(&result);
-        let of = result.as_ref().err().map_or(Scope::Object, Scope::of);
+        let of = match &result {
+            Err(kube::Error::Api(status)) => Scope::of(&status.message),
+            _ => Scope::Object,
+        };
         // Counted before anything else shows it, so that who has seen a warning finds it counted.
         self.context.metrics.condition_write(outcome);
         match result {
@@ -124,11 +127,11 @@ impl Writer {
             Ok(()) => {
                 warning.set(None);
             }
-            Err(error @ kube::Error::Api(_)) if Scope::of(&error) == Scope::Namespace => {
+            Err(kube::Error::Api(status)) if Scope::of(&status.message) == Scope::Namespace => {
                 *pause.lock() = Some(now + FORBIDDEN);
-                let text = format!("the agent may not write Events of Pods: {error}");
+                let text = format!("the agent may not write Events of Pods: {}", status.message);
                 if warning.set(Some(text)) {
-                    warn!(namespace = %write.namespace, %error, "may not write Events of Pods");
+                    warn!(namespace = %write.namespace, reason = %status.message, "may not write Events of Pods");
                 }
             }
             Err(error) => {

@@ -1,3 +1,4 @@
+use outrigger_cases::yaml::PIECES;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -309,41 +310,6 @@ fn texts_are_quoted_if_somebody_takes_them_for_something_else() {
         "- |\n  x\n  y\n- 'a: b'\n- '-'\n- \"\\a\"\n"
     );
 }
-
-/// Pieces that mean something in YAML.
-const PIECES: [&str; 31] = [
-    "a",
-    ": ",
-    "- ",
-    "\n",
-    "\n  ",
-    "[",
-    "]",
-    "{",
-    "}",
-    ", ",
-    "&a ",
-    "*a",
-    "<<",
-    "? ",
-    "|",
-    ">-",
-    "\n---\n",
-    "...",
-    "\"",
-    "'",
-    "\\U0011FFFF",
-    "!!int ",
-    "!<x> ",
-    "!x",
-    "#",
-    "%YAML 1.1\n",
-    "%TAG ! x\n",
-    "\t",
-    "\u{feff}",
-    "\r\n",
-    "0x1",
-];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]

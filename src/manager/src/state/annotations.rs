@@ -52,16 +52,12 @@ impl TenantData {
         self.outcomes.wake();
     }
 
-    /// Has keys count as withheld of which the agent says nothing, or for which it isn't asked because there are too many. Returns the companions that this may change, and when to
-    /// look again.
+    /// Has keys count as withheld of which the agent says nothing, or for which it isn't asked because there are too many. Returns the
+    /// companions that this may change, and when to look again.
     pub(crate) fn expire_asked(&mut self, now: Instant) -> (Vec<CompanionKey>, Option<Duration>) {
         let awaited = self.index.needed().filter(|key| self.index.known().awaits(key)).map(str::to_owned);
-        let asked: Asked = awaited
-            .map(|key| {
-                let since = self.asked.get(&key).copied().unwrap_or(now);
-                (key, since)
-            })
-            .collect();
+        let since = |key: &String| self.asked.get(key).copied().unwrap_or(now);
+        let asked: Asked = awaited.map(|key| (key.clone(), since(&key))).collect();
         let left = |since: &Instant| (*since + PATIENCE).saturating_duration_since(now);
         let (overdue, waiting): (Vec<_>, Vec<_>) = asked.iter().partition(|(_, since)| left(since).is_zero());
         let again = waiting.iter().map(|(_, since)| left(since)).min();

@@ -275,12 +275,8 @@ async fn a_policy_that_refuses_a_pod_pauses_no_other_and_a_missing_right_pauses_
 
 #[test]
 fn only_the_api_servers_own_words_mean_a_missing_right() {
-    let of = |message: &str| {
-        let status = json!({"status": "Failure", "code": 403, "reason": "Forbidden", "message": message});
-        Scope::of(&kube::Error::Api(Box::new(serde_json::from_value(status).unwrap())))
-    };
     let user = r#"User "system:serviceaccount:a:b" cannot patch resource "pods/status" in API group "" in the namespace "n""#;
-    assert_eq!(of(&format!(r#"pods "p" is forbidden: {user}"#)), Scope::Namespace);
+    assert_eq!(Scope::of(&format!(r#"pods "p" is forbidden: {user}"#)), Scope::Namespace);
     for policy in [
         format!(
             r#"pods "p" is forbidden: ValidatingAdmissionPolicy 'x' with binding 'y' denied request: {user}"#
@@ -290,7 +286,7 @@ fn only_the_api_servers_own_words_mean_a_missing_right() {
         r#"events is forbidden: unable to create new content in namespace n because it is being terminated"#
             .to_owned(),
     ] {
-        assert_eq!(of(&policy), Scope::Object, "{policy}");
+        assert_eq!(Scope::of(&policy), Scope::Object, "{policy}");
     }
 }
 

@@ -328,7 +328,7 @@ proptest! {
                         (*before == "wanted") != (expected == "wanted") || of_workload && (*before, expected) == ("undecided", "unwanted")
                     };
                     if before.get(&key).is_some_and(differs) {
-                        prop_assert!(touched.contains(&key), "{:?} changed untold", key);
+                        prop_assert!(touched.contains(&key), "the change of {:?} is not among what is touched", key);
                     }
                     now.insert(key, expected);
                 }
@@ -337,7 +337,7 @@ proptest! {
                 of_workload && **state != "unwanted" && !now.contains_key(*key)
             });
             for (key, _) in gone {
-                prop_assert!(touched.contains(key), "{:?} is gone untold", key);
+                prop_assert!(touched.contains(key), "{:?} is gone and not among what is touched", key);
             }
             before = now;
         }
