@@ -1,7 +1,6 @@
 //! The CA of the agents' certificates is withdrawn while their streams are open.
 
-use std::path::Path;
-
+use outrigger_tests::control_plane::replace;
 use outrigger_tests::outrigger::tenant_identity;
 use outrigger_tests::pki::Authority;
 use outrigger_tests::stream::stream;
@@ -9,19 +8,12 @@ use outrigger_tests::{eventually, holds};
 
 use crate::outages::stage::{Told, stage};
 
-/// Puts a file in place as a whole.
-fn replace(file: &Path, text: &str) {
-    let part = file.with_extension("part");
-    std::fs::write(&part, text).unwrap();
-    std::fs::rename(part, file).unwrap();
-}
-
 #[tokio::test]
 async fn streams_end_when_the_ca_of_their_certificates_is_withdrawn_and_come_back_with_it() {
     let (_turn, o) = stage().await;
     let other = Authority::new(&o.plane.dir.join("other-ca"), "other").unwrap();
     let ca = o.plane.dir.join("clients.crt");
-    replace(&ca, &o.authority.pem());
+    replace(&ca, &o.authority.pem()).unwrap();
     let args = [format!("--tls-client-ca-file={}", ca.display()), "--tls-reload-interval=200ms".to_owned()];
     let (port, _) = o.another_manager("manager-ca", &args).await;
     let mut t = Told::new(o, "withdrawn").await;
@@ -29,7 +21,7 @@ async fn streams_end_when_the_ca_of_their_certificates_is_withdrawn_and_come_bac
     let tls = o.client_tls("withdrawn", &[&tenant_identity("withdrawn")]);
     let (_sender, call) = stream(port, &tls, &[b"withdrawn"]).await.unwrap();
 
-    replace(&ca, &other.pem());
+    replace(&ca, &other.pem()).unwrap();
     // Without an end of its own this waits until patience ends.
     let ended = eventually("the stream has ended", || async { holds(call.is_finished(), "it is open") });
     ended.await;
@@ -41,7 +33,7 @@ async fn streams_end_when_the_ca_of_their_certificates_is_withdrawn_and_come_bac
     assert!(refused, "a certificate of the withdrawn CA was taken");
     assert_eq!(t.are(&["w1", "w2"]).await.unwrap(), before, "companions stay");
 
-    replace(&ca, &o.authority.pem());
+    replace(&ca, &o.authority.pem()).unwrap();
     t.hang_up().await;
     let after = t.tell_at(port, &["w1", "w2"]).await;
     assert_eq!(after, before);

@@ -332,8 +332,16 @@ impl Cluster {
             "users": [{"name": "c", "user": {"token": token}}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
         });
-        Ok(std::fs::write(file, kubeconfig.to_string())?)
+        replace(file, &kubeconfig.to_string())
     }
+}
+
+/// Writes a file as a whole: a process that reads it meanwhile finds the former content or this one, never a part.
+pub fn replace(file: &Path, content: &str) -> anyhow::Result<()> {
+    let new = tempfile::NamedTempFile::new_in(file.parent().context("no directory")?)?;
+    std::fs::write(&new, content)?;
+    new.persist(file)?;
+    Ok(())
 }
 
 /// The configuration of clients that a kubeconfig describes.

@@ -13,7 +13,7 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use outrigger_api::Tenant;
 use outrigger_sim::model::Commit;
 use outrigger_sim::world::ADMIN;
-use outrigger_tests::control_plane::ControlPlane;
+use outrigger_tests::control_plane::{ControlPlane, replace};
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, tenant_identity};
 use outrigger_tests::pki::Authority;
 use outrigger_tests::tenant::{dpu, rule, rule_for, tenant};
@@ -154,10 +154,8 @@ impl Cluster {
 
     /// The managers trust agents with certificates of these authorities from their next look at the file on.
     pub(crate) fn trust_clients_of(&self, authorities: &[&Authority]) {
-        let new = self.dir.path().join("clients.new");
-        std::fs::write(&new, authorities.iter().map(|authority| authority.pem()).collect::<String>())
-            .unwrap();
-        std::fs::rename(new, self.client_ca()).unwrap();
+        let trusted: String = authorities.iter().map(|authority| authority.pem()).collect();
+        replace(&self.client_ca(), &trusted).unwrap();
     }
 
     /// Another authority.

@@ -34,7 +34,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 pub use call::{Call, Verb};
 pub use rules::{Fault, FaultId, Matching};
 
-use crate::control_plane::Cluster;
+use crate::control_plane::{Cluster, replace};
 use crate::outrigger::SYSTEM;
 use crate::pki::{Authority, Pair};
 use rules::Rules;
@@ -111,7 +111,7 @@ impl Proxy {
                 "certificate-authority": self.authority.file(),
             });
         }
-        Ok(std::fs::write(kubeconfig, config.to_string())?)
+        replace(kubeconfig, &config.to_string())
     }
 
     /// The argument by which one of Outrigger's processes talks to a cluster through the proxy as one of its service accounts,

@@ -14,7 +14,8 @@ pub(super) fn record(old: &Value, new: &mut Value, manager: &str) {
         let (before, now) = (of(old), of(new));
         let changed = |key: &str| before.get(key) != now.get(key);
         for entry in &mut entries {
-            let Some(owned) = entry["fieldsV1"]["f:metadata"].as_object_mut() else { continue };
+            // Indexing would add a null where there is none, and an update that changes nothing would be written.
+            let Some(Value::Object(owned)) = entry.pointer_mut("/fieldsV1/f:metadata") else { continue };
             if let Some(fields) = owned.get_mut(&format!("f:{map}")).and_then(Value::as_object_mut) {
                 fields.retain(|field, _| !field.strip_prefix("f:").is_some_and(changed));
             }

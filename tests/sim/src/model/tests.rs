@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt};
 use outrigger_runtime::environment::Environment;
@@ -358,4 +358,21 @@ async fn owners_and_namespaces_take_their_objects_with_them_step_by_step() {
         .merge("user", "configmaps", (Some("n"), "held", None), json!({"metadata": {"finalizers": null}}))
         .unwrap();
     assert_eq!((model.collect_garbage(), names(&model, "namespaces")), (1, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_that_changes_nothing_is_not_written_whoever_owns_the_fields() {
+    let model = model();
+    let nodes: Api<Node> = Api::all(model.client(Direct, "user"));
+    model
+        .create("admin", "nodes", json!({"metadata": {"name": "a"}, "spec": {"unschedulable": true}}))
+        .unwrap();
+    let version = nodes.get("a").await.unwrap().resource_version();
+    for change in [json!({"metadata": {"finalizers": null}}), json!({"spec": {"unschedulable": true}})] {
+        let same = nodes.patch("a", &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
+        assert_eq!(same.resource_version(), version, "{change}");
+    }
+    let change = json!({"metadata": {"labels": {"a": "b"}}});
+    let other = nodes.patch("a", &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
+    assert_ne!(other.resource_version(), version);
 }
