@@ -370,13 +370,19 @@ async fn limits_are_held_and_told() {
     assert_eq!(status.message(), "Tenant spec.limits.workloads: 4 would be used, at most 3 are allowed");
     t.reaches_limits(&["spec.limits.workloads: 4 would be used"]).await;
     assert_eq!(t.companions().await.unwrap().len(), 2);
-    let (_sender, call) = t.tells([update(&"w".repeat(250), &"n".repeat(900))]).await;
-    let status = call.await.unwrap().unwrap_err();
-    assert!(status.message().contains("spec.limits.workloadBytes: "), "{status}");
+    // One that has no room is refused alone: the stream goes on, and its agent is asked to send it again when there is room.
+    let large = update(&"w".repeat(250), &"n".repeat(900));
+    let (sender, call) = t.tells([large]).await;
+    t.reaches_limits(&["1 workload is not served", "spec.limits.workloadBytes"]).await;
+    t.condition_says("r", "Synced", Status::False, "LimitReached", &["1 workload is not served"]).await;
+    sender.send(Message::WorkloadUpdate(update("w0", &t.node("a")))).await.unwrap();
+    t.condition_says("r", "Matched", Status::True, "Matches", &["1 of 1 known"]).await;
     // More is allowed: the next sync is taken, and the conditions follow.
     t.set(json!({"limits": {"companions": 10, "rules": 10, "workloads": 10, "workloadBytes": 10000}}))
         .await
         .unwrap();
+    let status = call.await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
     let (sender, _call) = t.tells([]).await;
     sender.send(sync(t.on_a(&["w0", "w1", "w2", "w3"]))).await.unwrap();
     t.is("WithinLimits", Status::True, "Within").await;

@@ -52,6 +52,8 @@ struct State {
     workloads: HashMap<WorkloadId, Arc<Workload>>,
     /// The workloads of each namespace, so that a PodDisruptionBudget costs no more than those of its own.
     namespaces: HashMap<String, HashSet<WorkloadId>>,
+    /// Pods that are too large to be sent, with their namespaces.
+    too_large: BTreeMap<WorkloadId, String>,
     changed: BTreeSet<WorkloadId>,
     /// Number of the current stream.
     generation: u64,
@@ -110,9 +112,11 @@ impl WorkloadStore {
         self.state.lock().open = false;
     }
 
-    /// Reports whether Pods are read with all annotations of the selection.
+    /// Reports whether Pods are read with all annotations of the selection, and none is too large that may not be with the selection.
     pub(crate) fn selects(&self, selection: &Selection) -> bool {
-        self.state.lock().selection.covers(selection)
+        let state = self.state.lock();
+        let may_fit = !state.too_large.is_empty() && state.selection != *selection;
+        state.selection.covers(selection) && !may_fit
     }
 
     /// Sets the annotations that are kept and sent. Pods that were read without some of them have to be read again.
@@ -200,9 +204,21 @@ impl WorkloadStore {
         if state.workloads.get(&workload.id).is_some_and(|known| **known == workload) {
             return;
         }
-        state.changed.insert(workload.id.clone());
-        state.insert(workload);
+        let (id, excess) = (workload.id.clone(), workload_wire::excess(&workload));
+        let was_too_large = state.too_large.remove(&id).is_some();
+        if excess.is_none() {
+            state.changed.insert(id.clone());
+            state.insert(workload);
+        } else {
+            if state.remove(&id) {
+                state.changed.insert(id.clone());
+            }
+            state.too_large.insert(id.clone(), workload.resource_namespace);
+        }
         drop(state);
+        if let Some(board) = self.board.as_ref().filter(|_| excess.is_some() || was_too_large) {
+            board.too_large(&id, excess);
+        }
         self.changed.notify_one();
     }
 
@@ -217,6 +233,7 @@ impl WorkloadStore {
             board.remove(id);
         }
         let mut state = self.state.lock();
+        state.too_large.remove(id);
         if state.remove(id) {
             state.changed.insert(id.clone());
             drop(state);
@@ -270,8 +287,8 @@ impl WorkloadStore {
         self.joined.lock().budgets.keep_namespaces(namespaces);
         let gone: Vec<WorkloadId> = {
             let state = self.state.lock();
-            let others = state.workloads.values().filter(|w| !namespaces.contains(&w.resource_namespace));
-            others.map(|w| w.id.clone()).collect()
+            let others = state.pods().filter(|(_, namespace)| !namespaces.contains(*namespace));
+            others.map(|(id, _)| id.clone()).collect()
         };
         for id in &gone {
             self.remove(id);
@@ -374,9 +391,8 @@ impl WorkloadStore {
     fn retain(&self, namespace: Option<&str>, listed: &HashSet<WorkloadId>) {
         let gone: Vec<WorkloadId> = {
             let state = self.state.lock();
-            let ours =
-                state.workloads.values().filter(|w| namespace.is_none_or(|n| n == w.resource_namespace));
-            ours.filter(|w| !listed.contains(&w.id)).map(|w| w.id.clone()).collect()
+            let ours = state.pods().filter(|(_, of)| namespace.is_none_or(|namespace| namespace == *of));
+            ours.filter(|(id, _)| !listed.contains(*id)).map(|(id, _)| id.clone()).collect()
         };
         for id in &gone {
             self.remove(id);
@@ -395,6 +411,11 @@ impl State {
             _ => complete.clone(),
         };
         (self.stated.as_ref() != Some(&sent)).then_some(sent)
+    }
+
+    /// All Pods, also those that aren't sent, with their namespaces.
+    fn pods(&self) -> impl Iterator<Item = (&WorkloadId, &String)> {
+        self.workloads.iter().map(|(id, workload)| (id, &workload.resource_namespace)).chain(&self.too_large)
     }
 
     fn insert(&mut self, workload: Workload) {

@@ -145,12 +145,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_sync_in_chunks_has_each_workload_once() {
-        let sizes: Vec<usize> =
-            (0..2500).map(|_| 10).chain([CHUNK_BYTES + 1, 600 << 10, 600 << 10]).collect();
+        let sizes: Vec<usize> = (0..2500).map(|_| 10).chain([350 << 10; 12]).collect();
         let store = store(&sizes);
         let mut messages = Box::pin(messages(store.clone(), true));
         let Some(Message::WorkloadSyncBegin(begin)) = messages.next().await else { panic!("no begin") };
-        assert_eq!(begin.workloads, 2503);
+        assert_eq!(begin.workloads, 2512);
         let mut sent = Vec::new();
         let mut chunks = 0;
         loop {
@@ -168,8 +167,8 @@ mod tests {
         }
         sent.sort();
         sent.dedup();
-        assert_eq!(sent.len(), 2503);
-        assert!((4..10).contains(&chunks), "{chunks}");
+        assert_eq!(sent.len(), 2512);
+        assert!((6..16).contains(&chunks), "{chunks}");
         // Changes follow.
         let ended: Pod = serde_json::from_value(json!({
             "metadata": {"uid": "u7", "name": "p7", "namespace": "n"}, "status": {"phase": "Succeeded"}}))

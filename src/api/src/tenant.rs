@@ -128,7 +128,8 @@ pub struct TenantLimits {
     pub workloads: u32,
 
     /// workloadBytes is the maximum size of all workloads in bytes. The size of a workload is its length in the stream,
-    /// and 64 bytes for each label, annotation and group.
+    /// and 64 bytes for each label, annotation and group. Workloads that have no room are not served, nor is one of more
+    /// than 384 KiB; the others are.
     #[schemars(with = "i64", range(min = 0))]
     pub workload_bytes: u64,
 

@@ -8,8 +8,9 @@ use outrigger_core::ids::WorkloadId;
 use outrigger_core::rule::POD;
 use outrigger_core::text::quoted;
 use outrigger_core::texts::Texts;
-use outrigger_core::workload::{DisruptionGroup, MAX_GROUPS, Orchestrator, Workload};
+use outrigger_core::workload::{DisruptionGroup, ITEM_BYTES, MAX_GROUPS, MAX_SIZE, Orchestrator, Workload};
 use outrigger_proto::{raw, v1};
+use prost::Message;
 use prost::bytes::Bytes;
 
 /// Maximum number of workloads in a chunk of a sync.
@@ -192,6 +193,23 @@ pub fn update(workload: &Workload) -> v1::WorkloadUpdate {
 
 fn wire_group(group: &DisruptionGroup) -> v1::DisruptionGroup {
     v1::DisruptionGroup { id: group.id.to_string(), desired_healthy: group.desired_healthy }
+}
+
+/// Returns how much a workload counts, if that is more than one may ([`MAX_SIZE`]).
+pub fn excess(workload: &Workload) -> Option<usize> {
+    let maps = || [&workload.labels, &workload.annotations].into_iter().chain(workload.extra.values());
+    let others = workload.groups.len() + workload.withheld.len();
+    let items = (maps().map(Texts::len).sum::<usize>() + others) * ITEM_BYTES;
+    let texts = maps().flat_map(Texts::iter).map(|(key, value)| key.len() + value.len());
+    let texts: usize = texts.chain(workload.withheld.iter().map(|key| key.len())).sum();
+    // An item has far fewer than these bytes on the wire beside its texts, so nearly all workloads aren't encoded for this.
+    if texts + 2 * items <= MAX_SIZE / 2 {
+        return None;
+    }
+    let sent = update(workload);
+    let maps = sent.workload_state.iter().flat_map(|state| state.extra.values());
+    let items = maps.map(|map| 1 + map.data.len()).sum::<usize>() + others;
+    Some(sent.encoded_len() + items * ITEM_BYTES).filter(|size| *size > MAX_SIZE)
 }
 
 /// Returns the message that a workload has been deleted.

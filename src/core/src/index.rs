@@ -19,13 +19,16 @@ use crate::workload::Workload;
 
 mod annotations;
 mod groups;
+mod refused;
 mod room;
 mod terms;
 
 use annotations::{Annotations, Decision, Matching};
 use groups::Groups;
 pub use groups::Members;
-use room::Room;
+pub use refused::RefusedWorkload;
+use refused::RefusedWorkloads;
+use room::{Place, Room};
 use terms::TermIndex;
 
 /// The only companion of a rule for a workload.
@@ -58,7 +61,7 @@ pub enum Desired<'a> {
     },
     /// There is no such rule, or none that can be served.
     RuleUnknown,
-    /// The workload isn't known, and the tenant has not yet sent all of its workloads.
+    /// The workload isn't known, and the tenant has not yet sent all of its workloads; or its state was too large.
     Unknown,
     /// The rule matches, and the tenant's rules match more than is kept ([`TenantIndex::limit`]).
     OverLimit,
@@ -86,6 +89,7 @@ pub struct TenantIndex {
     matched: HashMap<RuleName, BTreeSet<Arc<str>>>,
     room: Room,
     annotations: Annotations,
+    refused: RefusedWorkloads,
     synced: bool,
 }
 
@@ -110,7 +114,7 @@ impl TenantIndex {
         let candidates = self.terms.candidates(&rule, annotations);
         let mut try_one =
             |label: &Arc<str>, entry: &mut Entry| match annotations.decide(&rule, &entry.workload) {
-                Decision::Match if room.take(&name, label) => {
+                Decision::Match if room.take(&name, label, Place::of(Some(&rule), &entry.workload)) => {
                     if let Err(at) = entry.matched.binary_search(&name) {
                         entry.matched.insert(at, name.clone());
                     }
@@ -149,18 +153,20 @@ impl TenantIndex {
 
     /// Takes a rule out of everything; returns the workloads that it matched.
     fn unfile(&mut self, name: &RuleName) -> BTreeSet<Arc<str>> {
-        if let Some(old) = self.rules.remove(name) {
-            self.terms.remove(&old);
-            self.annotations.name(&old, false);
-            self.annotations.forget_rule(&old);
+        let old = self.rules.remove(name);
+        if let Some(old) = &old {
+            self.terms.remove(old);
+            self.annotations.name(old, false);
+            self.annotations.forget_rule(old);
         }
         let matched = self.matched.remove(name).unwrap_or_default();
-        self.room.forget_rule(name, matched.len());
         for label in &matched {
             if let Some(entry) = self.workloads.get_mut(label) {
                 entry.matched.retain(|rule| rule != name);
+                self.room.give(name, Place::of(old.as_ref(), &entry.workload), 1);
             }
         }
+        self.room.forget_rule(name);
         matched
     }
 
@@ -171,10 +177,15 @@ impl TenantIndex {
     }
 
     fn set(&mut self, id: &Arc<str>, mut workload: Workload) -> Vec<CompanionKey> {
+        // Companions from before it was refused may be unwanted now.
+        let mut touched = self.forget_refused(id);
         let undecided = self.undecided_rules(id);
         self.annotations.hold(id, Some(&workload));
-        let (before, now) = match self.workloads.get_mut(id) {
-            Some(entry) if *entry.workload == workload => return self.fill(),
+        let (before, now, former) = match self.workloads.get_mut(id) {
+            Some(entry) if *entry.workload == workload => {
+                touched.append(&mut self.fill());
+                return touched;
+            }
             Some(entry) => {
                 self.terms.hold(id, Some(&entry.workload), Some(&workload));
                 self.groups.hold(id, Some(&entry.workload), Some(&workload));
@@ -182,8 +193,9 @@ impl TenantIndex {
                     // One text for the id, not one more with each update.
                     workload.id = entry.workload.id.clone();
                 }
-                entry.workload = Arc::new(workload);
-                (std::mem::take(&mut entry.matched), self.terms.matching(&entry.workload, &self.annotations))
+                let former = std::mem::replace(&mut entry.workload, Arc::new(workload));
+                let now = self.terms.matching(&entry.workload, &self.annotations);
+                (std::mem::take(&mut entry.matched), now, Some(former))
             }
             None => {
                 self.terms.hold(id, None, Some(&workload));
@@ -191,22 +203,14 @@ impl TenantIndex {
                 let now = self.terms.matching(&workload, &self.annotations);
                 let entry = Entry { workload: Arc::new(workload), matched: Vec::new() };
                 self.workloads.insert(id.clone(), entry);
-                (Vec::new(), now)
+                (Vec::new(), now, None)
             }
         };
         let decided = undecided.into_iter().filter(|rule| !now.undecided.contains(rule));
-        let mut touched: Vec<_> = decided.map(|rule| CompanionKey { rule, workload: id.clone() }).collect();
-        touched.append(&mut self.rematch(id, before, now));
+        touched.extend(decided.map(|rule| CompanionKey { rule, workload: id.clone() }));
+        touched.append(&mut self.rematch(id, former.as_deref(), before, now));
         touched.append(&mut self.fill());
         touched
-    }
-
-    /// Names of the rules of which it isn't decided whether they match a workload as it is: companions of theirs may exist.
-    fn undecided_rules(&self, id: &Arc<str>) -> Vec<RuleName> {
-        let entry = self.workloads.get(id).filter(|entry| !self.annotations.is_complete(&entry.workload));
-        entry
-            .map(|entry| self.terms.matching(&entry.workload, &self.annotations).undecided)
-            .unwrap_or_default()
     }
 
     /// Removes a workload.
@@ -216,13 +220,14 @@ impl TenantIndex {
     }
 
     fn forget(&mut self, id: &Arc<str>) -> Vec<CompanionKey> {
+        let mut touched = self.forget_refused(id);
         let undecided = self.undecided_rules(id).into_iter();
-        let mut touched: Vec<_> = undecided.map(|rule| CompanionKey { rule, workload: id.clone() }).collect();
-        let Some(entry) = self.workloads.remove(id) else { return Vec::new() };
+        touched.extend(undecided.map(|rule| CompanionKey { rule, workload: id.clone() }));
+        let Some(entry) = self.workloads.remove(id) else { return touched };
         self.terms.hold(id, Some(&entry.workload), None);
         self.groups.hold(id, Some(&entry.workload), None);
         self.annotations.hold(id, None);
-        touched.append(&mut self.rematch(id, entry.matched, Matching::default()));
+        touched.append(&mut self.rematch(id, Some(&entry.workload), entry.matched, Matching::default()));
         touched.append(&mut self.fill());
         touched
     }
@@ -241,7 +246,7 @@ impl TenantIndex {
     }
 
     /// Ends a sync whose workloads were set by [`Self::update`]: what wasn't sent is gone. From now on an unknown workload is
-    /// one that doesn't exist.
+    /// one that doesn't exist. If fewer are refused than before ([`Self::refused_count`]), any companion may be unwanted.
     pub fn complete(&mut self, told: impl Fn(&WorkloadId) -> bool) -> Vec<CompanionKey> {
         self.synced = true;
         self.retain(told)
@@ -257,6 +262,7 @@ impl TenantIndex {
     fn retain(&mut self, told: impl Fn(&WorkloadId) -> bool) -> Vec<CompanionKey> {
         let others = self.workloads.iter().filter(|(_, entry)| !told(&entry.workload.id));
         let gone: Vec<Arc<str>> = others.map(|(label, _)| label.clone()).collect();
+        self.refused.retain(|_, workload| told(&workload.id));
         gone.iter().flat_map(|label| self.forget(label)).collect()
     }
 
@@ -275,7 +281,7 @@ impl TenantIndex {
     pub fn desired(&self, key: &CompanionKey) -> Desired<'_> {
         let Some(rule) = self.rules.get(&key.rule) else { return Desired::RuleUnknown };
         let Some(entry) = self.workloads.get(&key.workload) else {
-            return match self.synced {
+            return match self.synced && self.refused(&key.workload).is_none() {
                 false => Desired::Unknown,
                 true if rule.linger().is_zero() => Desired::Unwanted,
                 true => Desired::Ended { rule },
@@ -356,8 +362,9 @@ impl TenantIndex {
             let Some(id) = self.room.next() else { break };
             let Some(entry) = self.workloads.get_mut(&id) else { continue };
             let before = std::mem::take(&mut entry.matched);
-            let (known, now) = (before.clone(), self.terms.matching(&entry.workload, &self.annotations));
-            let all = self.rematch(&id, before, now);
+            let workload = entry.workload.clone();
+            let (known, now) = (before.clone(), self.terms.matching(&workload, &self.annotations));
+            let all = self.rematch(&id, Some(&workload), before, now);
             touched.extend(all.into_iter().filter(|key| known.binary_search(&key.rule).is_err()));
         }
         touched
@@ -423,38 +430,58 @@ impl TenantIndex {
         }
     }
 
-    /// A workload matched some rules, which its entry no longer says, and matches those now: it is another one, or is gone. All of
-    /// them may have to do something: also where nothing but the workload's facts has changed.
-    fn rematch(&mut self, id: &Arc<str>, before: Vec<RuleName>, now: Matching) -> Vec<CompanionKey> {
+    /// A workload matched some rules, which its entry no longer says, and matches those now: it is another one than `former`, or is
+    /// gone. All of them may have to do something: also where nothing but the workload's facts has changed.
+    fn rematch(
+        &mut self,
+        id: &Arc<str>,
+        former: Option<&Workload>,
+        before: Vec<RuleName>,
+        now: Matching,
+    ) -> Vec<CompanionKey> {
         let Matching { names: mut now, waits, .. } = now;
         self.annotations.set_undecided(id, waits);
+        let Self { rules, workloads, matched, room, .. } = self;
+        let mut entry = workloads.get_mut(id);
         let mut touched = Vec::with_capacity(before.len() + now.len());
-        for rule in &before {
-            if now.binary_search(rule).is_err() {
-                self.room.give(rule);
-                if let Some(ids) = self.matched.get_mut(rule) {
-                    ids.remove(id);
-                    if ids.is_empty() {
-                        self.matched.remove(rule);
-                    }
-                }
-                touched.push(CompanionKey { rule: rule.clone(), workload: id.clone() });
+        let key = |rule: &RuleName| CompanionKey { rule: rule.clone(), workload: id.clone() };
+        let places =
+            |rule: &RuleName, workload: Option<&Workload>| Some(Place::of(rules.get(rule), workload?));
+        let is = |rule: &RuleName| places(rule, entry.as_ref().map(|entry| &*entry.workload));
+        // Room that is given back first may be taken again.
+        let (mut kept, mut moved) = (Vec::with_capacity(before.len()), Vec::new());
+        for rule in before {
+            let was = places(&rule, former);
+            let stays = now.binary_search(&rule).is_ok();
+            if stays && is(&rule) == was {
+                kept.push(rule);
+                continue;
             }
+            if let Some(was) = was {
+                room.give(&rule, was, 1);
+            }
+            if let Some(ids) = matched.get_mut(&rule) {
+                ids.remove(id);
+                if ids.is_empty() {
+                    matched.remove(&rule);
+                }
+            }
+            moved.push(rule);
         }
-        self.room.forget(id);
-        let room = &mut self.room;
-        now.retain(|rule| before.binary_search(rule).is_ok() || room.take(rule, id));
+        room.forget(id);
+        now.retain(|rule| {
+            kept.binary_search(rule).is_ok() || is(rule).is_some_and(|place| room.take(rule, id, place))
+        });
         for rule in &now {
-            if let Some(ids) = self.matched.get_mut(rule) {
+            if let Some(ids) = matched.get_mut(rule) {
                 ids.insert(id.clone());
             } else {
-                self.matched.insert(rule.clone(), BTreeSet::from([id.clone()]));
+                matched.insert(rule.clone(), BTreeSet::from([id.clone()]));
             }
-            touched.push(CompanionKey { rule: rule.clone(), workload: id.clone() });
         }
-        if !now.is_empty()
-            && let Some(entry) = self.workloads.get_mut(id)
-        {
+        let gone = moved.iter().filter(|rule| now.binary_search(rule).is_err());
+        touched.extend(gone.chain(&now).map(key));
+        if let Some(entry) = entry.as_mut().filter(|_| !now.is_empty()) {
             entry.matched = now;
         }
         touched

@@ -52,7 +52,8 @@ pub struct Limits {
 
 impl Limits {
     /// How many pairs of a rule of its own and a workload that it matches are kept: twice as many as may become companions, and
-    /// [`Self::SPARE_MATCHES`] more, so that what a quota refuses is reported rule by rule.
+    /// [`Self::SPARE_MATCHES`] more, so that what a quota refuses is reported rule by rule. As many again may wait for their
+    /// workload's node.
     pub fn matches(&self) -> usize {
         usize::try_from(self.companions)
             .unwrap_or(usize::MAX)
@@ -118,7 +119,7 @@ pub mod memory {
     pub fn of_manager(limits: &Limits) -> u64 {
         rules(limits.rule_bytes)
             + of_agent(limits)
-            + matches(limits.matches() as u64)
+            + matches(2 * limits.matches() as u64)
             + companions(limits.companions.into())
     }
 
@@ -303,7 +304,7 @@ mod tests {
             ..Limits::default()
         };
         assert_eq!(memory::of_agent(&limits), 100 * 1300 + 2_500);
-        let matches = 2 * 10 + 1_000;
+        let matches = 2 * (2 * 10 + 1_000);
         assert_eq!(memory::of_manager(&limits), 2_000 + 132_500 + matches * 256 + 10 * 2048);
         assert_eq!(memory::of_webhook(&limits), 4 * 512 + 250);
     }

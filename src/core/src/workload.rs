@@ -63,6 +63,15 @@ pub struct Workload {
     pub withheld: Vec<Box<str>>,
 }
 
+/// What a label, an annotation or a group of a workload counts beyond the bytes that it has on the wire: its share of what receiving
+/// and keeping it takes.
+pub const ITEM_BYTES: usize = 64;
+
+/// Most that one workload may count: its bytes on the wire, and [`ITEM_BYTES`] for each label, annotation and group. All annotations
+/// that Kubernetes permits (256 KiB) are half as much again. Larger ones aren't served, so that a few Pods don't use up what a tenant
+/// may have.
+pub const MAX_SIZE: usize = 384 << 10;
+
 /// Most groups that a workload may belong to.
 pub const MAX_GROUPS: usize = 8;
 

@@ -1,16 +1,15 @@
 //! How many workloads a tenant has and how much memory they take, compared with the tenant's limits.
 
 use outrigger_core::ids::WorkloadId;
-use outrigger_core::map::HashMap;
+use outrigger_core::map::{HashMap, HashSet};
 use outrigger_core::tenant::Limits;
+pub use outrigger_core::workload::ITEM_BYTES;
+use outrigger_core::workload::MAX_SIZE;
 use outrigger_proto::raw::WorkloadUpdate;
 use prost::Message;
 
-/// What a label or an annotation counts beyond the bytes that it has on the wire: its share of what receiving and keeping it takes.
-pub const ITEM_BYTES: usize = 64;
-
-/// The size of a workload that counts: its bytes on the wire and [`ITEM_BYTES`] for each label, annotation and group. What is said of
-/// annotations in general isn't kept with a workload.
+/// The size of a workload that counts: its bytes on the wire and [`ITEM_BYTES`] for each label, annotation, group and key of an annotation
+/// that is withheld. What is said of annotations in general isn't kept with a workload.
 pub fn size(update: &WorkloadUpdate) -> usize {
     let extra = update.workload_state.iter().flat_map(|state| &state.extra);
     let items = extra.map(|entry| 1 + entry.value.as_ref().map_or(0, |map| map.data.len()));
@@ -27,37 +26,49 @@ pub(crate) struct Usage {
     bytes: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("Tenant spec.limits.{limit}: {would} would be used, at most {allowed} are allowed")]
-pub(crate) struct Exceeded {
-    limit: &'static str,
+/// More workloads than a tenant may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("Tenant spec.limits.workloads: {would} would be used, at most {allowed} are allowed")]
+pub(crate) struct TooMany {
     would: u64,
     allowed: u64,
 }
 
+/// Why the state of a workload isn't kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unkept {
+    /// All workloads of a tenant that is beyond it are refused, and its stream ends.
+    #[error(transparent)]
+    TooMany(#[from] TooMany),
+    /// It is too large, by itself or together with the others. This one alone isn't served.
+    #[error("the workload has no room")]
+    TooLarge,
+}
+
 impl Usage {
-    /// A workload is new, or has another size now. Fails when that is too much; nothing has changed then.
-    pub(crate) fn update(&mut self, id: &WorkloadId, size: usize, limits: &Limits) -> Result<(), Exceeded> {
-        let size = u32::try_from(size).unwrap_or(u32::MAX);
-        let (count, bytes) = (self.sizes.len(), self.bytes);
-        match self.sizes.get_mut(id) {
-            Some(known) => {
-                let bytes = bytes - u64::from(*known) + u64::from(size);
-                // What was there before the limit was lowered may still change, but not grow.
-                if bytes > self.bytes {
-                    within(count as u64, bytes, limits)?;
-                }
-                *known = size;
-                self.bytes = bytes;
-            }
+    /// A workload is new, or has another size now. Fails when that is too much: its former state counts then, if there is one, and
+    /// otherwise nothing but the workload itself.
+    pub(crate) fn update(&mut self, id: &WorkloadId, size: usize, limits: &Limits) -> Result<(), Unkept> {
+        let known = match self.sizes.get(id) {
+            Some(known) => usize::try_from(*known).unwrap_or(usize::MAX),
             None => {
-                let bytes = bytes + u64::from(size);
-                within(count as u64 + 1, bytes, limits)?;
-                self.sizes.insert(id.clone(), size);
-                self.bytes = bytes;
+                within(self.sizes.len() as u64 + 1, limits)?;
+                self.set(id, 0);
+                0
             }
+        };
+        // What was there before the limit was lowered may still change, but not grow.
+        if size > known && !self.has_room(id, size, limits) {
+            return Err(Unkept::TooLarge);
         }
+        self.set(id, size);
         Ok(())
+    }
+
+    /// Whether the bytes of a workload of this size are within the limits, beside those of the others.
+    pub(crate) fn has_room(&self, id: &WorkloadId, size: usize, limits: &Limits) -> bool {
+        let others = self.bytes - u64::from(self.sizes.get(id).copied().unwrap_or_default());
+        size <= MAX_SIZE && others + size as u64 <= limits.workload_bytes
     }
 
     /// A workload is deleted.
@@ -65,18 +76,8 @@ impl Usage {
         self.bytes -= u64::from(self.sizes.remove(id).unwrap_or_default());
     }
 
-    /// Adds workloads, as long as all together are within the limits. Fails when they aren't. They have been added all the same.
-    pub(crate) fn extend(
-        &mut self,
-        more: impl Iterator<Item = (WorkloadId, usize)>,
-        limits: &Limits,
-    ) -> Result<(), Exceeded> {
-        more.for_each(|(id, size)| self.set(&id, size));
-        within(self.sizes.len() as u64, self.bytes, limits)
-    }
-
     /// A workload has this size, whatever the limits are.
-    pub(crate) fn set(&mut self, id: &WorkloadId, size: usize) {
+    fn set(&mut self, id: &WorkloadId, size: usize) {
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         let before = match self.sizes.get_mut(id) {
             Some(known) => std::mem::replace(known, size),
@@ -85,12 +86,8 @@ impl Usage {
         self.bytes = self.bytes - u64::from(before) + u64::from(size);
     }
 
-    pub(crate) fn contains(&self, id: &WorkloadId) -> bool {
-        self.sizes.contains_key(id)
-    }
-
     /// Forgets those that aren't among others.
-    pub(crate) fn retain(&mut self, others: &Self) {
+    pub(crate) fn retain(&mut self, others: &HashSet<WorkloadId>) {
         self.sizes.retain(|id, _| others.contains(id));
         self.bytes = self.sizes.values().map(|size| u64::from(*size)).sum();
     }
@@ -100,20 +97,33 @@ impl Usage {
     }
 }
 
-/// Compares a number of workloads, and their bytes, with the limits.
-pub(crate) fn within(count: u64, bytes: u64, limits: &Limits) -> Result<(), Exceeded> {
-    if count > u64::from(limits.workloads) {
-        return Err(Exceeded { limit: "workloads", would: count, allowed: limits.workloads.into() });
-    }
-    if bytes > limits.workload_bytes {
-        return Err(Exceeded { limit: "workloadBytes", would: bytes, allowed: limits.workload_bytes });
-    }
-    Ok(())
+/// Compares a number of workloads with the limit.
+pub(crate) fn within(count: u64, limits: &Limits) -> Result<(), TooMany> {
+    let allowed = u64::from(limits.workloads);
+    if count > allowed { Err(TooMany { would: count, allowed }) } else { Ok(()) }
+}
+
+/// What is said where the latest states of so many workloads aren't kept; `None` for none.
+pub(crate) fn refusal(count: usize, limits: &Limits) -> Option<String> {
+    let (workloads, are) = if count == 1 { ("workload", "is") } else { ("workloads", "are") };
+    (count > 0).then(|| {
+        format!(
+            "{count} {workloads} {are} not served: all together may have {} bytes (Tenant spec.limits.workloadBytes), and each {MAX_SIZE}; \
+             use fewer or shorter labels and annotations, or have the limit raised",
+            limits.workload_bytes
+        )
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use outrigger_api::workload_wire;
+    use outrigger_core::texts::Texts;
+    use outrigger_core::workload::{DisruptionGroup, MAX_GROUPS};
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::fixtures;
 
     fn id(name: &str) -> WorkloadId {
         WorkloadId::new(name).unwrap()
@@ -126,27 +136,59 @@ mod tests {
         usage.update(&id("a"), 40, &limits).unwrap();
         usage.update(&id("b"), 40, &limits).unwrap();
         usage.update(&id("a"), 60, &limits).unwrap();
-        let error = usage.update(&id("a"), 61, &limits).unwrap_err().to_string();
-        assert_eq!(error, "Tenant spec.limits.workloadBytes: 101 would be used, at most 100 are allowed");
+        assert_eq!(usage.update(&id("a"), 61, &limits), Err(Unkept::TooLarge));
+        assert_eq!(usage.bytes, 100, "the former state counts");
         let error = usage.update(&id("c"), 0, &limits).unwrap_err().to_string();
         assert_eq!(error, "Tenant spec.limits.workloads: 3 would be used, at most 2 are allowed");
+        assert!(!usage.has_room(&id("c"), 1, &limits) && usage.has_room(&id("a"), 60, &limits));
         usage.delete(&id("a"));
         usage.delete(&id("unknown"));
+        assert!(usage.has_room(&id("c"), 1, &limits));
+        assert_eq!(usage.update(&id("c"), 61, &limits), Err(Unkept::TooLarge));
+        assert_eq!((usage.count(), usage.bytes), (2, 40), "it exists, and nothing of it is kept");
         usage.update(&id("c"), 60, &limits).unwrap();
-        let all = |n: usize| (0..n).map(|i| (id(&i.to_string()), 10));
-        let mut told = Usage::default();
-        told.extend(all(2), &limits).unwrap();
-        told.extend(all(2), &limits).unwrap();
-        let error = told.extend(all(3), &limits).unwrap_err().to_string();
-        assert_eq!(error, "Tenant spec.limits.workloads: 3 would be used, at most 2 are allowed");
         // After a sync only the workloads that it contained are left, with their sizes.
-        usage.set(&id("0"), 12);
-        usage.set(&id("1"), 10);
-        usage.retain(&told);
-        assert_eq!((usage.count(), usage.bytes), (2, 22));
+        usage.retain(&[id("b"), id("d")].into_iter().collect());
+        assert_eq!((usage.count(), usage.bytes), (1, 40));
         // The limit was lowered: what is there may shrink.
         let limits = Limits { workloads: 1, workload_bytes: 15, ..limits };
-        usage.update(&id("0"), 9, &limits).unwrap();
-        assert!(usage.update(&id("0"), 10, &limits).is_err());
+        usage.update(&id("b"), 39, &limits).unwrap();
+        assert_eq!(usage.update(&id("b"), 40, &limits), Err(Unkept::TooLarge));
+        let large = Limits::default();
+        let mut usage = Usage::default();
+        assert_eq!(usage.update(&id("a"), MAX_SIZE + 1, &large), Err(Unkept::TooLarge), "by itself");
+        assert!(!usage.has_room(&id("a"), MAX_SIZE + 1, &large));
+        usage.update(&id("a"), MAX_SIZE, &large).unwrap();
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// The agent sends what the manager keeps where there is room, and nothing that it refuses by itself.
+        #[test]
+        fn agent_and_manager_agree_on_what_is_too_large(
+            count in 0_usize..6_000, length in 0_usize..200, groups in 0..MAX_GROUPS, withheld in 0_usize..4_000, annotations: bool,
+        ) {
+            let texts: Vec<(String, String)> = (0..count).map(|i| (format!("k{i}"), "x".repeat(length))).collect();
+            let texts = Texts::new(texts.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect());
+            let mut workload = fixtures::workload("w");
+            *if annotations { &mut workload.annotations } else { &mut workload.labels } = texts;
+            workload.groups = (0..groups).map(|i| DisruptionGroup { id: i.to_string().into(), desired_healthy: None }).collect();
+            workload.withheld = (0..withheld).map(|i| format!("{i}{}", "x".repeat(length)).into()).collect();
+            let sent = WorkloadUpdate::decode(workload_wire::update(&workload).encode_to_vec().as_slice()).unwrap();
+            let size = size(&sent);
+            prop_assert_eq!(workload_wire::excess(&workload), Some(size).filter(|size| *size > MAX_SIZE));
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_both_limits() {
+        let limits = Limits::default();
+        assert_eq!(refusal(0, &limits), None);
+        assert!(
+            refusal(1, &limits)
+                .unwrap()
+                .starts_with("1 workload is not served: all together may have 134217728 bytes")
+        );
+        assert!(refusal(2, &limits).unwrap().starts_with("2 workloads are not served"));
     }
 }

@@ -225,6 +225,22 @@ impl Board {
         self.notify();
     }
 
+    /// Records how much a Pod counts that is too large to be sent, or that it is sent.
+    pub(crate) fn too_large(&self, id: &WorkloadId, excess: Option<usize>) {
+        let mut state = self.state.lock();
+        let Some(known) = state.pods.get_mut(id) else { return };
+        if known.too_large == excess {
+            return;
+        }
+        known.too_large = excess;
+        // The manager hears of it now, if at all.
+        known.seen = self.clock.now();
+        state.push(id);
+        state.wake(id);
+        drop(state);
+        self.notify();
+    }
+
     /// Forgets a Pod.
     pub(crate) fn remove(&self, id: &WorkloadId) {
         let mut state = self.state.lock();

@@ -6,6 +6,7 @@ use std::fmt;
 use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
 use outrigger_core::reason::{Cause, MAX_MESSAGE, NO_COMPANION, READY};
+use outrigger_core::workload::MAX_SIZE;
 use outrigger_runtime::pod::Pod;
 
 use super::told::{Companions, Group};
@@ -21,6 +22,8 @@ pub(super) enum Knowledge<'a> {
     Unheard,
     /// The manager's last word is about companions for another Node than the Pod's.
     Elsewhere,
+    /// The manager isn't told of this Pod, because its labels and annotations count so much. Rules that it doesn't know may match it.
+    TooLarge(usize),
     /// The manager can't be reached, or hasn't told everything.
     Unreachable,
     /// The manager doesn't have the call, or it doesn't say which Node its word is about, of a Pod that has been on another one.
@@ -138,6 +141,7 @@ fn information(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) 
         }
         Knowledge::Absent => wrong.then(|| condition(&Group::default())),
         Knowledge::Unsupported => wrong.then(|| Condition::of(Status::Unknown, Cause::ManagerTooOld)),
+        Knowledge::TooLarge(size) => Some(too_large(size)),
         // The last truth stays.
         Knowledge::Unheard | Knowledge::Elsewhere | Knowledge::Unreachable => None,
     }
@@ -153,6 +157,7 @@ fn gate(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) -> Opti
             Some(if told.is_true() { told } else { Condition { status: Status::False, ..told } })
         }
         Knowledge::Absent => Some(condition(&Group::default())),
+        Knowledge::TooLarge(size) => Some(too_large(size)),
         Knowledge::Unsupported if !has.is_some_and(Condition::is_true) => closed(Cause::ManagerTooOld),
         Knowledge::Unreachable if has.is_none() && lasted => closed(Cause::ManagerUnreachable),
         Knowledge::Elsewhere if has.is_some_and(Condition::is_true) => closed(Cause::WorkloadMoved),
@@ -169,6 +174,7 @@ pub(super) fn start(knowledge: Knowledge<'_>, awaited: Option<&RuleName>) -> Opt
         Knowledge::Absent => condition(&Group::default()),
         Knowledge::Elsewhere => Condition::of(Status::False, Cause::WorkloadMoved),
         Knowledge::Unsupported => Condition::of(Status::False, Cause::ManagerTooOld),
+        Knowledge::TooLarge(size) => too_large(size),
         Knowledge::Unheard if awaited.is_some() => condition(&Group::default()),
         Knowledge::Unheard | Knowledge::Unreachable => {
             Condition::of(Status::False, Cause::ManagerUnreachable)
@@ -185,6 +191,14 @@ pub(super) fn start(knowledge: Knowledge<'_>, awaited: Option<&RuleName>) -> Opt
 fn unserved(rule: &RuleName) -> Condition {
     let cause = Cause::RuleNotServed;
     Condition::new(Status::False, cause.as_str(), format!("rule {rule}: {}", cause.message()))
+}
+
+/// The Pod may have to wait for a companion, and gets none.
+fn too_large(size: usize) -> Condition {
+    let message = format!(
+        "the Pod's labels and annotations count {size} bytes, at most {MAX_SIZE} are sent to the manager: use fewer or shorter ones"
+    );
+    Condition::new(Status::False, Cause::LimitReached.as_str(), message)
 }
 
 fn condition(group: &Group) -> Condition {

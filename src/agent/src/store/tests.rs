@@ -214,3 +214,44 @@ async fn a_superseded_stream_takes_no_changes() {
     assert!(late.await.unwrap().is_none());
     assert!(current.await.unwrap().is_some());
 }
+
+#[test]
+fn a_pod_that_is_too_large_is_no_workload_until_it_is_smaller() {
+    let store = Arc::new(WorkloadStore::default());
+    let mut sink = store.pods(None);
+    let mut labelled = |uid: &str, labels: usize| {
+        let mut pod = pod(uid, "x", "Running");
+        pod.metadata.labels = Some((0..labels).map(|i| (i.to_string(), String::new())).collect());
+        sink(Event::Applied(pod));
+    };
+    labelled("a", 10);
+    labelled("b", 70_000);
+    assert_eq!(synced(&store), ["a"]);
+    labelled("a", 70_000);
+    assert_eq!(next(&store), Some(("delete", "a".into())));
+    labelled("b", 69_999);
+    assert_eq!(next(&store), None);
+    labelled("b", 10);
+    assert_eq!((next(&store), next(&store)), (Some(("update", "b".into())), None));
+    assert_eq!(synced(&store), ["b"]);
+}
+
+#[test]
+fn a_pod_that_is_too_large_is_read_again_with_fewer_annotations_and_forgotten_with_its_namespace() {
+    let store = Arc::new(WorkloadStore::default());
+    store.select(selection(&["x", "y"]));
+    let large = annotated("a", &[("x", &"1".repeat(200 << 10)), ("y", &"2".repeat(200 << 10))]);
+    store.pods(None)(Event::Applied(large.clone()));
+    assert_eq!(synced(&store), [""; 0]);
+    assert!(store.selects(&selection(&["x", "y"])), "it would be as large");
+    assert!(!store.selects(&selection(&["x"])));
+    store.select(selection(&["x"]));
+    store.pods(None)(Event::Applied(large.clone()));
+    assert_eq!(next(&store), Some(("update", "a".into())));
+    assert!(store.selects(&selection(&[])), "none is too large");
+    store.select(selection(&["x", "y"]));
+    store.pods(None)(Event::Applied(large));
+    assert_eq!(next(&store), Some(("delete", "a".into())));
+    store.keep_namespaces(&BTreeSet::new());
+    assert!(store.state.lock().too_large.is_empty());
+}

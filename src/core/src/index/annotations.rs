@@ -215,9 +215,13 @@ impl TenantIndex {
             .map(|rule| (rule.clone(), answers(&self.annotations, rule)))
             .filter(|(_, before)| !before.is_empty())
             .collect();
+        let stale = known.overdue(BTreeSet::new()) != self.annotations.known.overdue(BTreeSet::new());
         self.annotations.known = known;
         self.annotations.reopen();
         let (mut touched, mut rules) = (Vec::new(), Vec::new());
+        if stale {
+            touched.append(&mut self.forget_states_of_refused());
+        }
         for (rule, before) in naming {
             if answers(&self.annotations, &rule) != before {
                 rules.push(rule.name().clone());
@@ -242,6 +246,14 @@ impl TenantIndex {
     pub fn unsent<'a>(&self, rule: &'a Rule) -> BTreeMap<&'a str, Answer> {
         let answers = rule.annotation_keys().into_iter().map(|key| (key, self.annotations.answer(rule, key)));
         answers.filter(|(_, answer)| *answer != Answer::Sent).collect()
+    }
+
+    /// Names of the rules of which it isn't decided whether they match a workload as it is: companions of theirs may exist.
+    pub(super) fn undecided_rules(&self, id: &Arc<str>) -> Vec<RuleName> {
+        let entry = self.workloads.get(id).filter(|entry| !self.annotations.is_complete(&entry.workload));
+        entry
+            .map(|entry| self.terms.matching(&entry.workload, &self.annotations).undecided)
+            .unwrap_or_default()
     }
 
     /// Workloads that have joined or left those of [`Self::undecided_of`] since the last call of this.

@@ -2,35 +2,64 @@
 //!
 //! A thousand rules that all match a hundred thousand workloads are within every other limit, and would be a hundred million
 //! pairs. So pairs have a limit of their own; of those beyond it only the workloads are kept, and the rules.
+//!
+//! Matches that wait for their workload's node have as much room again, and take none of the others': whoever creates Pods that can't
+//! be scheduled doesn't keep those that run from having companions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::ids::RuleName;
+use crate::rule::{DpuSelectionPolicy, Rule};
+use crate::workload::Workload;
 
 /// Workloads that are looked at again after one change, at most.
 pub(super) const LOOKS: usize = 64;
 
+/// Whose room a match takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// That of matches that have companions.
+    Companion,
+    /// That of matches whose companions need a node that isn't known yet.
+    Waiting,
+}
+
+impl Place {
+    /// Whose room the match of a rule and a workload takes.
+    pub(super) fn of(rule: Option<&Arc<Rule>>, workload: &Workload) -> Self {
+        let by_node = rule.is_some_and(|rule| rule.policy() == DpuSelectionPolicy::SameNode);
+        if by_node && workload.node_name.is_none() { Self::Waiting } else { Self::Companion }
+    }
+}
+
 /// Room for matches, and who lacks it.
 #[derive(Debug)]
 pub(super) struct Room {
-    /// How many pairs of the tenant's own rules there may be.
+    /// How many pairs of the tenant's own rules there may be in each place.
     pub(super) most: usize,
-    taken: usize,
-    /// Workloads, by label value, that match rules for which there was no room. Those may have gone since.
-    lacking: BTreeSet<Arc<str>>,
+    companions: Matches,
+    waiting: Matches,
     /// Rules for which there was no room.
     short: BTreeSet<RuleName>,
     /// Workloads for which more or less is left out since [`Self::changed`].
     changed: BTreeSet<Arc<str>>,
 }
 
+/// The matches in one place.
+#[derive(Debug, Default)]
+struct Matches {
+    taken: usize,
+    /// Workloads, by label value, that match rules for which there was no room. Those may have gone since.
+    lacking: BTreeSet<Arc<str>>,
+}
+
 impl Default for Room {
     fn default() -> Self {
         Self {
             most: usize::MAX,
-            taken: 0,
-            lacking: BTreeSet::new(),
+            companions: Matches::default(),
+            waiting: Matches::default(),
             short: BTreeSet::new(),
             changed: BTreeSet::new(),
         }
@@ -38,16 +67,25 @@ impl Default for Room {
 }
 
 impl Room {
+    fn of(&mut self, place: Place) -> &mut Matches {
+        match place {
+            Place::Companion => &mut self.companions,
+            Place::Waiting => &mut self.waiting,
+        }
+    }
+
     /// Takes room for one more pair; `false` where there is none, which is kept in mind.
-    pub(super) fn take(&mut self, rule: &RuleName, workload: &Arc<str>) -> bool {
+    pub(super) fn take(&mut self, rule: &RuleName, workload: &Arc<str>, place: Place) -> bool {
         if rule.is_admin() {
             return true;
         }
-        if self.taken < self.most {
-            self.taken += 1;
+        let most = self.most;
+        let matches = self.of(place);
+        if matches.taken < most {
+            matches.taken += 1;
             return true;
         }
-        self.lacking.insert(workload.clone());
+        matches.lacking.insert(workload.clone());
         self.changed.insert(workload.clone());
         if !self.short.contains(rule) {
             self.short.insert(rule.clone());
@@ -55,47 +93,48 @@ impl Room {
         false
     }
 
-    /// How many pairs of the tenant's own rules there are.
+    /// How many pairs of the tenant's own rules there are, without those that wait.
     pub(super) fn taken(&self) -> usize {
-        self.taken
+        self.companions.taken
     }
 
-    /// A pair of a rule is no more.
-    pub(super) fn give(&mut self, rule: &RuleName) {
+    /// So many pairs of a rule are no more.
+    pub(super) fn give(&mut self, rule: &RuleName, place: Place, pairs: usize) {
         if !rule.is_admin() {
-            self.taken -= 1;
+            self.of(place).taken -= pairs;
         }
     }
 
     /// A workload is about to be looked at, or gone.
     pub(super) fn forget(&mut self, workload: &Arc<str>) {
-        if self.lacking.remove(workload) {
+        let lacked = [self.companions.lacking.remove(workload), self.waiting.lacking.remove(workload)];
+        if lacked.contains(&true) {
             self.changed.insert(workload.clone());
         }
         self.settle();
     }
 
-    /// A rule is gone, or about to be matched with all workloads; it had so many pairs.
-    pub(super) fn forget_rule(&mut self, rule: &RuleName, pairs: usize) {
-        if !rule.is_admin() {
-            self.taken -= pairs;
-        }
+    /// A rule is gone, or about to be matched with all workloads; it has given its room back.
+    pub(super) fn forget_rule(&mut self, rule: &RuleName) {
         if self.short.remove(rule) {
-            self.changed.extend(self.lacking.iter().cloned());
+            let lacking: Vec<Arc<str>> = self.lacking_after(None).cloned().collect();
+            self.changed.extend(lacking);
             if self.short.is_empty() {
-                self.lacking.clear();
+                self.companions.lacking.clear();
+                self.waiting.lacking.clear();
             }
         }
     }
 
     /// Whether there is room for what was left out.
     pub(super) fn has_more(&self) -> bool {
-        self.taken < self.most && !self.lacking.is_empty()
+        [&self.companions, &self.waiting].iter().any(|matches| matches.has_more(self.most))
     }
 
     /// A workload for which there may be room now; it is taken off those that lack some.
     pub(super) fn next(&mut self) -> Option<Arc<str>> {
-        let next = if self.taken < self.most { self.lacking.pop_first() } else { None };
+        let most = self.most;
+        let next = self.companions.next(most).or_else(|| self.waiting.next(most));
         self.changed.extend(next.clone());
         self.settle();
         next
@@ -110,17 +149,25 @@ impl Room {
     pub(super) fn lacking_after(&self, label: Option<&Arc<str>>) -> impl Iterator<Item = &Arc<str>> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = label.map_or(Unbounded, |label| Excluded(label.clone()));
-        self.lacking.range((from, Unbounded))
+        let mut both = [&self.companions, &self.waiting]
+            .map(|matches| matches.lacking.range((from.clone(), Unbounded)).peekable());
+        std::iter::from_fn(move || {
+            let least = both.iter_mut().filter_map(|labels| labels.peek().copied()).min()?;
+            for labels in &mut both {
+                labels.next_if_eq(&least);
+            }
+            Some(least)
+        })
     }
 
     /// How many workloads there are of which matches may have been left out.
     pub(super) fn lacking(&self) -> usize {
-        self.lacking.len()
+        self.companions.lacking.union(&self.waiting.lacking).count()
     }
 
     /// Whether matches of a workload may have been left out.
     pub(super) fn lacks(&self, workload: &str) -> bool {
-        self.lacking.contains(workload)
+        self.companions.lacking.contains(workload) || self.waiting.lacking.contains(workload)
     }
 
     /// Whether matches of a rule may have been left out.
@@ -130,8 +177,18 @@ impl Room {
 
     /// Which of the rules a workload lacked isn't kept: all are well when all workloads are.
     fn settle(&mut self) {
-        if self.lacking.is_empty() {
+        if self.companions.lacking.is_empty() && self.waiting.lacking.is_empty() {
             self.short.clear();
         }
+    }
+}
+
+impl Matches {
+    fn has_more(&self, most: usize) -> bool {
+        self.taken < most && !self.lacking.is_empty()
+    }
+
+    fn next(&mut self, most: usize) -> Option<Arc<str>> {
+        if self.has_more(most) { self.lacking.pop_first() } else { None }
     }
 }

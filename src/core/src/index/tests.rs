@@ -9,6 +9,8 @@ use crate::texts::Texts;
 use crate::workload::DisruptionGroup;
 use crate::workload::tests::nginx;
 
+mod waiting;
+
 /// Small alphabets, so that random rules and workloads meet.
 const VALUES: [&str; 3] = ["a", "b", "5"];
 const FIELDS: [&str; 8] = [
@@ -37,7 +39,7 @@ fn named(name: RuleName, policy: DpuSelectionPolicy, terms: Vec<Vec<ExpressionSp
     Arc::new(Rule::compile(spec).unwrap())
 }
 
-fn workload(id: &str, node: Option<&str>, labels: &[(&str, &str)]) -> Workload {
+pub(super) fn workload(id: &str, node: Option<&str>, labels: &[(&str, &str)]) -> Workload {
     Workload {
         id: WorkloadId::new(id).unwrap(),
         resource_namespace: "a".into(),
@@ -49,14 +51,14 @@ fn workload(id: &str, node: Option<&str>, labels: &[(&str, &str)]) -> Workload {
     }
 }
 
-fn key(rule: &str, id: &str) -> CompanionKey {
+pub(super) fn key(rule: &str, id: &str) -> CompanionKey {
     CompanionKey {
         rule: RuleName::new(rule).unwrap(),
         workload: WorkloadId::new(id).unwrap().label_value().into(),
     }
 }
 
-fn x_is_a() -> Vec<Vec<ExpressionSpec>> {
+pub(super) fn x_is_a() -> Vec<Vec<ExpressionSpec>> {
     vec![vec![ExpressionSpec::new(FIELDS[0], Operator::In, &["a"])]]
 }
 

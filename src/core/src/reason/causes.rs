@@ -74,8 +74,8 @@ causes! {
         "The spec of the rule or Tenant is invalid, so companions stay as they are",
         "correct the fields that the condition Accepted names", "correct a Tenant or a rule of the platform";
     LimitReached = "LimitReached", Rule, Tenant,
-        "A limit of the Tenant is reached: its rules match more workloads than are served",
-        "narrow workloadTerms, or have the limit raised", "raise spec.limits of the Tenant";
+        "A limit of the Tenant is reached: its workloads are larger, or its rules match more of them, than is served",
+        "use fewer or shorter labels and annotations, narrow workloadTerms, or have the limit raised", "raise spec.limits of the Tenant";
     RollingOut = "RollingOut", Rule, Tenant,
         "The companion is being replaced, because the rule has changed",
         "wait: maxUnavailable of the rule limits how many are replaced at once", "nothing";

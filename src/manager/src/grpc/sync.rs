@@ -8,9 +8,11 @@ use std::sync::Arc;
 use outrigger_api::workload_wire;
 use outrigger_core::annotations::Reading;
 use outrigger_core::field::FieldError;
+use outrigger_core::ids::WorkloadId;
 use outrigger_core::index::CompanionKey;
+use outrigger_core::map::HashSet;
 use outrigger_core::tenant::Limits;
-use outrigger_core::workload::Workload;
+use outrigger_core::workload::{MAX_SIZE, Workload};
 use outrigger_proto::raw::WorkloadUpdate;
 use parking_lot::MutexGuard;
 use tonic::Status;
@@ -18,7 +20,7 @@ use tonic::Status;
 use super::workloads::{bad, exhausted};
 use crate::context::Context;
 use crate::state::{TenantData, TenantState};
-use crate::usage::{self, Usage};
+use crate::usage::{self, Unkept};
 
 /// How many workloads are taken in at once. Whoever else needs the tenant's state waits for so many at most: the watch of
 /// companions above all, which is that of all tenants.
@@ -33,7 +35,7 @@ pub(super) struct Sync {
     limits: Limits,
     /// The workloads received so far. They alone are compared with the limits: workloads that the sync is about to remove no
     /// longer count.
-    told: Usage,
+    told: HashSet<WorkloadId>,
     /// Workloads of before were forgotten, to make room.
     made_room: bool,
     /// How the workloads of a client are to be understood that says nothing of annotations; `None` as soon as the first has come.
@@ -51,15 +53,15 @@ impl Sync {
         announced: u64,
         silent: Reading,
     ) -> Result<Self, Status> {
-        usage::within(announced, 0, &limits).map_err(|e| exhausted(&e))?;
-        let told = Usage::default();
+        usage::within(announced, &limits).map_err(|e| exhausted(&e))?;
+        let told = HashSet::default();
         Ok(Self { context, state, stream, limits, told, made_room: false, silent: Some(silent) })
     }
 
     /// Takes in some workloads. `path`: the field of the message that has them. Tens of thousands take a moment, so this isn't
-    /// for the threads that serve everybody. Returns INVALID_ARGUMENT for what is no workload, RESOURCE_EXHAUSTED when there are
-    /// too many: nothing of the message counts then. ABORTED when a newer stream has begun. Workloads received by then stay
-    /// known.
+    /// for the threads that serve everybody. One that is too large is refused alone. Returns INVALID_ARGUMENT for what is no workload,
+    /// RESOURCE_EXHAUSTED when there are too many: nothing of the message counts then. ABORTED when a newer stream has begun. Workloads
+    /// received by then stay known.
     pub(super) fn take(
         &mut self,
         updates: &[WorkloadUpdate],
@@ -74,8 +76,8 @@ impl Sync {
             statement = workload_wire::statement(update).map_err(below)?.or(statement);
             workloads.push((workload, size));
         }
-        let sizes = workloads.iter().map(|(workload, size)| (workload.id.clone(), *size));
-        self.told.extend(sizes, &self.limits).map_err(|e| exhausted(&e))?;
+        self.told.extend(workloads.iter().map(|(workload, _)| workload.id.clone()));
+        usage::within(self.told.len() as u64, &self.limits).map_err(|e| exhausted(&e))?;
         let state = self.state.clone();
         let mut keys = self.understand(statement.map(Reading::Said))?;
         let mut workloads = workloads.into_iter().peekable();
@@ -104,15 +106,19 @@ impl Sync {
     /// The companions to reconcile because of one workload: none before the first sync has ended, because only its end shows which
     /// companions are missing.
     fn set(&mut self, data: &mut TenantData, workload: Workload, size: usize) -> Vec<CompanionKey> {
-        if data.usage.update(&workload.id, size, &self.limits).is_err() {
+        let mut kept = data.usage.update(&workload.id, size, &self.limits);
+        let helps = size <= MAX_SIZE || kept != Err(Unkept::TooLarge);
+        if kept.is_err() && helps && !std::mem::replace(&mut self.made_room, true) {
             // Former and new workloads together are too many. A former one may still be sent: so it is forgotten, and unknown, as
             // after a restart.
-            if !std::mem::replace(&mut self.made_room, true) {
-                data.index.doubt(|id| self.told.contains(id));
-                data.outcomes.dismiss();
-                data.usage.retain(&self.told);
-            }
-            data.usage.set(&workload.id, size);
+            data.index.doubt(|id| self.told.contains(id));
+            data.outcomes.dismiss();
+            data.usage.retain(&self.told);
+            kept = data.usage.update(&workload.id, size, &self.limits);
+        }
+        if kept.is_err() {
+            data.refuse_workload(&workload, size);
+            return Vec::new();
         }
         let (registry, now) = (&self.context.registry, self.context.environment.clock.wall());
         let keys = data.update_workload(workload, registry, now);
@@ -127,7 +133,11 @@ impl Sync {
         let mut data = self.lock(&state)?;
         let first = !data.index.synced();
         data.usage.retain(&self.told);
+        let refused = data.index.refused_count();
         let mut keys = data.index.complete(|id| self.told.contains(id));
+        if data.index.refused_count() < refused {
+            keys.extend(data.companion_keys());
+        }
         keys.append(&mut decided);
         let known = data.index.known().completed();
         keys.extend(data.set_known(known).unwrap_or_default());

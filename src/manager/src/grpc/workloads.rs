@@ -13,9 +13,9 @@ use outrigger_core::companion::StreamClaim;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
-use outrigger_core::tenant::{Limits, Tenant};
+use outrigger_core::tenant::Tenant;
+use outrigger_proto::raw::WorkloadChunkedStreamRequest as Received;
 use outrigger_proto::raw::workload_chunked_stream_request::Message;
-use outrigger_proto::raw::{WorkloadChunkedStreamRequest as Received, WorkloadUpdate};
 use outrigger_proto::v1::workload_service_server::WorkloadService;
 use outrigger_proto::v1::{WorkloadChunkedStreamRequest, WorkloadStreamRequest, WorkloadStreamResponse};
 use serde_json::{Value, json};
@@ -36,7 +36,9 @@ use crate::metrics::StreamMessage;
 use crate::state::TenantState;
 use crate::state::stream::{OpenedStream, Superseded};
 use crate::tenants::claim::{self, UNUSED};
-use crate::usage::{self, Exceeded};
+use crate::usage::{self, TooMany};
+
+mod update;
 
 #[derive(Clone)]
 pub(super) struct Workloads {
@@ -76,12 +78,18 @@ struct Session {
     gone: CancellationToken,
     /// That of the stream; number 0 for none yet.
     claim: StreamClaim,
-    /// A sync that the Tenant's status doesn't show yet.
+    /// A sync, or a refusal, that the Tenant's status doesn't show yet.
     untold: bool,
+    /// When the last sync ended.
+    synced: Option<Time>,
     chunked: bool,
     /// A sync in chunks that has begun and hasn't ended.
     sync: Option<Sync>,
 }
+
+/// How often it is looked, beside changes of the limits, whether there is room for workloads that were refused: their agent sends all
+/// workloads again then.
+const LOOK: Duration = Duration::from_secs(60);
 
 /// Least time between two writes of a stream's syncs to the Tenant's status.
 const TELL: Duration = Duration::from_secs(5);
@@ -141,6 +149,7 @@ impl Workloads {
             gone,
             claim: StreamClaim::default(),
             untold: false,
+            synced: None,
             chunked,
             sync: None,
         })
@@ -226,6 +235,7 @@ impl Workloads {
         let mut pace = Bucket::new(BURST, self.now());
         let per_second: u64 = self.context.args.max_messages_per_second.max(10).into();
         let mut tell = self.now();
+        let mut look = self.now() + LOOK;
         loop {
             // Whatever ends the stream comes first: a superseded stream takes in no further message.
             let message = tokio::select! {
@@ -238,9 +248,15 @@ impl Workloads {
                     self.tell_sync(session);
                     continue;
                 }
+                () = tokio::time::sleep_until(look) => {
+                    look = self.now() + LOOK;
+                    self.look_at_refused(session)?;
+                    continue;
+                }
                 () = changes.changed() => {
                     // Its identity may have been taken away, or its limits changed.
                     session.tenant = self.access.authorize(&session.caller, &session.id)?;
+                    self.look_at_refused(session)?;
                     continue;
                 }
                 () = &mut expired => {
@@ -301,12 +317,15 @@ impl Workloads {
             }
             Message::WorkloadUpdate(update) => {
                 let (number, limits) = (session.begun.number, session.tenant.limits);
-                if update.annotation_keys.is_none() {
-                    return self.update(&session.state, number, &limits, &update);
-                }
-                // All workloads may match otherwise.
-                let (this, state) = (self.clone(), session.state.clone());
-                self.aside(move || this.update(&state, number, &limits, &update)).await
+                let (keys, refused) = if update.annotation_keys.is_none() {
+                    self.update(&session.state, number, &limits, &update)?
+                } else {
+                    // All workloads may match otherwise.
+                    let (this, state) = (self.clone(), session.state.clone());
+                    self.aside(move || this.update(&state, number, &limits, &update)).await?
+                };
+                session.untold |= refused;
+                Ok(keys)
             }
             Message::WorkloadDelete(delete) => {
                 let id = workload_wire::workload_id(delete.workload_metadata.as_ref())
@@ -326,6 +345,7 @@ impl Workloads {
                 let keys = keys.await?;
                 self.tell_rules(&session.state);
                 session.untold = true;
+                session.synced = Some(Time(self.wall()));
                 Ok(keys)
             }
             _ if !session.chunked => Err(none_set(false)),
@@ -351,6 +371,7 @@ impl Workloads {
                 let keys = self.aside(move || sync.end()).await?;
                 self.tell_rules(&session.state);
                 session.untold = true;
+                session.synced = Some(Time(self.wall()));
                 Ok(keys)
             }
         }
@@ -363,38 +384,17 @@ impl Workloads {
         Sync::begin(self.context.clone(), state.clone(), begun.number, tenant.limits, announced, silent)
     }
 
-    /// Takes in a workload that comes by itself on the stream with this number.
-    fn update(
-        &self,
-        state: &TenantState,
-        number: u64,
-        limits: &Limits,
-        update: &WorkloadUpdate,
-    ) -> Result<Vec<CompanionKey>, Status> {
-        let size = usage::size(update);
-        let below = |e: FieldError| bad(e.below("workload_update"));
-        let workload = workload_wire::workload(update).map_err(below)?;
-        let statement = workload_wire::statement(update).map_err(below)?;
-        let (mut keys, said) = {
-            let mut data = state.lock();
-            data.stream.check(number)?;
-            data.usage.update(&workload.id, size, limits).map_err(|e| exhausted(&e))?;
-            let said = data.said(statement);
-            (data.update_workload(workload, &self.context.registry, self.wall()), said)
-        };
-        if let Some(more) = said {
-            keys.extend(more);
-            self.tell_rules(state);
-        }
-        Ok(keys)
-    }
-
-    /// Writes to the Tenant's status that a sync was received. No companion waits for it.
+    /// Writes to the Tenant's status that a sync was received, and what is refused. No companion waits for it.
     fn tell_sync(&self, session: &Session) {
-        let count = session.state.lock().usage.count();
-        let fields =
-            [("lastSync", json!(Time(self.wall()))), ("workloads", json!(count)), ("refused", json!(null))];
+        let (count, refused) = {
+            let data = session.state.lock();
+            (data.usage.count(), data.index.refused_count())
+        };
+        let refused = usage::refusal(refused, &session.tenant.limits);
+        let synced = session.synced.as_ref().map(|at| ("lastSync", json!(at)));
+        let fields = [("workloads", json!(count)), ("refused", json!(refused))].into_iter().chain(synced);
         self.tell(session, &session.claim, fields);
+        self.tell_rules(&session.state);
     }
 
     /// Has fields of the Tenant's status written, as long as the claim is the latest.
@@ -481,7 +481,7 @@ fn left() -> Status {
     Status::cancelled("the agent has gone away")
 }
 
-pub(super) fn exhausted(exceeded: &Exceeded) -> Status {
+pub(super) fn exhausted(exceeded: &TooMany) -> Status {
     Status::resource_exhausted(exceeded.to_string())
 }
 

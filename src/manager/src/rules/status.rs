@@ -15,6 +15,7 @@ use outrigger_core::tenant::Limits;
 use crate::conditions::{ConditionValue, conditions, rejected};
 use crate::state::registry::Registry;
 use crate::state::{RuleEntry, TenantData};
+use crate::usage;
 
 /// The status that a rule should have now. Transition times come from the one it has.
 pub(super) fn compute(
@@ -67,11 +68,16 @@ fn accepted_condition(entry: &RuleEntry) -> ConditionValue {
 
 fn synced_condition(name: &RuleName, data: &TenantData) -> ConditionValue {
     let stream = &data.stream;
-    if let (true, true, Some(not_sent)) = (data.index.synced(), stream.connected, data.not_sent(name)) {
-        return (Status::Unknown, NOT_SENT, not_sent);
-    }
+    let refusal = usage::refusal(data.index.refused_count(), &data.limits.unwrap_or_default());
     match (data.index.synced(), stream.connected, stream.lost_at) {
-        (true, true, _) => (Status::True, "StreamConnected", "the tenant's workloads are known".to_owned()),
+        (true, true, _) => match (refusal, data.not_sent(name)) {
+            (None, None) => (Status::True, "StreamConnected", "the tenant's workloads are known".to_owned()),
+            (None, Some(not_sent)) => (Status::Unknown, NOT_SENT, not_sent),
+            (Some(refusal), None) => (Status::False, LIMIT_REACHED, refusal),
+            (Some(refusal), Some(not_sent)) => {
+                (Status::False, LIMIT_REACHED, format!("{refusal}; and {not_sent}"))
+            }
+        },
         (_, false, Some(since)) => (
             Status::Unknown,
             Cause::StreamLost.as_str(),

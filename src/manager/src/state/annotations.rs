@@ -1,6 +1,7 @@
 //! What the tenant's agent says of the annotations that it sends, and what rules say of those that it doesn't.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_core::annotations::{Answer, Known, Statement};
@@ -40,6 +41,9 @@ impl TenantData {
             });
             keys.extend(exist.into_iter().flatten());
         }
+        // Nothing may be known any longer of those that were served in an earlier state.
+        let refused: Vec<Arc<str>> = self.index.refused_after(None).cloned().collect();
+        refused.iter().for_each(|label| self.changed(label));
         self.tell_annotations();
         Some(keys)
     }

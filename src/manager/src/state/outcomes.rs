@@ -24,6 +24,8 @@ use super::TenantData;
 use super::companions::CompanionCache;
 use super::registry::Registry;
 
+mod refused;
+
 /// Workloads that a follower may have in its set beyond twice those that are known. Those that are gone are dropped then.
 const SPARE: usize = 1024;
 
@@ -260,12 +262,16 @@ impl TenantData {
         now: Timestamp,
     ) -> Vec<CompanionKey> {
         let label = workload.id.label_value();
+        let refused = self.index.refused(&label).is_some();
         let before = self.index.workload(&label);
         let moved = before.is_some_and(|before| before.node_name != workload.node_name);
         let touched = self.index.update(workload);
+        let label = label.into();
+        if refused {
+            self.changed(&label);
+        }
         if moved {
             self.assess(&touched, registry, now);
-            let label = label.into();
             if self.told(&label, now).is_some_and(|told| !told.companions.is_empty()) {
                 self.changed(&label);
             }
@@ -278,7 +284,9 @@ impl TenantData {
         let most = 2 * self.index.workloads() + SPARE;
         for follower in self.outcomes.followers.values_mut() {
             if follower.workloads.len() >= most {
-                follower.workloads.retain(|label| self.index.workload(label).is_some());
+                follower.workloads.retain(|label| {
+                    self.index.workload(label).is_some() || self.index.refused(label).is_some()
+                });
             }
             follower.workloads.insert(label.clone());
             follower.changed.notify_one();
@@ -319,12 +327,13 @@ impl TenantData {
         let matched = self.outcomes.by_workload.range((from, Unbounded)).next().map(|(label, _)| label);
         let left_out = self.index.left_out_after(after).next();
         let undecided = self.index.undecided_after(after);
-        matched.into_iter().chain(left_out).chain(undecided).min().cloned()
+        let refused = self.index.refused_after(after).next();
+        matched.into_iter().chain(left_out).chain(undecided).chain(refused).min().cloned()
     }
 
     /// The companions of the workload with this label value; `None` when the workload isn't known.
     pub(crate) fn told(&self, label: &Arc<str>, now: Timestamp) -> Option<Told> {
-        let workload = self.index.workload(label)?;
+        let Some(workload) = self.index.workload(label) else { return self.told_refused(label, now) };
         let known = self.outcomes.by_workload.get(label);
         let mut companions: Vec<ToldCompanion> = known
             .into_iter()
@@ -342,18 +351,10 @@ impl TenantData {
         let undecided = self.index.undecided_of(label).into_iter().map(|rule| (rule, UNDECIDED));
         let others = left_out.chain(undecided);
         let others = others.filter(|(rule, _)| known.is_none_or(|known| !known.contains_key(rule.name())));
-        companions.extend(others.map(|(rule, progress)| ToldCompanion {
-            rule: rule.name().clone(),
-            outcome: Outcome {
-                progress,
-                words: String::new(),
-                since: now,
-                ordering: rule.ordering(),
-                was_ready: false,
-                host: None,
-            },
-            faults: String::new(),
-        }));
+        let told = |(rule, progress): (&Arc<Rule>, _)| {
+            ToldCompanion::none(rule.name(), rule.ordering(), progress, now)
+        };
+        companions.extend(others.map(told));
         Some(Told { id: workload.id.clone(), node: workload.node_name.clone(), companions })
     }
 

@@ -52,6 +52,8 @@ struct RegistryData {
     /// Nodes by the tenant that their label names.
     of_owner: HashMap<String, BTreeSet<String>>,
     quotas: HashMap<String, Quota>,
+    /// How often the host or the owner of a DPU has changed.
+    epoch: u64,
 }
 
 #[derive(Debug)]
@@ -158,6 +160,11 @@ impl Registry {
     pub(crate) fn dpus_in(&self, host: &str) -> Vec<(String, Arc<Dpu>)> {
         let data = self.data.read();
         data.dpus(data.in_host.get(host))
+    }
+
+    /// How often an answer of [`Self::has_dpu`] may have become another one.
+    pub(crate) fn dpu_epoch(&self) -> u64 {
+        self.data.read().epoch
     }
 
     pub(crate) fn has_dpu(&self, tenant: &TenantId, host: &str) -> bool {
@@ -325,6 +332,7 @@ impl Registry {
         moved(of_owner, name, lists(|dpu| dpu.marks.owner.as_deref()));
         let matter = |dpu: &Dpu| (dpu.host.clone(), dpu.marks.clone());
         let changed = old.as_deref().map(matter) != new.as_deref().map(matter);
+        data.epoch += u64::from(changed);
         let mut concerned = BTreeSet::new();
         for dpu in old.iter().chain(&new) {
             concerned.extend(dpu.marks.owner.as_deref().and_then(|owner| TenantId::new(owner).ok()));

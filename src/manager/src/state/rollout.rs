@@ -359,7 +359,7 @@ impl TenantData {
         self.with_rollouts(&key.rule, strategy, registry, |rollouts, scene| {
             let ready = scene.companions.get(key).is_some_and(serves);
             let settles = scene.index.workload(&key.workload).is_some_and(|workload| workload.ready);
-            rollouts.ask(key, (ready, settles), strategy, scene.availability(), |rollout| {
+            rollouts.ask(key, (ready, settles), strategy, scene.availability, |rollout| {
                 let mut groups = scene.groups(rollout);
                 let otherwise = || scene.without_groups(key, generation, at);
                 rollout.permits(&mut groups, &key.workload, otherwise) == Permission::Goes
@@ -389,7 +389,7 @@ impl TenantData {
         }
         self.with_rollouts(rule, strategy, registry, |rollouts, scene| {
             let mut groups = None;
-            rollouts.next(rule, strategy, (scene.availability(), at.now), |rollout, workload| {
+            rollouts.next(rule, strategy, (scene.availability, at.now), |rollout, workload| {
                 let groups = groups.get_or_insert_with(|| scene.groups(rollout));
                 let permission = rollout.permits(groups, workload, || {
                     let key = CompanionKey { rule: rule.clone(), workload: workload.clone() };
@@ -427,14 +427,15 @@ impl TenantData {
         f: impl FnOnce(&mut Rollouts, &Scene<'_>) -> R,
     ) -> Option<R> {
         let Self { tenant, index, companions, admin_companions, rollouts, .. } = self;
-        let admin = admin_companions.as_ref().filter(|_| rule.is_admin()).map(|store| store.lock());
-        let companions = if rule.is_admin() { admin.as_deref()? } else { companions };
+        let mut admin = admin_companions.as_ref().filter(|_| rule.is_admin()).map(|store| store.lock());
+        let companions = if rule.is_admin() { admin.as_deref_mut()? } else { companions };
         let has_dpu = |host: &str| tenant.as_ref().is_some_and(|tenant| registry.has_dpu(tenant, host));
+        let availability = companions.availability(rule, registry.dpu_epoch(), has_dpu);
         let max = match strategy {
             UpdateStrategy::RollingUpdate(max) => max,
             UpdateStrategy::OnDelete => MaxUnavailable::default(),
         };
-        Some(f(rollouts, &Scene { rule, max, index, companions, has_dpu: &has_dpu }))
+        Some(f(rollouts, &Scene { rule, max, availability, index, companions, has_dpu: &has_dpu }))
     }
 }
 
@@ -442,16 +443,13 @@ impl TenantData {
 struct Scene<'a> {
     rule: &'a RuleName,
     max: MaxUnavailable,
+    availability: Availability,
     index: &'a TenantIndex,
     companions: &'a CompanionCache,
     has_dpu: &'a dyn Fn(&str) -> bool,
 }
 
 impl<'a> Scene<'a> {
-    fn availability(&self) -> Availability {
-        self.companions.availability(self.rule, self.has_dpu)
-    }
-
     fn without_groups(&self, key: &CompanionKey, generation: i64, at: Moment) -> Permission {
         Permission::without_groups(key, self.companions.get(key), generation, at)
     }

@@ -152,6 +152,7 @@ impl TenantData {
         self.forget_workloads();
         self.outcomes.change_tenant();
         self.admin_companions = None;
+        self.companions.forget_dpus();
         self.tenant = tenant;
         self.limits = None;
         self.stream.restart();

@@ -43,6 +43,8 @@ pub(super) struct Known {
     pub(super) seen: Instant,
     /// It has been on another Node before: its claim was allocated there.
     moved: bool,
+    /// How much it counts, if that is too much to be sent.
+    pub(super) too_large: Option<usize>,
     /// What the manager told on the stream with this number.
     pub(super) told: Option<(u64, Companions)>,
     /// Since when one of its companions isn't ready.
@@ -76,6 +78,7 @@ impl Known {
             deleted: pod.metadata.deletion_timestamp.is_some(),
             seen,
             moved: false,
+            too_large: None,
             told: None,
             wrong: None,
             busy: false,
@@ -182,6 +185,9 @@ impl Known {
         after: Duration,
         now: Instant,
     ) -> (Knowledge<'_>, Option<Instant>) {
+        if let Some(size) = self.too_large {
+            return (Knowledge::TooLarge(size), None);
+        }
         let (since, complete) = match link {
             Link::Unsupported => return (Knowledge::Unsupported, None),
             Link::Down(since) => (since, None),

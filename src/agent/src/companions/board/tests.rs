@@ -171,6 +171,26 @@ async fn a_new_pod_in_an_outage_and_one_of_an_old_manager_say_why_they_wait() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_is_too_large_says_so_and_waits_for_rules_that_are_not_known() {
+    let mut stage = Stage::new(&[("a", true), ("b", false)]);
+    let stream = stage.board.opened();
+    stage.board.complete(stream);
+    for name in ["a", "b"] {
+        stage.board.too_large(&id(name), Some(500_000));
+    }
+    let writes = stage.writes();
+    assert_eq!(writes.len(), 2, "{writes:?}");
+    for (pod, (of, what, event)) in ["a", "b"].iter().zip(&writes) {
+        assert!(of == pod && what.contains("LimitReached") && *event, "{writes:?}");
+    }
+    assert_eq!(stage.later(60).await, [], "however long the manager says nothing");
+    stage.board.too_large(&id("a"), None);
+    stage.board.too_large(&id("b"), None);
+    let later = stage.later(60).await;
+    assert!(later.iter().all(|(_, what, _)| what.contains("True")) && later.len() == 2, "{later:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_pods_of_the_agent_are_written_and_only_by_the_current_stream() {
     let mut stage = Stage::new(&[("a", true)]);
     let old = stage.board.opened();

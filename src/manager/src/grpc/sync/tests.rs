@@ -153,3 +153,69 @@ async fn what_is_over_a_limit_is_refused_with_both_numbers_and_changes_nothing()
     let status = begin(&state, stream, 2).take(&[WorkloadUpdate::default()], "f").unwrap_err();
     assert_eq!(status.message(), "f[0].workload_metadata: is missing");
 }
+
+/// A workload whose label has so many bytes.
+fn large(id: &str, bytes: usize) -> WorkloadUpdate {
+    let mut workload = fixtures::workload(id);
+    workload.labels = outrigger_core::texts::Texts::new(vec![("l", &"x".repeat(bytes))]);
+    WorkloadUpdate::decode(workload_wire::update(&workload).encode_to_vec().as_slice()).unwrap()
+}
+
+#[tokio::test]
+async fn workloads_that_have_no_room_are_refused_alone_and_those_that_were_served_stay() {
+    let (state, stream) = tenant();
+    let context = fixtures::context(FakeApi::default().client());
+    let mut limits = Limits { workload_bytes: 14_000, ..Limits::default() };
+    let begin = |limits: Limits| {
+        Sync::begin(context.clone(), state.clone(), stream, limits, 0, Reading::All).unwrap()
+    };
+    let mut first = begin(limits);
+    let all = [large("a", 5_000), large("b", 100), large("old", 4_000), large("huge", MAX_SIZE)];
+    first.take(&all, "x").unwrap();
+    first.end().unwrap();
+    assert_eq!(["a", "b", "huge"].map(|id| desired(&state, id)), ["wanted", "wanted", "unknown"]);
+    assert!(!state.lock().can_keep_refused(&limits), "no room helps");
+    // More than all may have: what is there makes room for what is new, and what has none is refused alone.
+    let mut next = begin(limits);
+    next.take(&[large("c", 4_000), large("b", 4_000), large("a", 5_000), large("d", 100)], "x").unwrap();
+    next.end().unwrap();
+    let all = ["a", "b", "c", "d"].map(|id| desired(&state, id));
+    assert_eq!(all.iter().filter(|desired| **desired == "wanted").count(), 3, "{all:?}");
+    assert_eq!((desired(&state, "old"), desired(&state, "huge")), ("unwanted", "unwanted"));
+    let counts = || {
+        let data = state.lock();
+        (data.index.refused_count(), data.usage.count())
+    };
+    assert_eq!(counts(), (1, 4));
+    assert!(!state.lock().can_keep_refused(&limits), "nothing changes if it is sent again");
+    // There is room by a higher limit, or because one is gone.
+    limits.workload_bytes = 20_000;
+    assert!(state.lock().can_keep_refused(&limits));
+    let mut last = begin(limits);
+    last.take(&[large("a", 5_000), large("b", 4_000), large("c", 4_000), large("d", 100)], "x").unwrap();
+    last.end().unwrap();
+    assert_eq!(["a", "b", "c", "d"].map(|id| desired(&state, id)), ["wanted"; 4]);
+    assert_eq!(state.lock().index.refused_count(), 0);
+    // One that grows beyond the room keeps its former state.
+    let mut grown = begin(limits);
+    grown.take(&[large("a", 5_000), large("b", 4_000), large("c", 4_000), large("d", 9_000)], "x").unwrap();
+    grown.end().unwrap();
+    assert_eq!((desired(&state, "d"), state.lock().index.refused_count()), ("wanted", 1));
+}
+
+#[tokio::test]
+async fn a_workload_that_is_refused_waits_as_for_a_rule_of_the_platform() {
+    let (state, stream) = tenant();
+    let context = fixtures::context(FakeApi::default().client());
+    let mut sync = Sync::begin(context, state.clone(), stream, Limits::default(), 0, Reading::All).unwrap();
+    sync.take(&[large("a", 10), large("huge", MAX_SIZE)], "x").unwrap();
+    sync.end().unwrap();
+    let data = state.lock();
+    let label = data.next_outcome(None).unwrap();
+    assert_eq!(&*label, "huge");
+    let told = data.told(&label, jiff::Timestamp::UNIX_EPOCH).unwrap();
+    let companion = &told.companions[0];
+    assert!(companion.rule.is_admin() && companion.outcome.ordering.holds());
+    assert_eq!(companion.outcome.progress.cause, Some(outrigger_core::reason::Cause::LimitReached));
+    assert_eq!(told.companions.len(), 1);
+}

@@ -195,3 +195,18 @@ fn a_workload_waits_for_a_companion_of_which_nothing_is_decided() {
         assert_eq!(world.told(), [(Stage::Ready, None)], "{ordering}");
     }
 }
+
+#[test]
+fn a_refused_workload_waits_when_other_annotations_are_sent() {
+    let mut admin = World::admin();
+    admin.say(&[], &["example.com/off"]);
+    admin.data.refuse_workload(&fixtures::workload("w"), usize::MAX);
+    assert_eq!((admin.desired(), admin.told()), ("wanted", vec![]), "its earlier state counts");
+    let keys = admin.say(&["example.com/off"], &[]).unwrap();
+    assert!(keys.contains(&admin.key()));
+    assert!(matches!(admin.data.index.desired(&admin.key()), Desired::Unknown), "it may have it");
+    assert_eq!(admin.told(), [(Stage::Refused, Some(Cause::LimitReached))]);
+    let registry = Registry::new(String::new(), Vec::new());
+    admin.data.update_workload(fixtures::workload("w"), &registry, Timestamp::UNIX_EPOCH);
+    assert_eq!((admin.desired(), admin.told()), ("wanted", vec![]));
+}

@@ -32,8 +32,8 @@ impl Stage {
         Self { store, rollouts: Rollouts::default(), queue, most_down: 0 }
     }
 
-    fn availability(&self) -> Availability {
-        self.store.availability(&key(0).rule, |_| true)
+    fn availability(&mut self) -> Availability {
+        self.store.availability(&key(0).rule, 0, |_| true)
     }
 
     fn set(&mut self, key: &CompanionKey, new: Option<Observed>) {
@@ -49,7 +49,8 @@ impl Stage {
         let mut deletes = Vec::new();
         for key in std::mem::take(&mut self.queue) {
             let ready = self.store.get(&key).unwrap().ready;
-            if self.rollouts.ask(&key, (ready, false), MAX, self.availability(), |_| true) {
+            let availability = self.availability();
+            if self.rollouts.ask(&key, (ready, false), MAX, availability, |_| true) {
                 deletes.push(key);
             }
         }
@@ -127,9 +128,9 @@ fn one_that_no_dpu_could_run_holds_nobody() {
     let lost = Observed { unplaced: true, host: Some("nowhere".into()), ..pod("old", false) };
     stage.set(&key(9), Some(lost));
     let rule = key(0).rule;
-    assert_eq!(stage.store.availability(&rule, |_| true), Availability { existing: 5, unready: 1 });
+    assert_eq!(stage.store.availability(&rule, 0, |_| true), Availability { existing: 5, unready: 1 });
     assert_eq!(
-        stage.store.availability(&rule, |host| host != "nowhere"),
+        stage.store.availability(&rule, 1, |host| host != "nowhere"),
         Availability { existing: 5, unready: 0 }
     );
 }
@@ -158,7 +159,7 @@ fn what_did_not_happen_frees_its_place() {
     stage.wake();
     assert_eq!(stage.queue, [key(0)]);
     let mut ask = |ready| {
-        let availability = stage.store.availability(&key(0).rule, |_| true);
+        let availability = stage.store.availability(&key(0).rule, 0, |_| true);
         stage.rollouts.ask(&key(0), (ready, false), UpdateStrategy::OnDelete, availability, |_| true)
     };
     assert!(!ask(true) && !ask(false));
