@@ -82,6 +82,7 @@ mod tests {
                     )]),
                     disruption_groups: Vec::new(),
                     withheld_annotations: Vec::new(),
+                    omitted_bytes: 0,
                 }),
                 annotation_keys: None,
             })),

@@ -1,17 +1,18 @@
 //! Objects near the API server's limit of 3 MiB for a request: a review of a change has such an object twice.
 
-use std::time::Instant;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use outrigger_api::Tenant as Object;
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, namespace, rule_for, takes_pods, tenant, tenant_is};
-use outrigger_tests::{create, eventually, is_gone, refusal};
-use serde_json::{Value, json};
+use outrigger_tests::{InWords, create, eventually, holds, is_gone, refusal};
+use serde_json::{Map, Value, json};
 
 /// Characters of a long value. etcd takes objects of 1.5 MiB, in which each takes a byte.
 const LONG: usize = 1_400_000;
@@ -81,4 +82,30 @@ async fn a_rule_of_three_mebibytes_is_refused_though_failures_are_ignored() {
         assert!(error.contains("spec.template") && error.contains("at most 524288"), "{error}");
     }
     assert_eq!(t.rules().get("r").await.unwrap().spec, before);
+}
+
+#[tokio::test]
+async fn a_pod_that_grows_too_large_keeps_its_companion() {
+    let (t, companion) = Tenant::with_companion(Outrigger::shared().await, "la-grows").await;
+    let kept = BTreeMap::from([("w".to_owned(), companion.uid().unwrap())]);
+    // The rule no longer matches, but this isn't sent.
+    let mut labels: Map<String, Value> = (0..6000).map(|i| (format!("l{i}"), json!(""))).collect();
+    labels.insert("app".to_owned(), json!("other"));
+    t.change("w", json!({"metadata": {"labels": labels}})).await;
+    eventually("the Pod says that it is too large", || async {
+        let status = t.work().get("w").await.in_words()?.status.unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        let said = conditions.iter().any(|c| c.reason.as_deref() == Some("LimitReached"));
+        holds(said, format!("{conditions:?}"))
+    })
+    .await;
+    t.keeps(&kept, Duration::from_secs(2)).await;
+    // An agent that begins anew has never seen its former state.
+    t.outrigger.plane.command(&format!("restart agent-{}", t.id)).unwrap();
+    t.web("after").await;
+    let served = t.serves(&["after", "w"]).await;
+    assert_eq!(served["w"], kept["w"]);
+    let gone: Map<String, Value> = (0..6000).map(|i| (format!("l{i}"), Value::Null)).collect();
+    t.change("w", json!({"metadata": {"labels": gone}})).await;
+    t.serves(&["after"]).await;
 }

@@ -67,6 +67,7 @@ pub fn update(id: &str, node: &str) -> WorkloadUpdate {
             extra: HashMap::from([("labels".into(), labels)]),
             disruption_groups: Vec::new(),
             withheld_annotations: Vec::new(),
+            omitted_bytes: 0,
         }),
         annotation_keys: None,
     }
@@ -106,6 +107,7 @@ pub fn pod_of_deployment(tenant: usize, i: usize, version: usize) -> WorkloadUpd
             extra: HashMap::from([("labels".into(), labels), ("annotations".into(), annotations)]),
             disruption_groups: Vec::new(),
             withheld_annotations: Vec::new(),
+            omitted_bytes: 0,
         }),
         annotation_keys: None,
     }

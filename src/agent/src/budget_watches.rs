@@ -168,7 +168,7 @@ mod tests {
         let pod = json!({"metadata": {"name": "a", "namespace": "x", "uid": "a"}});
         let pod: Pod = serde_json::from_value(pod).unwrap();
         store.pods(None)(Event::Applied(pod));
-        let groups = || store.start_stream().0[0].groups.len();
+        let groups = || store.start_stream().workloads[0].groups.len();
         api.answers("GET", PATH, 403, failure(403, "Forbidden"));
         watches.update(&BTreeSet::from([Some("x".to_owned())])).await;
         watches.listed().await;

@@ -12,8 +12,8 @@ use outrigger_api::workload_wire;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::map::{HashMap, HashSet};
 use outrigger_core::workload::Workload;
-use outrigger_proto::v1::AnnotationKeys;
 use outrigger_proto::v1::workload_chunked_stream_request::Message;
+use outrigger_proto::v1::{AnnotationKeys, WorkloadUpdate};
 use outrigger_runtime::cache::{Change, Feed};
 use outrigger_runtime::pod::Pod;
 use outrigger_runtime::watch::Event;
@@ -39,6 +39,18 @@ pub(crate) struct WorkloadStore {
     changed: Notify,
 }
 
+/// A new stream.
+pub(crate) struct Started {
+    /// All workloads, for the initial sync.
+    pub(crate) workloads: Vec<Arc<Workload>>,
+    /// How much those of them count that are too large to be sent whole.
+    pub(crate) too_large: HashMap<WorkloadId, usize>,
+    /// What is to be said of their annotations.
+    pub(crate) keys: Option<AnnotationKeys>,
+    /// It supersedes the previous stream.
+    pub(crate) generation: u64,
+}
+
 /// What workloads have beside what their Pods say. It arrives on other watches than Pods, in any order.
 #[derive(Debug, Default)]
 struct Joined {
@@ -52,8 +64,8 @@ struct State {
     workloads: HashMap<WorkloadId, Arc<Workload>>,
     /// The workloads of each namespace, so that a PodDisruptionBudget costs no more than those of its own.
     namespaces: HashMap<String, HashSet<WorkloadId>>,
-    /// Pods that are too large to be sent, with their namespaces.
-    too_large: BTreeMap<WorkloadId, String>,
+    /// Workloads of which only is sent that they exist and where, and how much they count.
+    too_large: HashMap<WorkloadId, usize>,
     changed: BTreeSet<WorkloadId>,
     /// Number of the current stream.
     generation: u64,
@@ -81,9 +93,8 @@ impl WorkloadStore {
         self.state.lock().workloads.len()
     }
 
-    /// Starts a stream. Returns all workloads for the initial sync with what is to be said of their annotations, and the generation of
-    /// the stream, which supersedes the previous one.
-    pub(crate) fn start_stream(&self) -> (Vec<Arc<Workload>>, Option<AnnotationKeys>, u64) {
+    /// Starts a stream, which supersedes the previous one.
+    pub(crate) fn start_stream(&self) -> Started {
         let started = {
             let mut state = self.state.lock();
             state.changed.clear();
@@ -94,7 +105,9 @@ impl WorkloadStore {
             // Without workloads nothing is said.
             state.stated = state.complete.clone().filter(|_| !state.workloads.is_empty());
             let keys = state.stated.as_ref().map(Selection::keys);
-            (state.workloads.values().cloned().collect(), keys, state.generation)
+            let (workloads, too_large) =
+                (state.workloads.values().cloned().collect(), state.too_large.clone());
+            Started { workloads, too_large, keys, generation: state.generation }
         };
         self.changed.notify_waiters();
         started
@@ -189,7 +202,7 @@ impl WorkloadStore {
         let Some(workload) = state.workloads.get(&id) else {
             return Ok(Some(Message::WorkloadDelete(workload_wire::delete(&id))));
         };
-        let mut update = workload_wire::update(workload);
+        let mut update = message(workload, &state.too_large);
         if let Some(news) = state.news() {
             update.annotation_keys = Some(news.keys());
             state.stated = Some(news);
@@ -201,22 +214,27 @@ impl WorkloadStore {
         let mut state = self.state.lock();
         state.selection.apply(&mut workload);
         // Most changes of a Pod don't change the workload.
-        if state.workloads.get(&workload.id).is_some_and(|known| **known == workload) {
+        if state.has(&workload, None) {
             return;
         }
-        let (id, excess) = (workload.id.clone(), workload_wire::excess(&workload));
-        let was_too_large = state.too_large.remove(&id).is_some();
-        if excess.is_none() {
-            state.changed.insert(id.clone());
-            state.insert(workload);
-        } else {
-            if state.remove(&id) {
-                state.changed.insert(id.clone());
-            }
-            state.too_large.insert(id.clone(), workload.resource_namespace);
+        let excess = workload_wire::excess(&workload);
+        if excess.is_some() {
+            // It isn't deleted for the manager, whose companions for it stay: else its owner could remove those of the platform.
+            let (labels, annotations) = Default::default();
+            workload = Workload { labels, annotations, groups: Vec::new(), withheld: Vec::new(), ..workload };
         }
+        if state.has(&workload, excess) {
+            return;
+        }
+        let id = workload.id.clone();
+        let before = match excess {
+            Some(size) => state.too_large.insert(id.clone(), size),
+            None => state.too_large.remove(&id),
+        };
+        state.changed.insert(id.clone());
+        state.insert(workload);
         drop(state);
-        if let Some(board) = self.board.as_ref().filter(|_| excess.is_some() || was_too_large) {
+        if let Some(board) = self.board.as_ref().filter(|_| before != excess) {
             board.too_large(&id, excess);
         }
         self.changed.notify_one();
@@ -233,7 +251,6 @@ impl WorkloadStore {
             board.remove(id);
         }
         let mut state = self.state.lock();
-        state.too_large.remove(id);
         if state.remove(id) {
             state.changed.insert(id.clone());
             drop(state);
@@ -287,8 +304,8 @@ impl WorkloadStore {
         self.joined.lock().budgets.keep_namespaces(namespaces);
         let gone: Vec<WorkloadId> = {
             let state = self.state.lock();
-            let others = state.pods().filter(|(_, namespace)| !namespaces.contains(*namespace));
-            others.map(|(id, _)| id.clone()).collect()
+            let others = state.workloads.values().filter(|w| !namespaces.contains(&w.resource_namespace));
+            others.map(|w| w.id.clone()).collect()
         };
         for id in &gone {
             self.remove(id);
@@ -332,11 +349,14 @@ impl WorkloadStore {
         if let Some(board) = &self.board {
             board.allocated(&id, allocation.clone());
         }
-        let known = self.state.lock().workloads.get(&id).cloned();
-        if let Some(mut workload) = known {
-            Arc::make_mut(&mut workload).node_name = allocation.map(|allocation| allocation.node);
-            self.set(Arc::unwrap_or_clone(workload));
-        }
+        let node_name = allocation.map(|allocation| allocation.node);
+        let mut state = self.state.lock();
+        let known = state.workloads.get_mut(&id).filter(|workload| workload.node_name != node_name);
+        let Some(workload) = known else { return };
+        Arc::make_mut(workload).node_name = node_name;
+        state.changed.insert(id);
+        drop(state);
+        self.changed.notify_one();
     }
 
     /// Returns the sink for a watch of the PodDisruptionBudgets of one namespace or of all. Its first list removes those of earlier
@@ -391,8 +411,9 @@ impl WorkloadStore {
     fn retain(&self, namespace: Option<&str>, listed: &HashSet<WorkloadId>) {
         let gone: Vec<WorkloadId> = {
             let state = self.state.lock();
-            let ours = state.pods().filter(|(_, of)| namespace.is_none_or(|namespace| namespace == *of));
-            ours.filter(|(id, _)| !listed.contains(*id)).map(|(id, _)| id.clone()).collect()
+            let ours =
+                state.workloads.values().filter(|w| namespace.is_none_or(|n| n == w.resource_namespace));
+            ours.filter(|w| !listed.contains(&w.id)).map(|w| w.id.clone()).collect()
         };
         for id in &gone {
             self.remove(id);
@@ -413,9 +434,10 @@ impl State {
         (self.stated.as_ref() != Some(&sent)).then_some(sent)
     }
 
-    /// All Pods, also those that aren't sent, with their namespaces.
-    fn pods(&self) -> impl Iterator<Item = (&WorkloadId, &String)> {
-        self.workloads.iter().map(|(id, workload)| (id, &workload.resource_namespace)).chain(&self.too_large)
+    /// Whether a workload is known as it is.
+    fn has(&self, workload: &Workload, excess: Option<usize>) -> bool {
+        self.workloads.get(&workload.id).is_some_and(|known| **known == *workload)
+            && self.too_large.get(&workload.id).copied() == excess
     }
 
     fn insert(&mut self, workload: Workload) {
@@ -432,6 +454,7 @@ impl State {
 
     /// Removes a workload. Returns whether it was known.
     fn remove(&mut self, id: &WorkloadId) -> bool {
+        self.too_large.remove(id);
         let Some(workload) = self.workloads.remove(id) else { return false };
         if let Some(workloads) = self.namespaces.get_mut(&workload.resource_namespace) {
             workloads.remove(id);
@@ -444,12 +467,12 @@ impl State {
 
     /// Computes the groups of these workloads. Returns whether those of some have changed.
     fn regroup(&mut self, affected: &Affected, budgets: &Budgets) -> bool {
-        let Self { workloads, namespaces, changed, .. } = self;
+        let Self { workloads, namespaces, changed, too_large, .. } = self;
         let mut any = false;
         for id in namespaces.get(&*affected.namespace).into_iter().flatten() {
-            let Some(workload) = workloads.get_mut(id).filter(|workload| affected.includes(workload)) else {
-                continue;
-            };
+            // Of one that is too large groups aren't sent either.
+            let sent = workloads.get_mut(id).filter(|_| !too_large.contains_key(id));
+            let Some(workload) = sent.filter(|workload| affected.includes(workload)) else { continue };
             let groups = budgets.groups(workload);
             if groups != workload.groups {
                 Arc::make_mut(workload).groups = groups;
@@ -458,6 +481,14 @@ impl State {
             }
         }
         any
+    }
+}
+
+/// The message that a workload exists and has this state.
+pub(crate) fn message(workload: &Workload, too_large: &HashMap<WorkloadId, usize>) -> WorkloadUpdate {
+    match too_large.get(&workload.id) {
+        Some(size) => workload_wire::too_large(workload, *size),
+        None => workload_wire::update(workload),
     }
 }
 

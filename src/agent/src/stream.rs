@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use futures::{Stream, stream};
 use outrigger_api::workload_wire::{self, CHUNK_BYTES, CHUNK_WORKLOADS};
+use outrigger_core::ids::WorkloadId;
+use outrigger_core::map::HashMap;
 use outrigger_core::workload::Workload;
 use outrigger_proto::v1::workload_chunked_stream_request::Message;
 use outrigger_proto::v1::{
@@ -15,7 +17,7 @@ use outrigger_proto::v1::{
 };
 use prost::Message as _;
 
-use crate::store::WorkloadStore;
+use crate::store::{self, Started, WorkloadStore};
 
 /// Progress of a stream, with its generation.
 enum Progress {
@@ -32,13 +34,15 @@ pub(crate) fn messages(store: Arc<WorkloadStore>, chunked: bool) -> impl Stream<
         async move {
             Some(match progress {
                 Progress::New => {
-                    let (workloads, keys, generation) = store.start_stream();
+                    let Started { mut workloads, too_large, keys, generation } = store.start_stream();
                     if chunked {
                         let count = i64::try_from(workloads.len()).unwrap_or_default();
                         let begin = WorkloadSyncBegin { workloads: count };
-                        let chunks = Chunks { left: workloads.into_iter(), next: None, keys };
+                        let chunks = Chunks { left: workloads.into_iter(), next: None, too_large, keys };
                         (Message::WorkloadSyncBegin(begin), Progress::Syncing(generation, Box::new(chunks)))
                     } else {
+                        // It would take them for workloads without labels.
+                        workloads.retain(|workload| !too_large.contains_key(&workload.id));
                         let mut workload_updates: Vec<_> =
                             workloads.iter().map(|w| workload_wire::update(w)).collect();
                         if let Some(first) = workload_updates.first_mut() {
@@ -64,6 +68,8 @@ pub(crate) fn messages(store: Arc<WorkloadStore>, chunked: bool) -> impl Stream<
 /// Converts a message for a manager without chunks; returns `None` for messages that it doesn't support.
 pub(crate) fn unchunked(message: Message) -> Option<WorkloadStreamRequest> {
     let message = match message {
+        // What it has of this workload stays.
+        Message::WorkloadUpdate(update) if is_omitted(&update) => return None,
         Message::WorkloadUpdate(update) => workload_stream_request::Message::WorkloadUpdate(update),
         Message::WorkloadDelete(delete) => workload_stream_request::Message::WorkloadDelete(delete),
         Message::WorkloadSync(sync) => workload_stream_request::Message::WorkloadSync(sync),
@@ -74,11 +80,18 @@ pub(crate) fn unchunked(message: Message) -> Option<WorkloadStreamRequest> {
     Some(WorkloadStreamRequest { message: Some(message) })
 }
 
+/// Whether little is sent of a workload, because it is too large.
+fn is_omitted(update: &WorkloadUpdate) -> bool {
+    update.workload_state.as_ref().is_some_and(|state| state.omitted_bytes > 0)
+}
+
 /// Iterator over all workloads in chunks.
 struct Chunks {
     left: std::vec::IntoIter<Arc<Workload>>,
     /// The workload that didn't fit into the previous chunk.
     next: Option<WorkloadUpdate>,
+    /// Those of which little is sent.
+    too_large: HashMap<WorkloadId, usize>,
     /// What the first one says of annotations.
     keys: Option<AnnotationKeys>,
 }
@@ -110,7 +123,7 @@ impl Iterator for Chunks {
 impl Chunks {
     fn update(&mut self) -> Option<WorkloadUpdate> {
         self.next.take().or_else(|| {
-            let update = workload_wire::update(&*self.left.next()?);
+            let update = store::message(&*self.left.next()?, &self.too_large);
             Some(WorkloadUpdate { annotation_keys: self.keys.take(), ..update })
         })
     }

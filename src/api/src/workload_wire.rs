@@ -186,6 +186,7 @@ pub fn update(workload: &Workload) -> v1::WorkloadUpdate {
             extra,
             disruption_groups: workload.groups.iter().map(wire_group).collect(),
             withheld_annotations: workload.withheld.iter().map(|key| key.to_string()).collect(),
+            omitted_bytes: 0,
         }),
         annotation_keys: None,
     }
@@ -193,6 +194,16 @@ pub fn update(workload: &Workload) -> v1::WorkloadUpdate {
 
 fn wire_group(group: &DisruptionGroup) -> v1::DisruptionGroup {
     v1::DisruptionGroup { id: group.id.to_string(), desired_healthy: group.desired_healthy }
+}
+
+/// Returns the message that a workload exists of which nothing else is sent than where it runs, because it counts so much.
+pub fn too_large(workload: &Workload, size: usize) -> v1::WorkloadUpdate {
+    let mut update = update(workload);
+    if let Some(state) = &mut update.workload_state {
+        let (node_name, ready) = (std::mem::take(&mut state.node_name), state.ready);
+        *state = v1::WorkloadState { node_name, ready, omitted_bytes: size as u64, ..Default::default() };
+    }
+    update
 }
 
 /// Returns how much a workload counts, if that is more than one may ([`MAX_SIZE`]).
@@ -254,6 +265,7 @@ mod tests {
                     v1::DisruptionGroup { id: "budget".into(), desired_healthy: Some(0) },
                 ],
                 withheld_annotations: vec!["large".into()],
+                omitted_bytes: 0,
             }),
             annotation_keys: None,
         }

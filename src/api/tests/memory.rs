@@ -82,6 +82,7 @@ fn workload(i: usize, labels: usize, length: usize) -> (Workload, usize) {
             extra: HashMap::from([("labels".to_owned(), map)]),
             disruption_groups: Vec::new(),
             withheld_annotations: Vec::new(),
+            omitted_bytes: 0,
         }),
         annotation_keys: None,
     };

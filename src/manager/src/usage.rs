@@ -9,8 +9,13 @@ use outrigger_proto::raw::WorkloadUpdate;
 use prost::Message;
 
 /// The size of a workload that counts: its bytes on the wire and [`ITEM_BYTES`] for each label, annotation, group and key of an annotation
-/// that is withheld. What is said of annotations in general isn't kept with a workload.
+/// that is withheld. What is said of annotations in general isn't kept with a workload. One of which the sender left out what is too large
+/// counts that too.
 pub fn size(update: &WorkloadUpdate) -> usize {
+    let omitted = update.workload_state.as_ref().map_or(0, |state| state.omitted_bytes);
+    if omitted > 0 {
+        return usize::try_from(omitted).unwrap_or(usize::MAX).max(MAX_SIZE + 1);
+    }
     let extra = update.workload_state.iter().flat_map(|state| &state.extra);
     let items = extra.map(|entry| 1 + entry.value.as_ref().map_or(0, |map| map.data.len()));
     let groups = update.workload_state.as_ref().map_or(0, |state| state.disruption_groups.len());

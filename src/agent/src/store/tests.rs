@@ -86,7 +86,7 @@ fn the_manager_is_told_of_annotations_when_it_has_them_and_before_it_loses_them(
     store.select(selection(&["y"]));
     read(&pods);
     store.set_complete(&selection(&["y"]));
-    let (workloads, said_first, generation) = store.start_stream();
+    let Started { workloads, keys: said_first, generation, .. } = store.start_stream();
     store.sync_complete(generation);
     assert_eq!((workloads.len(), said_first.map(|keys| keys.sent)), (3, keys(&["y"])));
     assert_eq!(said(&store), None, "it has been said");
@@ -129,12 +129,12 @@ fn a_rule_does_not_wait_without_an_open_stream() {
 }
 
 fn started(store: &WorkloadStore) {
-    let generation = store.start_stream().2;
+    let generation = store.start_stream().generation;
     store.sync_complete(generation);
 }
 
 fn synced(store: &WorkloadStore) -> Vec<String> {
-    let (workloads, _, generation) = store.start_stream();
+    let Started { workloads, generation, .. } = store.start_stream();
     store.sync_complete(generation);
     let mut ids: Vec<_> = workloads.iter().map(|workload| workload.id.to_string()).collect();
     ids.sort();
@@ -144,7 +144,10 @@ fn synced(store: &WorkloadStore) -> Vec<String> {
 fn next(store: &WorkloadStore) -> Option<(&'static str, String)> {
     let generation = store.state.lock().generation;
     Some(match store.take_change(generation).ok()?? {
-        Message::WorkloadUpdate(u) => ("update", u.workload_metadata?.id),
+        Message::WorkloadUpdate(u) => {
+            let omits = u.workload_state.is_some_and(|state| state.omitted_bytes > 0);
+            (if omits { "too large" } else { "update" }, u.workload_metadata?.id)
+        }
         Message::WorkloadDelete(d) => ("delete", d.workload_metadata?.id),
         _ => return None,
     })
@@ -202,10 +205,10 @@ async fn a_superseded_stream_takes_no_changes() {
         let store = store.clone();
         tokio::spawn(async move { store.next_change(generation).await })
     };
-    let (_, _, old) = store.start_stream();
+    let old = store.start_stream().generation;
     let before = waiting(old);
     tokio::task::yield_now().await;
-    let (_, _, new) = store.start_stream();
+    let new = store.start_stream().generation;
     assert!(before.await.unwrap().is_none(), "it ends");
     // A superseded stream that waits later does not consume the notification.
     let (late, current) = (waiting(old), waiting(new));
@@ -216,7 +219,7 @@ async fn a_superseded_stream_takes_no_changes() {
 }
 
 #[test]
-fn a_pod_that_is_too_large_is_no_workload_until_it_is_smaller() {
+fn of_a_pod_that_is_too_large_is_only_said_that_it_exists_until_it_is_smaller() {
     let store = Arc::new(WorkloadStore::default());
     let mut sink = store.pods(None);
     let mut labelled = |uid: &str, labels: usize| {
@@ -226,14 +229,23 @@ fn a_pod_that_is_too_large_is_no_workload_until_it_is_smaller() {
     };
     labelled("a", 10);
     labelled("b", 70_000);
-    assert_eq!(synced(&store), ["a"]);
+    assert_eq!(synced(&store), ["a", "b"]);
+    let Started { workloads, too_large, .. } = store.start_stream();
+    let b = workloads.iter().find(|workload| workload.id.as_str() == "b").unwrap();
+    let state = message(b, &too_large).workload_state.unwrap();
+    assert!(state.extra.is_empty() && state.omitted_bytes > 70_000 * 64, "{state:?}");
+    // One that is served isn't deleted.
     labelled("a", 70_000);
-    assert_eq!(next(&store), Some(("delete", "a".into())));
-    labelled("b", 69_999);
+    assert_eq!(next(&store), Some(("too large", "a".into())));
+    labelled("a", 70_000);
     assert_eq!(next(&store), None);
-    labelled("b", 10);
+    labelled("b", 0);
     assert_eq!((next(&store), next(&store)), (Some(("update", "b".into())), None));
+    // The Pod itself is gone.
+    store.remove(&WorkloadId::new("a").unwrap());
+    assert_eq!(next(&store), Some(("delete", "a".into())));
     assert_eq!(synced(&store), ["b"]);
+    assert!(store.state.lock().too_large.is_empty());
 }
 
 #[test]
@@ -242,7 +254,7 @@ fn a_pod_that_is_too_large_is_read_again_with_fewer_annotations_and_forgotten_wi
     store.select(selection(&["x", "y"]));
     let large = annotated("a", &[("x", &"1".repeat(200 << 10)), ("y", &"2".repeat(200 << 10))]);
     store.pods(None)(Event::Applied(large.clone()));
-    assert_eq!(synced(&store), [""; 0]);
+    assert_eq!(store.start_stream().too_large.len(), 1);
     assert!(store.selects(&selection(&["x", "y"])), "it would be as large");
     assert!(!store.selects(&selection(&["x"])));
     store.select(selection(&["x"]));
@@ -251,7 +263,7 @@ fn a_pod_that_is_too_large_is_read_again_with_fewer_annotations_and_forgotten_wi
     assert!(store.selects(&selection(&[])), "none is too large");
     store.select(selection(&["x", "y"]));
     store.pods(None)(Event::Applied(large));
-    assert_eq!(next(&store), Some(("delete", "a".into())));
+    assert_eq!(next(&store), Some(("too large", "a".into())));
     store.keep_namespaces(&BTreeSet::new());
     assert!(store.state.lock().too_large.is_empty());
 }

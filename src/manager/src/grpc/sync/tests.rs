@@ -204,6 +204,29 @@ async fn workloads_that_have_no_room_are_refused_alone_and_those_that_were_serve
 }
 
 #[tokio::test]
+async fn a_workload_that_says_it_is_too_large_keeps_what_it_has() {
+    let (state, stream) = tenant();
+    let context = fixtures::context(FakeApi::default().client());
+    let limits = Limits::default();
+    let too_large = |id: &str, size| {
+        let update = workload_wire::too_large(&fixtures::workload(id), size);
+        WorkloadUpdate::decode(update.encode_to_vec().as_slice()).unwrap()
+    };
+    let take = |all: &[WorkloadUpdate]| {
+        let mut sync = Sync::begin(context.clone(), state.clone(), stream, limits, 0, Reading::All).unwrap();
+        sync.take(all, "x").unwrap();
+        sync.end().unwrap();
+    };
+    take(&[large("a", 10)]);
+    // However much it says, its labels aren't there.
+    take(&[too_large("a", 1), too_large("b", MAX_SIZE + 1)]);
+    assert_eq!((desired(&state, "a"), desired(&state, "b")), ("wanted", "unknown"));
+    let data = state.lock();
+    assert_eq!(data.index.refused_count(), 2);
+    assert!(!data.can_keep_refused(&limits), "the stream goes on");
+}
+
+#[tokio::test]
 async fn a_workload_that_is_refused_waits_as_for_a_rule_of_the_platform() {
     let (state, stream) = tenant();
     let context = fixtures::context(FakeApi::default().client());
