@@ -80,9 +80,7 @@ mod tests {
                         "l".into(),
                         workload_state::ExtraData { data: HashMap::from([("k".into(), "v".into())]) },
                     )]),
-                    disruption_groups: Vec::new(),
-                    withheld_annotations: Vec::new(),
-                    omitted_bytes: 0,
+                    ..Default::default()
                 }),
                 annotation_keys: None,
             })),

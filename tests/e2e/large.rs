@@ -100,7 +100,7 @@ async fn a_pod_that_grows_too_large_keeps_its_companion() {
     })
     .await;
     t.keeps(&kept, Duration::from_secs(2)).await;
-    // An agent that begins anew has never seen its former state.
+    // After a restart the agent has never seen its former state.
     t.outrigger.plane.command(&format!("restart agent-{}", t.id)).unwrap();
     t.web("after").await;
     let served = t.serves(&["after", "w"]).await;

@@ -65,9 +65,7 @@ pub fn update(id: &str, node: &str) -> WorkloadUpdate {
             node_name: node.into(),
             ready: true,
             extra: HashMap::from([("labels".into(), labels)]),
-            disruption_groups: Vec::new(),
-            withheld_annotations: Vec::new(),
-            omitted_bytes: 0,
+            ..Default::default()
         }),
         annotation_keys: None,
     }
@@ -105,9 +103,7 @@ pub fn pod_of_deployment(tenant: usize, i: usize, version: usize) -> WorkloadUpd
             node_name: format!("node-{}", i % 1000),
             ready: true,
             extra: HashMap::from([("labels".into(), labels), ("annotations".into(), annotations)]),
-            disruption_groups: Vec::new(),
-            withheld_annotations: Vec::new(),
-            omitted_bytes: 0,
+            ..Default::default()
         }),
         annotation_keys: None,
     }

@@ -80,9 +80,7 @@ fn workload(i: usize, labels: usize, length: usize) -> (Workload, usize) {
             node_name: String::new(),
             ready: true,
             extra: HashMap::from([("labels".to_owned(), map)]),
-            disruption_groups: Vec::new(),
-            withheld_annotations: Vec::new(),
-            omitted_bytes: 0,
+            ..Default::default()
         }),
         annotation_keys: None,
     };

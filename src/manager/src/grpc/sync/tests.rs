@@ -24,8 +24,7 @@ fn update(id: &str, node: &str) -> WorkloadUpdate {
             node_name: node.to_owned(),
             ready: true,
             extra: [("labels".to_owned(), labels)].into(),
-            disruption_groups: Vec::new(),
-            withheld_annotations: Vec::new(),
+            ..Default::default()
         }),
         annotation_keys: None,
     };
