@@ -86,18 +86,33 @@ enum DeviceState {
 pub(crate) enum WriteOutcome {
     Ok,
     Failed,
-    /// The API server doesn't permit it: 403, and for claims also 422. Only an administrator can change that.
+    /// A policy or a webhook doesn't permit the write of this object, and may permit that of others: 403, and for claims also 422.
+    Refused,
+    /// The agent lacks the right to all such writes: 403. Only an administrator can change that.
     Forbidden,
 }
 
 impl WriteOutcome {
+    const ALL: [Self; 4] = [Self::Ok, Self::Failed, Self::Refused, Self::Forbidden];
+
     /// What came of a request.
-    pub(crate) fn of<T>(result: &Result<T, kube::Error>) -> WriteOutcome {
+    pub(crate) fn of<T>(result: &Result<T, kube::Error>) -> Self {
         match result {
-            Ok(_) => WriteOutcome::Ok,
-            Err(kube::Error::Api(status)) if status.code == 403 => WriteOutcome::Forbidden,
-            Err(_) => WriteOutcome::Failed,
+            Ok(_) => Self::Ok,
+            Err(kube::Error::Api(status)) if status.code == 403 => Self::of_message(&status.message),
+            Err(_) => Self::Failed,
         }
+    }
+
+    /// What a message of the status 403 says. Where the right is missing, the API server's own words begin with the user
+    /// (`forbiddenMessage` in apiserver/pkg/endpoints/handlers/responsewriters); admission has other words at that place, whatever a
+    /// policy says.
+    fn of_message(message: &str) -> Self {
+        let words = message.split_once(" is forbidden: ");
+        let lacks_right = words.is_some_and(|(object, reason)| {
+            reason.starts_with("User \"") && !object.starts_with("admission webhook")
+        });
+        if lacks_right { Self::Forbidden } else { Self::Refused }
     }
 }
 
@@ -191,7 +206,7 @@ impl Metrics {
         for how in [WatchEnd::Closed, WatchEnd::Failed, WatchEnd::Unsupported] {
             let _ = this.companion_watch_ends.get_or_create(&[("outcome", how)]);
         }
-        for outcome in [WriteOutcome::Ok, WriteOutcome::Failed, WriteOutcome::Forbidden] {
+        for outcome in WriteOutcome::ALL {
             let _ = this.condition_writes.get_or_create(&[("outcome", outcome)]);
             for part in [NodePart::Condition, NodePart::Taint] {
                 let _ = this.node_writes.get_or_create(&NodeWrite { part, outcome });
@@ -292,5 +307,30 @@ impl Metrics {
 
     pub(crate) fn round(&self, outcome: RoundOutcome) {
         self.rounds.get_or_create(&[("outcome", outcome)]).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::WriteOutcome;
+
+    #[test]
+    fn only_the_api_servers_own_words_mean_a_missing_right() {
+        let user = r#"User "system:serviceaccount:a:b" cannot patch resource "pods/status" in API group "" in the namespace "n""#;
+        assert_eq!(
+            WriteOutcome::of_message(&format!(r#"pods "p" is forbidden: {user}"#)),
+            WriteOutcome::Forbidden
+        );
+        for policy in [
+            format!(
+                r#"pods "p" is forbidden: ValidatingAdmissionPolicy 'x' with binding 'y' denied request: {user}"#
+            ),
+            format!(r#"admission webhook "w" denied the request: {user}"#),
+            format!(r#"admission webhook "w" denied the request: pods "p" is forbidden: {user}"#),
+            r#"events is forbidden: unable to create new content in namespace n because it is being terminated"#
+                .to_owned(),
+        ] {
+            assert_eq!(WriteOutcome::of_message(&policy), WriteOutcome::Refused, "{policy}");
+        }
     }
 }

@@ -110,7 +110,7 @@ impl Writer {
         let result = api.patch_status(name, &params, &patch).await;
         let outcome = match &result {
             // A ValidatingAdmissionPolicy refuses with "Invalid" where it names no other reason.
-            Err(kube::Error::Api(status)) if status.code == 422 => WriteOutcome::Forbidden,
+            Err(kube::Error::Api(status)) if status.code == 422 => WriteOutcome::Refused,
             result => WriteOutcome::of(result),
         };
         // Counted before anything else shows it, so that who has seen a warning finds it counted.
@@ -129,7 +129,7 @@ impl Writer {
                     "set a condition of a claim"
                 );
             }
-            Err(kube::Error::Api(status)) if outcome == WriteOutcome::Forbidden => {
+            Err(kube::Error::Api(status)) if outcome != WriteOutcome::Failed => {
                 let text = format!("the agent may not write conditions of claims: {}", status.message);
                 if self.forbidden.set(Some(text)) {
                     warn!(claim = name, namespace, reason = %status.message, "may not write conditions of claims");

@@ -64,27 +64,6 @@ pub(crate) enum Link {
     Unsupported,
 }
 
-/// What the API server forbids.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scope {
-    /// The write of this object: a policy or a webhook doesn't permit it, and may permit that of others.
-    Object,
-    /// All such writes in the namespace: the agent lacks the right.
-    Namespace,
-}
-
-impl Scope {
-    /// What the message of a refusal says. Where the right is missing, the API server's own words begin with the user (`forbiddenMessage` in
-    /// apiserver/pkg/endpoints/handlers/responsewriters); admission has other words at that place, whatever a policy says.
-    pub(super) fn of(message: &str) -> Self {
-        let words = message.split_once(" is forbidden: ");
-        let lacks_right = words.is_some_and(|(object, reason)| {
-            reason.starts_with("User \"") && !object.starts_with("admission webhook")
-        });
-        if lacks_right { Self::Namespace } else { Self::Object }
-    }
-}
-
 /// A write of conditions, with its Event.
 #[derive(Debug)]
 pub(super) struct Write {
@@ -341,7 +320,7 @@ impl Board {
     }
 
     /// Records what came of a write.
-    pub(super) fn done(&self, id: &WorkloadId, outcome: WriteOutcome, of: Scope, jitter: f64) {
+    pub(super) fn done(&self, id: &WorkloadId, outcome: WriteOutcome, jitter: f64) {
         let now = self.clock.now();
         let mut state = self.state.lock();
         let State { pods, forbidden, .. } = &mut *state;
@@ -357,10 +336,8 @@ impl Board {
                 known.pause = Some(now + queue::pause(known.failures, jitter));
                 known.failures = known.failures.saturating_add(1);
             }
-            WriteOutcome::Forbidden if of == Scope::Namespace => {
-                forbidden.insert(known.namespace.clone(), now + FORBIDDEN);
-            }
-            WriteOutcome::Forbidden => known.pause = Some(now + FORBIDDEN),
+            WriteOutcome::Forbidden => _ = forbidden.insert(known.namespace.clone(), now + FORBIDDEN),
+            WriteOutcome::Refused => known.pause = Some(now + FORBIDDEN),
         }
         // It may have changed meanwhile.
         state.push(id);

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::Board;
-use super::board::{FORBIDDEN, Scope, Write};
+use super::board::{FORBIDDEN, Write};
 use super::decide::{Condition, Status};
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
@@ -57,10 +57,6 @@ impl Writer {
         let result = api.patch_status(&write.name, &params, &patch).await;
         let (pod, namespace) = (&write.name, &write.namespace);
         let outcome = WriteOutcome::of(&result);
-        let of = match &result {
-            Err(kube::Error::Api(status)) => Scope::of(&status.message),
-            _ => Scope::Object,
-        };
         // Counted before anything else shows it, so that who has seen a warning finds it counted.
         self.context.metrics.condition_write(outcome);
         match result {
@@ -69,7 +65,7 @@ impl Writer {
                 self.store.answer(written);
                 self.conditions_forbidden.set(None);
             }
-            Err(kube::Error::Api(status)) if outcome == WriteOutcome::Forbidden && of == Scope::Object => {
+            Err(kube::Error::Api(status)) if outcome == WriteOutcome::Refused => {
                 warn!(%pod, %namespace, reason = %status.message, "a policy refuses conditions of a Pod");
             }
             Err(kube::Error::Api(status)) if outcome == WriteOutcome::Forbidden => {
@@ -84,7 +80,7 @@ impl Writer {
                 debug!(%pod, %namespace, %error, "failed to write conditions of a Pod; retrying");
             }
         }
-        self.board.done(&write.id, outcome, of, self.context.environment.random.fraction());
+        self.board.done(&write.id, outcome, self.context.environment.random.fraction());
         if outcome == WriteOutcome::Ok
             && let Some(event) = &write.event
         {
@@ -123,11 +119,14 @@ impl Writer {
         };
         let is_problem = told.status != Status::True && !told.reason.parse().is_ok_and(Cause::is_progress);
         let events = &self.context.events;
-        match events.try_publish(is_problem, &told.reason, "TellCompanions", &told.message, &about).await {
+        let result =
+            events.try_publish(is_problem, &told.reason, "TellCompanions", &told.message, &about).await;
+        let outcome = WriteOutcome::of(&result);
+        match result {
             Ok(()) => {
                 warning.set(None);
             }
-            Err(kube::Error::Api(status)) if Scope::of(&status.message) == Scope::Namespace => {
+            Err(kube::Error::Api(status)) if outcome == WriteOutcome::Forbidden => {
                 *pause.lock() = Some(now + FORBIDDEN);
                 let text = format!("the agent may not write Events of Pods: {}", status.message);
                 if warning.set(Some(text)) {

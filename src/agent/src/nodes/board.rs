@@ -23,7 +23,7 @@ use crate::queue::{self, Queue};
 const WRITES: Rate = Rate { burst: 100.0, minute: 1500.0 };
 /// Writes of one Node, as of one Pod: of a DPU that comes and goes the first changes are written at once, then one every ten seconds.
 const NODE_WRITES: Rate = Rate { burst: 5.0, minute: 6.0 };
-/// Pause after the API server has forbidden a kind of write. Only an administrator can change that.
+/// Pause after the API server has forbidden a kind of write, or refused that of one Node. Only an administrator can change that.
 const FORBIDDEN: Duration = Duration::from_secs(300);
 
 /// What of a Node is written.
@@ -132,12 +132,15 @@ impl Hosts {
             match outcome {
                 WriteOutcome::Ok => state.forbidden[*part as usize] = None,
                 WriteOutcome::Forbidden => state.forbidden[*part as usize] = Some(now + FORBIDDEN),
-                WriteOutcome::Failed => {}
+                WriteOutcome::Failed | WriteOutcome::Refused => {}
             }
         }
         let Some(known) = state.nodes.get_mut(name) else { return };
         known.busy = false;
-        if outcomes.iter().any(|(_, outcome)| *outcome == WriteOutcome::Failed) {
+        let is = |wanted| outcomes.iter().any(|(_, outcome)| *outcome == wanted);
+        if is(WriteOutcome::Refused) {
+            known.pause = Some(now + FORBIDDEN);
+        } else if is(WriteOutcome::Failed) {
             known.pause = Some(now + queue::pause(known.failures, jitter));
             known.failures = known.failures.saturating_add(1);
         } else {

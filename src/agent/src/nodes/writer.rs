@@ -139,6 +139,9 @@ impl Writer {
                     warn!(node = name, what, reason = %status.message, "may not write what a Node should have");
                 }
             }
+            Err(kube::Error::Api(status)) if outcome == WriteOutcome::Refused => {
+                warn!(node = name, what, reason = %status.message, "a policy refuses a write of a Node");
+            }
             Err(error) => {
                 // Somebody else has changed the taints, or the Node is gone.
                 debug!(node = name, what, %error, "failed to write a Node; retrying");

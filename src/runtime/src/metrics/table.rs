@@ -8,6 +8,8 @@ use super::{Kind, Metric, Server, Values};
 /// Outcomes of a request to an API server or to the manager.
 const OUTCOMES: Values = OneOf(&["Ok", "Refused", "Failed"]);
 /// Kinds of messages on a workload stream.
+/// What came of writes of the agent.
+const AGENT_WRITE_OUTCOMES: Values = OneOf(&["Ok", "Failed", "Refused", "Forbidden"]);
 const MESSAGE_KINDS: Values = OneOf(&["Update", "Delete", "Sync", "Chunk"]);
 /// The label of metrics of watches.
 const WATCH: &[(&str, Values)] = &[("watch", Named("as in `/readyz`"))];
@@ -193,18 +195,18 @@ table! {
         &[("outcome", OneOf(&["Closed", "Failed", "Unsupported"]))],
         "Ends of calls by which the manager tells how companions are; Unsupported: the manager is too old for it");
     AGENT_CONDITION_WRITES = plain("agent_condition_writes", Counter, &[Agent],
-        &[("outcome", OneOf(&["Ok", "Failed", "Forbidden"]))],
-        "Writes of conditions of Pods; Forbidden: the agent's role or a policy doesn't allow it");
+        &[("outcome", AGENT_WRITE_OUTCOMES)],
+        "Writes of conditions of Pods; Forbidden: the agent's role doesn't allow it, Refused: a policy doesn't");
     AGENT_NODE_WRITES = plain("agent_node_writes", Counter, &[Agent],
-        &[("part", OneOf(&["Condition", "Taint"])), ("outcome", OneOf(&["Ok", "Failed", "Forbidden"]))],
-        "Writes of Nodes, of their condition DPUReady or of their taint; Forbidden: the agent's role or a policy doesn't allow it");
+        &[("part", OneOf(&["Condition", "Taint"])), ("outcome", AGENT_WRITE_OUTCOMES)],
+        "Writes of Nodes, of their condition DPUReady or of their taint; Forbidden: the agent's role doesn't allow it, Refused: a policy doesn't");
     AGENT_ORDERED_RULES = plain("agent_ordered_rules", Gauge, &[Agent], &[("gate", OneOf(&["Served", "Missing"]))],
         "Valid rules of the tenant's cluster with another ordering than Parallel, by whether the agent serves the webhook that adds the readiness gate. Missing: Pods don't wait for their companions");
     AGENT_HELD_RULES = plain("agent_held_rules", Gauge, &[Agent], &[("devices", OneOf(&["Published", "Missing"]))],
         "Valid rules of the tenant's cluster with the ordering BeforeStart or BeforeBinding, by whether the agent publishes the devices that their Pods claim. Missing: Pods start or are bound before their companions, or aren't scheduled; the rules' Events say which");
     AGENT_DEVICE_WRITES = plain("agent_device_writes", Counter, &[Agent],
-        &[("object", OneOf(&["Slice", "Template", "Claim"])), ("outcome", OneOf(&["Ok", "Failed", "Forbidden"]))],
-        "Writes of the ResourceSlices of a Node, of a namespace's ResourceClaimTemplate, or of a condition of a Pod's ResourceClaim; Forbidden: the agent's role or a policy doesn't allow it");
+        &[("object", OneOf(&["Slice", "Template", "Claim"])), ("outcome", AGENT_WRITE_OUTCOMES)],
+        "Writes of the ResourceSlices of a Node, of a namespace's ResourceClaimTemplate, or of a condition of a Pod's ResourceClaim; Forbidden: the agent's role doesn't allow it, Refused: a policy doesn't");
     AGENT_PREPARES = plain("agent_prepares", Counter, &[Agent],
         &[("outcome", OneOf(&["Ready", "NotReady", "Elsewhere", "Refused", "Busy", "Failed"]))],
         "Claims that hosts asked about, by the answer; Elsewhere: their Pods aren't on the host. Refused, Busy and Failed count requests: without a valid token, beyond a limit, or whose token the API server couldn't review");

@@ -138,7 +138,7 @@ impl Board {
                 pace.pause = Some(now + queue::pause(pace.failures, jitter));
                 pace.failures = pace.failures.saturating_add(1);
             }
-            WriteOutcome::Forbidden => pace.pause = Some(now + FORBIDDEN),
+            WriteOutcome::Refused | WriteOutcome::Forbidden => pace.pause = Some(now + FORBIDDEN),
         }
         // It may have changed meanwhile.
         state.binds.push(id.clone(), true);

@@ -76,7 +76,7 @@ impl Stage {
             }
             let has: Vec<_> = has.iter().map(|(kind, condition)| (*kind, condition)).collect();
             self.board.apply(&write.id, &pod(&write.name, *gated, &has));
-            self.board.done(&write.id, WriteOutcome::Ok, Scope::Object, 0.0);
+            self.board.done(&write.id, WriteOutcome::Ok, 0.0);
         }
         all
     }
@@ -257,7 +257,7 @@ async fn failed_and_forbidden_writes_pause() {
         for _ in 0..seconds {
             while let Ok(write) = board.take() {
                 count += 1;
-                board.done(&write.id, outcome, Scope::Namespace, 1.0);
+                board.done(&write.id, outcome, 1.0);
             }
             tokio::time::advance(Duration::from_secs(1)).await;
         }
@@ -270,7 +270,7 @@ async fn failed_and_forbidden_writes_pause() {
 
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_refuses_a_pod_pauses_no_other_and_a_missing_right_pauses_the_namespace() {
-    for (of, opened) in [(Scope::Object, 9), (Scope::Namespace, 0)] {
+    for (outcome, opened) in [(WriteOutcome::Refused, 9), (WriteOutcome::Forbidden, 0)] {
         let names: Vec<String> = (0..10).map(|i| format!("p{i}")).collect();
         let pods: Vec<(&str, bool)> = names.iter().map(|name| (name.as_str(), true)).collect();
         let stage = Stage::new(&pods);
@@ -278,7 +278,7 @@ async fn a_policy_that_refuses_a_pod_pauses_no_other_and_a_missing_right_pauses_
         let stream = board.opened();
         board.told(stream, &id("p0"), told(CompanionState::Ready, true));
         let refused = board.take().unwrap();
-        board.done(&refused.id, WriteOutcome::Forbidden, of, 1.0);
+        board.done(&refused.id, outcome, 1.0);
         for name in &names[1..] {
             board.told(stream, &id(name), told(CompanionState::Ready, true));
         }
@@ -287,26 +287,9 @@ async fn a_policy_that_refuses_a_pod_pauses_no_other_and_a_missing_right_pauses_
             assert_ne!(write.name, "p0");
             writes += 1;
         }
-        assert_eq!(writes, opened, "{of:?}");
+        assert_eq!(writes, opened, "{outcome:?}");
         tokio::time::advance(FORBIDDEN + Duration::from_secs(1)).await;
         assert!(board.take().is_ok(), "it is tried again");
-    }
-}
-
-#[test]
-fn only_the_api_servers_own_words_mean_a_missing_right() {
-    let user = r#"User "system:serviceaccount:a:b" cannot patch resource "pods/status" in API group "" in the namespace "n""#;
-    assert_eq!(Scope::of(&format!(r#"pods "p" is forbidden: {user}"#)), Scope::Namespace);
-    for policy in [
-        format!(
-            r#"pods "p" is forbidden: ValidatingAdmissionPolicy 'x' with binding 'y' denied request: {user}"#
-        ),
-        format!(r#"admission webhook "w" denied the request: {user}"#),
-        format!(r#"admission webhook "w" denied the request: pods "p" is forbidden: {user}"#),
-        r#"events is forbidden: unable to create new content in namespace n because it is being terminated"#
-            .to_owned(),
-    ] {
-        assert_eq!(Scope::of(&policy), Scope::Object, "{policy}");
     }
 }
 

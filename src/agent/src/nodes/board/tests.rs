@@ -172,3 +172,20 @@ async fn what_is_forbidden_is_not_repeated_and_the_rest_goes_on() {
     tokio::time::advance(Duration::from_secs(300)).await;
     assert_eq!(stage.writes().len(), 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_refuses_a_node_pauses_no_other() {
+    let mut stage = Stage::new(&["a", "b"]);
+    stage.hosts.opened();
+    stage.hosts.told(&host("a", "NoDPU"));
+    stage.hosts.take().unwrap();
+    stage.hosts.done("a", &[(Part::Condition, WriteOutcome::Refused), (Part::Taint, WriteOutcome::Ok)], 0.0);
+    stage.hosts.told(&host("b", "NoDPU"));
+    let write = stage.hosts.take().unwrap();
+    assert!(write.name == "b" && write.change.condition.is_some() && write.change.taint == Some(true));
+    stage.hosts.done("b", &[(Part::Condition, WriteOutcome::Ok), (Part::Taint, WriteOutcome::Ok)], 0.0);
+    tokio::time::advance(FORBIDDEN - Duration::from_secs(1)).await;
+    assert!(stage.writes().iter().all(|(name, ..)| name != "a"), "it pauses");
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(stage.hosts.take().unwrap().name, "a", "it is tried again");
+}
