@@ -26,8 +26,6 @@ use crate::writes::{self, Version, found};
 
 /// How often a tenant is looked at without cause: bindings and quotas that somebody has changed are put right then.
 const RESYNC: Duration = Duration::from_secs(300);
-/// How often a namespace that is nearly ready is looked at.
-const PREPARING: Duration = Duration::from_millis(200);
 /// Pause between two looks for what the deletion of a tenant waits for.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -133,8 +131,8 @@ impl Tenants {
         );
         self.write(id, &entry, &over, &wanted).await?;
         // A namespace that is deleted, or gets another label, queues its tenant.
-        let soon = state == Some(namespace::State::Preparing);
-        Ok(Action::Requeue(if soon { PREPARING } else { RESYNC }))
+        let pause = if let Some(namespace::State::Preparing(pause)) = state { pause } else { RESYNC };
+        Ok(Action::Requeue(pause))
     }
 
     /// What is left of a deleted tenant: of one that wasn't released, because its finalizer was removed by hand, or what replicas whose

@@ -1,6 +1,7 @@
 //! A tenant's namespace in the infrastructure cluster, and the objects that Outrigger creates in it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota};
@@ -23,6 +24,12 @@ use crate::writes::{self, Version, found, only};
 /// Name of what Outrigger puts into each tenant's namespace.
 const NAME: &str = "outrigger";
 
+/// How often a quota is looked at that the quota controller is about to count.
+const LOOKS: Duration = Duration::from_millis(200);
+
+/// How often the quota controller is made to count a quota again whose kinds it doesn't know.
+const DISCOVERS: Duration = Duration::from_secs(5);
+
 /// The ClusterRole that is bound in each tenant's namespace.
 pub(crate) const ROLE: &str = "outrigger-manager-tenant";
 
@@ -35,8 +42,8 @@ pub(crate) enum State {
     NotOurs(String),
     /// It is being deleted.
     Terminating,
-    /// It is made, and its quota isn't counted yet: until then the API server refuses what the quota is about.
-    Preparing,
+    /// It is made, and its quota isn't counted yet: until then the API server refuses what the quota is about. Look again after this time.
+    Preparing(Duration),
 }
 
 /// The manager's own user, as the subject of a RoleBinding.
@@ -104,8 +111,7 @@ pub(crate) async fn ensure(
         }
     }
     bind(client, name, myself).await?;
-    let counted = limit(client, tenant).await?;
-    Ok(if counted { State::Ready } else { State::Preparing })
+    Ok(limit(client, tenant).await?.map_or(State::Ready, State::Preparing))
 }
 
 /// Grants the manager the right to create companions there.
@@ -126,34 +132,64 @@ async fn bind(client: &Client, namespace: &str, myself: &Value) -> Result<(), ku
     Ok(())
 }
 
-/// Sets the tenant's limits. Returns whether the quota controller has counted the objects that exist.
-async fn limit(client: &Client, tenant: &Tenant) -> Result<bool, kube::Error> {
+/// Sets the tenant's limits. Returns when to look again while the quota controller hasn't counted the objects that exist.
+///
+/// That controller counts a quota when `spec.hard` changes, and every five minutes otherwise. It discovers new kinds every half a minute,
+/// and counts nothing then. So a quota that was created before its kinds were discovered would refuse rules for up to five minutes. The
+/// limit of claims, which is only a bound, is raised by one and set back until all kinds are counted.
+async fn limit(client: &Client, tenant: &Tenant) -> Result<Option<Duration>, kube::Error> {
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), &tenant.namespace);
     let rules = format!("count/workloadrules.{}", keys::WORKLOAD_GROUP);
     // A companion is a claim, or has as many as a rule may give it.
     let claims = u64::from(tenant.limits.companions).saturating_mul(1 + claim::MAX_CLAIMS as u64);
-    let hard = json!({"pods": tenant.limits.companions.to_string(), rules: tenant.limits.rules.to_string(),
+    let mut hard = json!({"pods": tenant.limits.companions.to_string(), rules: tenant.limits.rules.to_string(),
         CLAIMS: claims.to_string()});
     let id = tenant.policy.tenant.as_str();
-    let found = quotas.get_opt(NAME).await?;
-    let right = |quota: &ResourceQuota| {
+    let found = quotas.get_opt(NAME).await?.filter(|quota| {
         let spec = quota.spec.as_ref().and_then(|spec| spec.hard.as_ref());
         quota.labels().get(keys::TENANT).is_some_and(|owner| owner == id) && same(spec, &hard)
-    };
-    let quota = match found.filter(right) {
-        Some(quota) => quota,
-        None => {
-            let wanted = json!({"apiVersion": "v1", "kind": "ResourceQuota",
-                "metadata": {"name": NAME, "namespace": tenant.namespace, "labels": {keys::TENANT: id}},
-                "spec": {"hard": hard}});
-            let params = writes::apply();
-            quotas.patch(NAME, &params, &Patch::Apply(&wanted)).await?
+    });
+    let mut pause = LOOKS;
+    match found.as_ref().map(|quota| progress(quota, &hard)) {
+        Some(Progress::Counted) => return Ok(None),
+        Some(Progress::Waiting) => return Ok(Some(LOOKS)),
+        Some(Progress::Undiscovered) => {
+            hard[CLAIMS] = json!(claims.saturating_add(1).to_string());
+            pause = DISCOVERS;
         }
-    };
-    let counted = quota.status.and_then(|status| status.used).unwrap_or_default();
+        None => {}
+    }
+    let wanted = json!({"apiVersion": "v1", "kind": "ResourceQuota",
+        "metadata": {"name": NAME, "namespace": tenant.namespace, "labels": {keys::TENANT: id}},
+        "spec": {"hard": hard}});
+    let quota = quotas.patch(NAME, &writes::apply(), &Patch::Apply(&wanted)).await?;
+    let counted = pause == LOOKS && progress(&quota, &hard) == Progress::Counted;
+    Ok((!counted).then_some(pause))
+}
+
+/// How far the quota controller is with a quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// It has counted all kinds.
+    Counted,
+    /// It hasn't looked at these limits yet.
+    Waiting,
+    /// It has looked at them, and doesn't know some of the kinds.
+    Undiscovered,
+}
+
+fn progress(quota: &ResourceQuota, hard: &Value) -> Progress {
+    let status = quota.status.as_ref();
+    let used = status.and_then(|status| status.used.as_ref());
     // Claims are not counted where the cluster has none.
-    let mut wanted = hard.as_object().into_iter().flatten().map(|(resource, _)| resource);
-    Ok(wanted.all(|resource| resource == CLAIMS || counted.contains_key(resource)))
+    let is_counted = |kind: &String| kind == CLAIMS || used.is_some_and(|used| used.contains_key(kind));
+    if hard.as_object().into_iter().flatten().all(|(kind, _)| is_counted(kind)) {
+        Progress::Counted
+    } else if same(status.and_then(|status| status.hard.as_ref()), hard) {
+        Progress::Undiscovered
+    } else {
+        Progress::Waiting
+    }
 }
 
 /// Whether a quota says this. The API server writes numbers in its own way.
@@ -235,6 +271,23 @@ mod tests {
         assert!(!same(Some(&found), &json!({"pods": "10000", CLAIMS: "17"})));
         assert!(!same(Some(&found), &json!({"pods": "10000"})));
         assert!(!same(None, &json!({"pods": "10000"})));
+    }
+
+    #[test]
+    fn a_quota_is_counted_again_only_after_the_controller_has_looked_and_found_an_unknown_kind() {
+        let hard = json!({"pods": "10", "count/rules.example.com": "3", CLAIMS: "170"});
+        let of = |status: Value| {
+            let quota =
+                json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {}, "status": status});
+            progress(&serde_json::from_value(quota).unwrap(), &hard)
+        };
+        assert_eq!(of(json!({})), Progress::Waiting);
+        let before = json!({"pods": "10", "count/rules.example.com": "3", CLAIMS: "171"});
+        assert_eq!(of(json!({"hard": before, "used": {"pods": "0"}})), Progress::Waiting);
+        assert_eq!(of(json!({"hard": hard, "used": {"pods": "0", CLAIMS: "0"}})), Progress::Undiscovered);
+        let used = json!({"pods": "0", "count/rules.example.com": "0"});
+        assert_eq!(of(json!({"hard": hard, "used": used})), Progress::Counted, "a cluster without claims");
+        assert_eq!(of(json!({"hard": before, "used": used})), Progress::Counted);
     }
 
     #[test]

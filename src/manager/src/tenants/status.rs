@@ -126,7 +126,7 @@ fn namespace_ready(tenant: &Tenant, state: Option<&namespace::State>) -> Conditi
             Cause::Terminating,
             format!("namespace {} is being deleted; it will be created again", tenant.namespace),
         ),
-        Some(namespace::State::Preparing) => wrong(
+        Some(namespace::State::Preparing(_)) => wrong(
             Cause::Preparing,
             format!(
                 "the quota of namespace {} isn't counted yet; just after Outrigger's installation that takes half a minute",
