@@ -1,11 +1,14 @@
 #!/usr/bin/env perl
-# Searches log macros of Rust sources for Debug forms: fields like `?value` and placeholders like `{value:?}`. Prints each with file
-# and line, and fails if there is one. Durations are permitted under the names below, because their Debug form is "5s".
+# Searches log macros of Rust sources for Debug forms, which are fields like `?value` and placeholders like `{value:?}`, and for fields
+# whose keys each line has already. Prints each with file and line, and fails if there is one. Durations are permitted under the names
+# below, because their Debug form is "5s".
 # Usage: tests/logs.pl FILE...
 use strict;
 use warnings;
 
 my $durations = qr/(?:delay|timeout|pause|every|elapsed)/;
+# Most parsers refuse or drop a second one of the same object.
+my $taken     = qr/(?:timestamp|level|target|message|span|spans)/;
 my $text      = qr/"(?:[^"\\]|\\.)*"/s;
 my $inside    = qr/((?:[^()"]|$text|\((?-1)\))*)/;
 my $failed    = 0;
@@ -18,9 +21,11 @@ for my $file (@ARGV) {
         my $messages = join "\n", $arguments =~ /($text)/g;
         (my $fields = $arguments) =~ s/$text/""/g;
         $fields =~ s/\b$durations = \?//g;
-        next unless $fields =~ /(?:^|[,(=])\s*\?[\w&*]/ or $messages =~ /\{[^{}]*:#?\?\}/;
+        my $ambiguous = $fields =~ /(?:^|,)\s*[%?]?$taken\s*(?:=|,|$)/;
+        next unless $ambiguous or $fields =~ /(?:^|[,(=])\s*\?[\w&*]/ or $messages =~ /\{[^{}]*:#?\?\}/;
         (my $macro = $arguments) =~ s/\s+/ /g;
-        print "$file:$line: $macro\n    write the value: %name, or name = value\n";
+        my $remedy = $ambiguous ? 'give the field another name: each line has that key' : 'write the value: %name, or name = value';
+        print "$file:$line: $macro\n    $remedy\n";
         $failed = 1;
     }
 }

@@ -364,7 +364,7 @@ impl CertificateController {
         match target.write(&self.client, writer, &patch).await {
             Ok(()) => {
                 contention.written(bundle, self.environment.clock.now());
-                info!(%target, "published the CA bundle");
+                info!(object = %target, "published the CA bundle");
                 Ok(PublishResult::default())
             }
             Err(error) if is_conflict(&error) => Ok(PublishResult { conflict: true, backoff: None }),
