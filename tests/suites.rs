@@ -20,8 +20,10 @@ mod gitops;
 mod host;
 
 mod model;
+
 mod outages;
 mod policies;
+mod rack;
 mod release;
 mod restarts;
 mod rolling;

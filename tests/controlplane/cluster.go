@@ -7,9 +7,12 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -22,7 +25,10 @@ type cluster struct {
 	server     string
 	kubeconfig string
 	ca         string
-	admin      *http.Client
+	// kubelets is what the API server shows to kubelets.
+	kubelets  pair
+	authority *authority
+	admin     *http.Client
 	// processes are in the order in which they start; the first is the API server.
 	processes []*process
 }
@@ -34,6 +40,10 @@ func newCluster(u *up, name string, etcd endpoint) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	if u.address != "" {
+		// The second one is that of the Service "kubernetes".
+		authority.addresses = []net.IP{net.ParseIP(u.address), net.IPv4(10, 96, 0, 1)}
+	}
 	ports, err := freePorts(4)
 	if err != nil {
 		return nil, err
@@ -43,6 +53,7 @@ func newCluster(u *up, name string, etcd endpoint) (*cluster, error) {
 		server:     fmt.Sprintf("https://127.0.0.1:%d", ports[0]),
 		kubeconfig: filepath.Join(u.dir, name+".kubeconfig"),
 		ca:         authority.file(),
+		authority:  authority,
 	}
 	serving, err := authority.issue("apiserver", "kube-apiserver")
 	if err != nil {
@@ -51,6 +62,9 @@ func newCluster(u *up, name string, etcd endpoint) (*cluster, error) {
 	// What signs service account tokens, and the certificate by which they are verified.
 	tokens, err := authority.issue("tokens", "tokens")
 	if err != nil {
+		return nil, err
+	}
+	if c.kubelets, err = authority.issue("kubelet-client", "kube-apiserver", "system:masters"); err != nil {
 		return nil, err
 	}
 	users := map[string]string{}
@@ -134,7 +148,10 @@ func newCluster(u *up, name string, etcd endpoint) (*cluster, error) {
 			"--node-lease-duration-seconds=120", "--node-ip=127.0.0.1", "--cidr=10.0.0.1/8",
 		),
 	}
-	for i, path := range []string{"/readyz", "/healthz", "/readyz", "/readyz"} {
+	if u.address != "" {
+		c.serveNodes(u.address)
+	}
+	for i, path := range []string{"/readyz", "/healthz", "/readyz", "/readyz"}[:len(c.processes)] {
 		c.processes[i].ready = fmt.Sprintf("https://127.0.0.1:%d%s", ports[i], path)
 	}
 	if u.auditLog && name == "infra" {
@@ -148,6 +165,19 @@ func newCluster(u *up, name string, etcd endpoint) (*cluster, error) {
 		c.processes = append(c.processes, u.process(name, "cert-manager", "--kubeconfig="+users["cert-manager"]))
 	}
 	return c, nil
+}
+
+// serveNodes lets real kubelets be the cluster's Nodes: the API server listens where they are, is an endpoint of the Service "kubernetes", and
+// talks to Pods itself, because no kube-proxy runs beside it. kwok doesn't run.
+func (c *cluster) serveNodes(address string) {
+	server := c.processes[0]
+	server.args = slices.DeleteFunc(server.args, func(arg string) bool {
+		return strings.HasPrefix(arg, "--bind-address=") || strings.HasPrefix(arg, "--endpoint-reconciler-type=")
+	})
+	server.args = append(server.args, "--bind-address=0.0.0.0", "--advertise-address="+address, "--enable-aggregator-routing=true",
+		"--kubelet-preferred-address-types=InternalIP", "--kubelet-certificate-authority="+c.ca,
+		"--kubelet-client-certificate="+c.kubelets.cert, "--kubelet-client-key="+c.kubelets.key)
+	c.processes = c.processes[:len(c.processes)-1]
 }
 
 // writeAdmission has the API server show a certificate to webhooks that ask for one. It is signed by an authority that signs

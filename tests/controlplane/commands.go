@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,6 +26,9 @@ NAME is a name in "pids": etcd, infra/kube-apiserver, tenant/kwok ...
   resume NAME     lets it go on with SIGCONT
   run {"name": "x", "args": ["program", "argument"], "env": ["KEY=value"]}
                   starts another process that ends with this one; its log is DIR/logs/x.log
+  node {"cluster": "infra", "name": "x", "address": "10.77.0.11"}
+                  writes what the kubelet of a Node needs, with --nodes-address: its kubeconfig, and its certificate for servers, in
+                  DIR/infra/nodes/x.kubeconfig, x.crt and x.key
 `
 
 // readLines sends each line and calls atEnd after the last.
@@ -44,6 +48,14 @@ func (u *up) commands(ctx context.Context, lines <-chan string) {
 	for line := range lines {
 		verb, rest, _ := strings.Cut(line, " ")
 		began := time.Now()
+		if verb == "node" {
+			if err := u.node(rest); err != nil {
+				u.say(map[string]any{"error": err.Error(), "command": verb})
+			} else {
+				u.say(map[string]any{"done": verb, "seconds": seconds(time.Since(began))})
+			}
+			continue
+		}
 		p, err := u.obey(ctx, verb, rest)
 		if err != nil {
 			u.say(map[string]any{"error": err.Error(), "command": verb})
@@ -65,7 +77,7 @@ func (u *up) obey(ctx context.Context, verb, rest string) (*process, error) {
 		return u.run(rest)
 	}
 	if !slices.Contains([]string{"term", "stop", "start", "restart", "pause", "resume"}, verb) {
-		return nil, fmt.Errorf("there is no command %q: use run, term, stop, start, restart, pause or resume", verb)
+		return nil, fmt.Errorf("there is no command %q: use run, node, term, stop, start, restart, pause or resume", verb)
 	}
 	found, err := u.named(strings.Fields(rest))
 	if err != nil {
@@ -218,4 +230,34 @@ func (u *up) say(message map[string]any) {
 	u.out.Lock()
 	defer u.out.Unlock()
 	_ = json.NewEncoder(os.Stdout).Encode(message)
+}
+
+// node writes what a kubelet needs to be a Node of a cluster.
+func (u *up) node(text string) error {
+	var node struct{ Cluster, Name, Address string }
+	if err := json.Unmarshal([]byte(text), &node); err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
+	i := slices.IndexFunc(u.clusters, func(c *cluster) bool { return c.name == node.Cluster })
+	address := net.ParseIP(node.Address)
+	if i < 0 || node.Name == "" || address == nil || u.address == "" {
+		return errors.New("node: the name of a cluster, a name and an address are needed, and --nodes-address")
+	}
+	c := u.clusters[i]
+	dir := filepath.Join(u.dir, c.name, "nodes")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	issuer := *c.authority
+	issuer.dir, issuer.addresses = dir, []net.IP{address}
+	client, err := issuer.issue(node.Name+"-client", "system:node:"+node.Name, "system:nodes")
+	if err != nil {
+		return err
+	}
+	if _, err := issuer.issue(node.Name, "system:node:"+node.Name); err != nil {
+		return err
+	}
+	port := c.server[strings.LastIndexByte(c.server, ':')+1:]
+	server := "https://" + net.JoinHostPort(u.address, port)
+	return writeKubeconfig(filepath.Join(dir, node.Name+".kubeconfig"), c.name, server, c.ca, client)
 }

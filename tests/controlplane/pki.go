@@ -22,6 +22,8 @@ type authority struct {
 	dir  string
 	cert *x509.Certificate
 	key  crypto.Signer
+	// addresses are in every certificate, beside those of loopback.
+	addresses []net.IP
 }
 
 // pair is a certificate and its key as files.
@@ -63,7 +65,7 @@ func (a *authority) issue(file, name string, groups ...string) (pair, error) {
 	template := certificate(pkix.Name{CommonName: name, Organization: groups})
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
+	template.IPAddresses = append([]net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}, a.addresses...)
 	template.DNSNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
 	if err != nil {

@@ -53,10 +53,12 @@ type up struct {
 	noFsync     bool
 	auditLog    bool
 	etcdQuota   int64
-	programs    assets
-	starter     starter
-	etcd        *process
-	clusters    []*cluster
+	// address is where real kubelets reach the API servers; empty where kwok stands in for them.
+	address  string
+	programs assets
+	starter  starter
+	etcd     *process
+	clusters []*cluster
 	// took is the time from the start to ready.
 	took time.Duration
 	out  sync.Mutex
@@ -78,6 +80,7 @@ func runUp() int {
 	flags.BoolVar(&u.noFsync, "no-fsync", true, "let etcd leave writing to the disk to the system: quick, but a crash of the machine loses data")
 	flags.BoolVar(&u.auditLog, "audit-log", false, "have the API server of the cluster infra log writes of Pods with their admission: DIR/logs/infra-audit.log")
 	flags.Int64Var(&u.etcdQuota, "etcd-quota-bytes", 0, "size at which etcd takes no more writes; 0 is etcd's own default")
+	flags.StringVar(&u.address, "nodes-address", "", "address at which kubelets reach the API servers, which know each Pod's address then; without it, kwok lets Nodes and Pods run")
 	untilEOF := flags.Bool("until-stdin-eof", false, "end when standard input ends, which it does with whoever holds its other end")
 	_ = flags.Parse(os.Args[1:])
 	u.names = strings.Split(*names, ",")
@@ -137,6 +140,9 @@ func (u *up) check(arguments []string) error {
 		if slices.Contains(u.names[:i], name) {
 			return fmt.Errorf("--clusters: %q is there twice", name)
 		}
+	}
+	if u.address != "" && net.ParseIP(u.address) == nil {
+		return fmt.Errorf("--nodes-address: %q is no IP address", u.address)
 	}
 	if u.certManager && !slices.Contains(u.names, "infra") {
 		return errors.New("--cert-manager needs a cluster named infra in --clusters")

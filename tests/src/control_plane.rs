@@ -1,6 +1,7 @@
 //! The control plane: two real Kubernetes clusters on one etcd, built from `tests/controlplane`.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -97,13 +98,20 @@ impl ControlPlane {
 
     /// As [`Self::start`], with further flags of `up`.
     pub fn start_with(flags: &[&str]) -> anyhow::Result<Self> {
+        Self::start_in(&[], flags)
+    }
+
+    /// As [`Self::start_with`], by another program, which gets the command line as its arguments.
+    pub fn start_in(wrapper: &[String], flags: &[&str]) -> anyhow::Result<Self> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let program = build()?;
         let runs = root().join("target/control-plane");
         remove_old(&runs);
         let dir = runs.join(format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
         std::fs::create_dir_all(&dir)?;
-        let mut command = Command::new(program);
+        let mut line = wrapper.iter().map(OsString::from).chain([program.into_os_string()]);
+        let mut command = Command::new(line.next().context("no program")?);
+        command.args(line);
         if cfg!(debug_assertions) {
             // More than a third of an API server's time went into collecting garbage. Benches measure it as it is.
             command.envs([("GOGC", "400"), ("GOMEMLIMIT", "4GiB")]);
@@ -169,6 +177,11 @@ impl ControlPlane {
     /// `stop` or `start` for several processes in the same moment.
     pub fn command_at_once(&self, what: &str, names: &[&str]) -> anyhow::Result<()> {
         self.command(&format!("{what} {}", names.join(" ")))
+    }
+
+    /// The process that was started: the supervisor, or what it was started by.
+    pub fn supervisor(&self) -> u32 {
+        self.link.lock().expect("nobody panics with the line in hand").child.id()
     }
 
     /// Ends all its processes. What would use it from now on fails.

@@ -31,6 +31,7 @@ pub mod page;
 pub mod pki;
 pub mod plugin;
 pub mod queries;
+pub mod rack;
 pub mod report;
 pub mod reviews;
 pub mod role;

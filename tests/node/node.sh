@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# node.sh DIR CLUSTER NAME NUMBER CGROUP PROGRAM: runs a Node in the rack that it is started in, until it is killed.
+#
+# DIR is the control plane's directory, CGROUP the directory under each controller's that is the Node's, PROGRAM what build.sh builds.
+# The Node has namespaces of its own for all that the kernel has them for but users: so each program has the paths, the processes and
+# the cgroups that it has on a machine of its own, and whoever kills the first process has switched the Node off. Its disk is
+# DIR/nodes/NAME, which stays.
+set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin
+dir=$1 cluster=$2 name=$3 number=$4 cgroup=$5 program=$6
+controllers=(cpu cpuacct cpuset memory devices freezer blkio pids)
+
+plug_in() {
+    ip netns add "$name"
+    ip -n switch link add "$name" type veth peer name eth0 netns "$name"
+    ip -n switch link set "$name" master rack up
+    ip -n "$name" link set lo up
+    ip -n "$name" address add "10.77.0.$number/16" dev eth0
+    ip -n "$name" link set eth0 up
+    ip netns exec "$name" sysctl -qw net.ipv4.ip_forward=1
+    # Routes to all Pods there could be, also those of Nodes that come later.
+    local other
+    for other in $(ip netns list | cut -d' ' -f1); do
+        [ "$other" = switch ] || ip -n "$other" route replace "10.78.$number.0/24" via "10.77.0.$number" 2>/dev/null || true
+    done
+    ip -n "$name" route delete "10.78.$number.0/24" 2>/dev/null || true
+    for other in $(seq 2 60); do
+        [ "$other" = "$number" ] || ip -n "$name" route replace "10.78.$other.0/24" via "10.77.0.$other"
+    done
+}
+
+if [ "${7:-}" != inside ]; then
+    [ -e "/run/netns/$name" ] || plug_in
+    for controller in "${controllers[@]}" systemd; do
+        at=/sys/fs/cgroup/$controller
+        mkdir -p "$at/$cgroup"
+        # A cgroup of processors takes no process before it has some.
+        if [ "$controller" = cpuset ]; then
+            for file in cpuset.cpus cpuset.mems; do
+                cp "$at/$file" "$at/$(dirname "$cgroup")/$file"
+                cp "$at/$file" "$at/$cgroup/$file"
+            done
+        fi
+        echo $$ >"$at/$cgroup/tasks"
+    done
+    exec nsenter --net="/run/netns/$name" unshare --mount --pid --fork --kill-child --cgroup --uts --ipc "$0" "${@:1:6}" inside
+fi
+
+disk=$dir/nodes/$name
+keys=$dir/$cluster/nodes/$name
+hostname "$name"
+mount --make-rprivate /
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t tmpfs tmpfs /sys/fs/cgroup
+for controller in "${controllers[@]}" name=systemd; do
+    at=/sys/fs/cgroup/${controller#name=}
+    mkdir "$at"
+    mount -t cgroup -o "${controller/name=/none,name=}" cgroup "$at"
+done
+mount -t tmpfs tmpfs /run
+mkdir -p "$disk" /run/disk
+mount --bind "$disk" /run/disk
+disk=/run/disk
+# What programs create where they expect it on a machine of their own, the machine doesn't get.
+for at in /opt /usr /var; do
+    mkdir -p "/run/upper$at" "/run/work$at"
+    mount -t overlay overlay -o "lowerdir=$at,upperdir=/run/upper$at,workdir=/run/work$at" "$at"
+done
+for directory in kubelet containerd; do
+    mkdir -p "$disk/$directory" "/var/lib/$directory"
+    mount --bind "$disk/$directory" "/var/lib/$directory"
+done
+mkdir -p "$disk/log"
+mount --bind "$disk/log" /var/log
+# A kubelet's volumes have to be seen by containers that were started before.
+mount --make-rshared /
+
+mkdir -p /run/cni /run/manifests
+echo "nameserver 127.0.0.1" >/run/resolv.conf
+cat >/run/cni/pods.conflist <<X
+{"cniVersion": "1.0.0", "name": "pods", "plugins": [
+  {"type": "bridge", "bridge": "pods", "isGateway": true, "hairpinMode": true, "ipam": {"type": "host-local", "dataDir": "/run/cni/addresses",
+   "ranges": [[{"subnet": "10.78.$number.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+  {"type": "portmap", "capabilities": {"portMappings": true}}]}
+X
+cat >/run/containerd.toml <<X
+version = 2
+oom_score = 0
+[grpc]
+address = "/run/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "pause:1"
+restrict_oom_score_adj = true
+disable_apparmor = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "/usr/lib/cni"
+conf_dir = "/run/cni"
+X
+cat >/run/kubelet.yaml <<X
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication: {anonymous: {enabled: false}, x509: {clientCAFile: $dir/$cluster/ca.crt}}
+tlsCertFile: $keys.crt
+tlsPrivateKeyFile: $keys.key
+containerRuntimeEndpoint: unix:///run/containerd.sock
+cgroupDriver: cgroupfs
+failCgroupV1: false
+failSwapOn: false
+oomScoreAdj: 0
+clusterDNS: [10.96.0.10]
+clusterDomain: cluster.local
+resolvConf: /run/resolv.conf
+staticPodPath: /run/manifests
+evictionHard: {memory.available: 50Mi}
+# The machine has processors for two Nodes at most.
+nodeStatusUpdateFrequency: 5s
+X
+sed 's#https://127.0.0.1#https://10.77.0.1#' "$dir/$cluster.kubeconfig" >/run/proxy.kubeconfig
+cat >/run/proxy.yaml <<X
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: iptables
+clientConnection: {kubeconfig: /run/proxy.kubeconfig}
+clusterCIDR: 10.78.0.0/16
+hostnameOverride: $name
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+X
+
+# again WORD...: runs a program, and runs it again when it ends, as a machine's service manager does.
+again() {
+    while true; do
+        "$@" >>"$disk/log/$1.log" 2>&1 || true
+        sleep 1
+    done
+}
+containerd() { command containerd --config /run/containerd.toml; }
+proxy() { "$program" kube-proxy --config /run/proxy.yaml; }
+kubelet() {
+    "$program" kubelet --config /run/kubelet.yaml --kubeconfig "$keys.kubeconfig" --hostname-override "$name" \
+        --node-ip "10.77.0.$number"
+}
+again containerd &
+until ctr --address /run/containerd.sock version >/dev/null 2>&1; do sleep 0.1; done
+for image in "$dir"/images/*.tar; do
+    ctr --address /run/containerd.sock --namespace k8s.io images import "$image" >/dev/null
+done
+again proxy &
+again kubelet &
+wait

@@ -1,0 +1,26 @@
+//! All parts in one cluster, whose policies apply to all of them.
+
+use serde_json::json;
+
+use super::install::{CONTROL, connect, overlay, ready, turn};
+
+#[tokio::test]
+#[ignore = "long"]
+async fn all_parts_start_in_one_cluster_where_no_pod_starts_before_its_companions() {
+    let turn = turn().await;
+    let infra = &turn.rack.plane.infra;
+    // The agent of the tenant blue is in the other cluster.
+    let components = ["cert-manager", "companions-first"];
+    infra.apply(&overlay(turn.rack, "deploy/overlays/all-in-one", &components, "green")).unwrap();
+    connect(turn.rack, infra, "green", CONTROL).await;
+    let parts = [
+        "deployment/outrigger-webhook",
+        "deployment/outrigger-manager",
+        "deployment/outrigger-agent",
+        "daemonset/outrigger-host",
+    ];
+    ready(infra, &parts).await;
+    // A DaemonSet without Pods is complete too.
+    let hosts = infra.get(&["daemonset", "outrigger-host", "-n", "outrigger-hosts"]).unwrap();
+    assert_eq!(hosts["status"]["numberReady"], json!(1), "{hosts}");
+}

@@ -1,0 +1,191 @@
+//! A rack with real Nodes: kubelets, containers and a network, in namespaces of their own (`tests/node`). Nothing of the machine is touched.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+
+use anyhow::{Context, bail};
+use nix::sched::{CloneFlags, setns};
+use serde_json::json;
+use tokio::net::TcpStream;
+
+use crate::control_plane::{Cluster, ControlPlane, tool};
+use crate::outrigger::binary;
+use crate::root;
+use crate::shipped::output;
+
+/// The name of Outrigger's image on all Nodes.
+pub const IMAGE: &str = "outrigger.example/outrigger:test";
+
+/// A control plane to which real Nodes can be added. All of it ends when this is dropped, or its process ends.
+#[derive(Debug)]
+pub struct Rack {
+    /// Both clusters.
+    pub plane: ControlPlane,
+    /// The program of the Nodes.
+    program: PathBuf,
+    /// Names of the rack's cgroups begin with it.
+    cgroup: String,
+}
+
+/// A Node of a rack.
+#[derive(Debug, Clone, Copy)]
+pub struct Machine {
+    /// `infra` or `tenant`.
+    pub cluster: &'static str,
+    /// Its name as a Node.
+    pub name: &'static str,
+    /// From 2 to 60; no other Node has it. It has the address 10.77.0.NUMBER.
+    pub number: u8,
+}
+
+impl Rack {
+    /// Starts both clusters without Nodes, with their DNS, and makes the images that Nodes have. An error says what the machine lacks.
+    pub fn start() -> anyhow::Result<Self> {
+        if !nix::unistd::Uid::effective().is_root() {
+            bail!("real Nodes need root: run it as root, or leave it out");
+        }
+        let program = tool("node")?;
+        let cgroup = format!("outrigger-{}", std::process::id());
+        let wrapper = [root().join("tests/node/rack.sh").display().to_string(), cgroup.clone()];
+        let plane = ControlPlane::start_in(&wrapper, &["--nodes-address=10.77.0.1", "--cert-manager"])?;
+        let rack = Self { plane, program, cgroup };
+        rack.make_images()?;
+        let netns = rack.network()?;
+        for cluster in [&rack.plane.infra, &rack.plane.tenant] {
+            forward(&netns, cluster)?;
+        }
+        rack.start_dns("infra", 5301)?;
+        rack.start_dns("tenant", 5302)?;
+        Ok(rack)
+    }
+
+    fn make_images(&self) -> anyhow::Result<()> {
+        let dir = self.plane.dir.join("images");
+        std::fs::create_dir_all(&dir)?;
+        let busybox = ["sh", "sleep", "cat", "ls", "echo", "date", "wget", "nc"]
+            .iter()
+            .map(|name| format!("bin/{name}=->busybox"))
+            .chain(["bin/busybox=/usr/bin/busybox".to_owned()])
+            .collect::<Vec<_>>();
+        image(&dir, "docker.io/library/pause:1", r#"["/bin/busybox","sleep","2147483647"]"#, &busybox)?;
+        image(&dir, "docker.io/library/busybox:1", "[]", &busybox)?;
+        let stripped = self.plane.dir.join("outrigger");
+        let mut strip = Command::new("strip");
+        strip.arg("-o").arg(&stripped).arg(binary()?);
+        output(strip)?;
+        let mut files = vec![
+            format!("outrigger={}", stripped.display()),
+            format!("etc/nsswitch.conf={}", root().join("deploy/nsswitch.conf").display()),
+        ];
+        // The program that tests use isn't static as a released one is.
+        let mut ldd = Command::new("ldd");
+        ldd.arg(&stripped);
+        for library in output(ldd)?.split_whitespace().filter(|word| word.starts_with('/')) {
+            files.push(format!("{}={library}", &library[1..]));
+        }
+        image(&dir, IMAGE, r#"["/outrigger"]"#, &files)?;
+        Ok(std::fs::remove_file(stripped)?)
+    }
+
+    /// The file of the control plane's network namespace.
+    fn network(&self) -> anyhow::Result<PathBuf> {
+        let child = |of: u32| -> anyhow::Result<u32> {
+            let children = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children"))?;
+            Ok(children.split_whitespace().next().context("the rack has ended")?.parse()?)
+        };
+        // The script, unshare, and the first process inside.
+        let first = child(child(self.plane.supervisor())?)?;
+        Ok(PathBuf::from(format!("/proc/{first}/ns/net")))
+    }
+
+    fn start_dns(&self, cluster: &str, port: u16) -> anyhow::Result<()> {
+        let file = self.plane.dir.join(format!("{cluster}.corefile"));
+        let kubeconfig = self.plane.dir.join(format!("{cluster}.kubeconfig"));
+        let zones = "cluster.local in-addr.arpa";
+        std::fs::write(
+            &file,
+            format!(
+                ".:{port} {{\n errors\n kubernetes {zones} {{\n  kubeconfig {}\n }}\n}}\n",
+                kubeconfig.display()
+            ),
+        )?;
+        let args = [
+            self.program.display().to_string(),
+            "coredns".into(),
+            "-conf".into(),
+            file.display().to_string(),
+        ];
+        self.plane.run(&format!("{cluster}-dns"), &args, &[])?;
+        let metadata = json!({"name": "kube-dns", "namespace": "kube-system",
+            "labels": {"kubernetes.io/service-name": "kube-dns"}});
+        self.cluster(cluster).apply(&[
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"clusterIP": "10.96.0.10", "ports": [
+                {"name": "udp", "protocol": "UDP", "port": 53}, {"name": "tcp", "protocol": "TCP", "port": 53}]}}),
+            json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata, "addressType": "IPv4",
+                "endpoints": [{"addresses": ["10.77.0.1"], "conditions": {"ready": true}}],
+                "ports": [{"name": "udp", "protocol": "UDP", "port": port}, {"name": "tcp", "protocol": "TCP", "port": port}]}),
+        ])
+    }
+
+    /// One of the clusters.
+    pub fn cluster(&self, name: &str) -> &Cluster {
+        if name == "infra" { &self.plane.infra } else { &self.plane.tenant }
+    }
+
+    /// Switches a machine on, which then becomes a Node, or is one again.
+    pub fn on(&self, machine: Machine) -> anyhow::Result<()> {
+        let Machine { cluster, name, number } = machine;
+        let address = format!("10.77.0.{number}");
+        self.plane
+            .command(&format!("node {}", json!({"cluster": cluster, "name": name, "address": address})))?;
+        let script = root().join("tests/node/node.sh").display().to_string();
+        let args = [
+            script,
+            self.plane.dir.display().to_string(),
+            cluster.to_owned(),
+            name.to_owned(),
+            number.to_string(),
+            format!("{}/{name}", self.cgroup),
+            self.program.display().to_string(),
+        ];
+        self.plane.run(&format!("machine-{name}"), &args, &[])
+    }
+
+    /// Switches a machine off: all that runs on it ends at once. Its disk stays.
+    pub fn off(&self, machine: Machine) -> anyhow::Result<()> {
+        self.plane.command(&format!("stop machine-{}", machine.name))
+    }
+}
+
+fn image(dir: &std::path::Path, name: &str, entrypoint: &str, files: &[String]) -> anyhow::Result<()> {
+    let archive = dir.join(format!("{}.tar", name.replace(['/', ':'], "-")));
+    let mut command = Command::new(root().join("tests/node/image.sh"));
+    command.arg(name).arg(archive).arg(entrypoint).args(files);
+    output(command).map(drop)
+}
+
+/// Lets this process reach an API server in another network at the address that its kubeconfig names.
+fn forward(netns: &std::path::Path, cluster: &Cluster) -> anyhow::Result<()> {
+    let address: SocketAddr = cluster.server.trim_start_matches("https://").parse()?;
+    let listener = TcpListener::bind(address).with_context(|| format!("{address} is taken"))?;
+    listener.set_nonblocking(true)?;
+    let netns = std::fs::File::open(netns)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // A thread of its own: sockets belong to the network that their thread is in.
+    thread::Builder::new().name("rack".to_owned()).spawn(move || {
+        setns(netns, CloneFlags::CLONE_NEWNET).expect("root may");
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+            while let Ok((mut outside, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    if let Ok(mut inside) = TcpStream::connect(address).await {
+                        let _ = tokio::io::copy_bidirectional(&mut outside, &mut inside).await;
+                    }
+                });
+            }
+        });
+    })?;
+    Ok(())
+}
