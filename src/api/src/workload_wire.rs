@@ -217,10 +217,24 @@ pub fn excess(workload: &Workload) -> Option<usize> {
     if texts + 2 * items <= MAX_SIZE / 2 {
         return None;
     }
-    let sent = update(workload);
-    let maps = sent.workload_state.iter().flat_map(|state| state.extra.values());
-    let items = maps.map(|map| 1 + map.data.len()).sum::<usize>() + others;
-    Some(sent.encoded_len() + items * ITEM_BYTES).filter(|size| *size > MAX_SIZE)
+    let sent = raw::WorkloadUpdate::decode(update(workload).encode_to_vec().as_slice()).ok()?;
+    Some(size(&sent)).filter(|size| *size > MAX_SIZE)
+}
+
+/// The size of a workload that counts: its bytes on the wire and [`ITEM_BYTES`] for each label, annotation, group and key of an annotation
+/// that is withheld. What is said of annotations in general isn't kept with a workload. One of which the sender left out what is too large
+/// counts that too.
+pub fn size(update: &raw::WorkloadUpdate) -> usize {
+    let omitted = update.workload_state.as_ref().map_or(0, |state| state.omitted_bytes);
+    if omitted > 0 {
+        return usize::try_from(omitted).unwrap_or(usize::MAX).max(MAX_SIZE + 1);
+    }
+    let extra = update.workload_state.iter().flat_map(|state| &state.extra);
+    let items = extra.map(|entry| 1 + entry.value.as_ref().map_or(0, |map| map.data.len()));
+    let groups = update.workload_state.as_ref().map_or(0, |state| state.disruption_groups.len());
+    let withheld = update.workload_state.as_ref().map_or(0, |state| state.withheld_annotations.len());
+    let general = update.annotation_keys.as_ref().map_or(0, Message::encoded_len);
+    update.encoded_len() - general + (items.sum::<usize>() + groups + withheld) * ITEM_BYTES
 }
 
 /// Returns the message that a workload has been deleted.

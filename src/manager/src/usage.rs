@@ -5,26 +5,8 @@ use outrigger_core::map::{HashMap, HashSet};
 use outrigger_core::tenant::Limits;
 pub use outrigger_core::workload::ITEM_BYTES;
 use outrigger_core::workload::MAX_SIZE;
-use outrigger_proto::raw::WorkloadUpdate;
-use prost::Message;
 
-/// The size of a workload that counts: its bytes on the wire and [`ITEM_BYTES`] for each label, annotation, group and key of an annotation
-/// that is withheld. What is said of annotations in general isn't kept with a workload. One of which the sender left out what is too large
-/// counts that too.
-pub fn size(update: &WorkloadUpdate) -> usize {
-    let omitted = update.workload_state.as_ref().map_or(0, |state| state.omitted_bytes);
-    if omitted > 0 {
-        return usize::try_from(omitted).unwrap_or(usize::MAX).max(MAX_SIZE + 1);
-    }
-    let extra = update.workload_state.iter().flat_map(|state| &state.extra);
-    let items = extra.map(|entry| 1 + entry.value.as_ref().map_or(0, |map| map.data.len()));
-    let groups = update.workload_state.as_ref().map_or(0, |state| state.disruption_groups.len());
-    let withheld = update.workload_state.as_ref().map_or(0, |state| state.withheld_annotations.len());
-    let general = update.annotation_keys.as_ref().map_or(0, Message::encoded_len);
-    update.encoded_len() - general + (items.sum::<usize>() + groups + withheld) * ITEM_BYTES
-}
-
-/// Sizes of a tenant's workloads, as [`size`] counts them.
+/// Sizes of a tenant's workloads, as [`workload_wire::size`](outrigger_api::workload_wire::size) counts them.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     sizes: HashMap<WorkloadId, u32>,
@@ -125,7 +107,9 @@ mod tests {
     use outrigger_api::workload_wire;
     use outrigger_core::texts::Texts;
     use outrigger_core::workload::{DisruptionGroup, MAX_GROUPS};
+    use outrigger_proto::raw::WorkloadUpdate;
     use proptest::prelude::*;
+    use prost::Message;
 
     use super::*;
     use crate::fixtures;
@@ -180,7 +164,7 @@ mod tests {
             workload.groups = (0..groups).map(|i| DisruptionGroup { id: i.to_string().into(), desired_healthy: None }).collect();
             workload.withheld = (0..withheld).map(|i| format!("{i}{}", "x".repeat(length)).into()).collect();
             let sent = WorkloadUpdate::decode(workload_wire::update(&workload).encode_to_vec().as_slice()).unwrap();
-            let size = size(&sent);
+            let size = workload_wire::size(&sent);
             prop_assert_eq!(workload_wire::excess(&workload), Some(size).filter(|size| *size > MAX_SIZE));
         }
     }

@@ -204,7 +204,7 @@ impl Board {
         self.notify();
     }
 
-    /// Records how much a Pod counts that is too large to be sent, or that it is sent.
+    /// Records how much a Pod counts that is too large to be sent whole; `None` if it is sent whole.
     pub(crate) fn too_large(&self, id: &WorkloadId, excess: Option<usize>) {
         let mut state = self.state.lock();
         let Some(known) = state.pods.get_mut(id) else { return };
@@ -212,7 +212,7 @@ impl Board {
             return;
         }
         known.too_large = excess;
-        // The manager hears of it now, if at all.
+        // The manager hears of this state only now.
         known.seen = self.clock.now();
         state.push(id);
         state.wake(id);

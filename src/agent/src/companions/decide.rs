@@ -22,7 +22,7 @@ pub(super) enum Knowledge<'a> {
     Unheard,
     /// The manager's last word is about companions for another Node than the Pod's.
     Elsewhere,
-    /// The manager isn't told of this Pod, because its labels and annotations count so much. Rules that it doesn't know may match it.
+    /// The manager is only told that this Pod exists, because its labels and annotations count so much. It doesn't know which rules match.
     TooLarge(usize),
     /// The manager can't be reached, or hasn't told everything.
     Unreachable,

@@ -70,7 +70,7 @@ impl Sync {
         let mut workloads = Vec::with_capacity(updates.len());
         let mut statement = None;
         for (i, update) in updates.iter().enumerate() {
-            let size = usage::size(update);
+            let size = workload_wire::size(update);
             let below = |e: FieldError| bad(e.below(&format!("{path}[{i}]")));
             let workload = workload_wire::workload(update).map_err(below)?;
             statement = workload_wire::statement(update).map_err(below)?.or(statement);

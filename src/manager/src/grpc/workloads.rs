@@ -79,7 +79,7 @@ struct Session {
     /// That of the stream; number 0 for none yet.
     claim: StreamClaim,
     /// A sync, or a refusal, that the Tenant's status doesn't show yet.
-    untold: bool,
+    unreported: bool,
     /// When the last sync ended.
     synced: Option<Time>,
     chunked: bool,
@@ -148,7 +148,7 @@ impl Workloads {
             begun,
             gone,
             claim: StreamClaim::default(),
-            untold: false,
+            unreported: false,
             synced: None,
             chunked,
             sync: None,
@@ -242,8 +242,8 @@ impl Workloads {
                 biased;
                 () = &mut ended => return Err(Superseded.into()),
                 () = &mut left_off => return Err(left()),
-                () = tokio::time::sleep_until(tell), if session.untold => {
-                    session.untold = false;
+                () = tokio::time::sleep_until(tell), if session.unreported => {
+                    session.unreported = false;
                     tell = self.now() + TELL;
                     self.tell_sync(session);
                     continue;
@@ -294,7 +294,7 @@ impl Workloads {
             self.context.latency.requested(&session.state.ids(keys.iter().cloned()), request);
         }
         self.context.companions_touched(&session.state, keys);
-        if session.untold {
+        if session.unreported {
             let mut data = session.state.lock();
             // Another tenant's stream, or a newer one, says so itself.
             let current = data.stream.check(session.begun.number).is_ok();
@@ -317,14 +317,14 @@ impl Workloads {
             }
             Message::WorkloadUpdate(update) => {
                 let (number, limits) = (session.begun.number, session.tenant.limits);
-                let (keys, refused) = if update.annotation_keys.is_none() {
+                let (keys, refusals_changed) = if update.annotation_keys.is_none() {
                     self.update(&session.state, number, &limits, &update)?
                 } else {
                     // All workloads may match otherwise.
                     let (this, state) = (self.clone(), session.state.clone());
                     self.aside(move || this.update(&state, number, &limits, &update)).await?
                 };
-                session.untold |= refused;
+                session.unreported |= refusals_changed;
                 Ok(keys)
             }
             Message::WorkloadDelete(delete) => {
@@ -344,7 +344,7 @@ impl Workloads {
                 });
                 let keys = keys.await?;
                 self.tell_rules(&session.state);
-                session.untold = true;
+                session.unreported = true;
                 session.synced = Some(Time(self.wall()));
                 Ok(keys)
             }
@@ -370,7 +370,7 @@ impl Workloads {
                 let sync = session.sync.take().ok_or_else(not_begun)?;
                 let keys = self.aside(move || sync.end()).await?;
                 self.tell_rules(&session.state);
-                session.untold = true;
+                session.unreported = true;
                 session.synced = Some(Time(self.wall()));
                 Ok(keys)
             }

@@ -206,7 +206,7 @@ table! {
         "Valid rules of the tenant's cluster with the ordering BeforeStart or BeforeBinding, by whether the agent publishes the devices that their Pods claim. Missing: Pods start or are bound before their companions, or aren't scheduled; the rules' Events say which");
     AGENT_DEVICE_WRITES = plain("agent_device_writes", Counter, &[Agent],
         &[("object", OneOf(&["Slice", "Template", "Claim"])), ("outcome", AGENT_WRITE_OUTCOMES)],
-        "Writes of the ResourceSlices of a Node, of a namespace's ResourceClaimTemplate, or of a condition of a Pod's ResourceClaim; Forbidden: the agent's role doesn't allow it, Refused: a policy doesn't");
+        "Writes of the ResourceSlices of a Node, of a namespace's ResourceClaimTemplate, or of a condition of a Pod's ResourceClaim; Refused: a policy doesn't allow the condition, Forbidden: the agent's role doesn't allow the write, or a policy that of a slice or template");
     AGENT_PREPARES = plain("agent_prepares", Counter, &[Agent],
         &[("outcome", OneOf(&["Ready", "NotReady", "Elsewhere", "Refused", "Busy", "Failed"]))],
         "Claims that hosts asked about, by the answer; Elsewhere: their Pods aren't on the host. Refused, Busy and Failed count requests: without a valid token, beyond a limit, or whose token the API server couldn't review");

@@ -43,7 +43,7 @@ pub(super) struct Known {
     pub(super) seen: Instant,
     /// It has been on another Node before: its claim was allocated there.
     moved: bool,
-    /// How much it counts, if that is too much to be sent.
+    /// How much it counts, if that is too much to be sent whole.
     pub(super) too_large: Option<usize>,
     /// What the manager told on the stream with this number.
     pub(super) told: Option<(u64, Companions)>,

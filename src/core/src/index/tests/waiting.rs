@@ -43,7 +43,7 @@ proptest! {
             let told: Vec<&str> = index.left_out_after(None).map(|label| &**label).collect();
             prop_assert!(told.is_sorted() && index.left_out() == told.len());
             for key in kept.symmetric_difference(&before) {
-                prop_assert!(touched.contains(key), "{:?} changed untold", key);
+                prop_assert!(touched.contains(key), "{:?} has changed, and nothing reconciles it", key);
             }
             for key in have.union(&wait) {
                 match index.desired(key) {

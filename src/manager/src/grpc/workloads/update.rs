@@ -9,7 +9,7 @@ use tonic::Status;
 
 use super::{Session, Workloads, bad, exhausted};
 use crate::state::TenantState;
-use crate::usage::{self, Unkept};
+use crate::usage::Unkept;
 
 impl Workloads {
     /// Takes in a workload that comes by itself on the stream with this number. Also returns whether more or fewer workloads are refused
@@ -21,7 +21,7 @@ impl Workloads {
         limits: &Limits,
         update: &WorkloadUpdate,
     ) -> Result<(Vec<CompanionKey>, bool), Status> {
-        let size = usage::size(update);
+        let size = workload_wire::size(update);
         let below = |e: FieldError| bad(e.below("workload_update"));
         let workload = workload_wire::workload(update).map_err(below)?;
         let statement = workload_wire::statement(update).map_err(below)?;

@@ -115,7 +115,7 @@ fn a_companion_has_been_ready_until_it_is_another_one() {
 }
 
 #[test]
-fn claims_that_cannot_go_are_counted_and_told() {
+fn claims_whose_deletion_waits_are_counted_and_named_in_the_condition() {
     let mut cache = CompanionCache::default();
     let (a, b) = (key("r", "a"), key("r", "b"));
     let claim = |uid: &str| Observed { kind: Kind::Claim, ..pod(uid, true) };
