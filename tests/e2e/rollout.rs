@@ -14,7 +14,7 @@ use outrigger_api::WorkloadRuleStatus;
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, admin_rule, is_ready, rule_with};
+use outrigger_tests::tenant::{Tenant, admin_rule, annotation, is_ready, rule_with};
 use outrigger_tests::{InWords, always, eventually, holds, until};
 use serde_json::{Value, json};
 
@@ -309,4 +309,46 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
     .await;
     t.outrigger.plane.infra.kubectl(&["delete", "awr", "rolladmin", "-n", keys::ADMIN_NAMESPACE]).unwrap();
     are("all are gone", &[]).await;
+}
+
+#[tokio::test]
+async fn more_workloads_than_there_is_room_for_do_not_keep_the_earlier_template() {
+    let t = Tenant::new(Outrigger::shared().await, "rollroom", &[("a", 1)]).await;
+    let apply = |image: &str| {
+        let spec = of_image(image, |spec| {
+            spec["tenantSelector"] = json!({"matchLabels": {keys::TENANT: "rollroom"}});
+            spec["updateStrategy"] = json!({"rollingUpdate": {"maxUnavailable": 1}});
+            // One at a time fits on the DPU.
+            spec["template"]["spec"]["containers"][0]["ports"] =
+                json!([{"containerPort": 80, "hostPort": 8091}]);
+        });
+        t.outrigger.plane.infra.apply(&[admin_rule(keys::ADMIN_NAMESPACE, "rollroom", spec)]).unwrap();
+    };
+    let pods: Api<Pod> = Api::namespaced(t.infra.clone(), keys::ADMIN_NAMESPACE);
+    let of_tenant = ListParams::default().labels(&format!("{}=rollroom", keys::TENANT));
+    let are = async |wanted: &str| {
+        eventually(&format!("one of three runs {wanted}"), || async {
+            let all = pods.list(&of_tenant).await.in_words()?.items;
+            let ready = all.iter().filter(|pod| is_ready(pod)).count();
+            let first =
+                all.iter().filter(|pod| annotation(pod, keys::FIRST_COMPANION) == Some("true")).count();
+            let new = all.iter().filter(|pod| image(pod) == wanted).count();
+            // Of the one that runs it may not be known that it is the first.
+            holds((ready, new) == (1, 3) && first >= 2, format!("{ready} ready, {new} new, {first} marked"))
+        })
+        .await;
+    };
+    apply("one");
+    t.web("w0").await;
+    eventually("it runs", || async {
+        let all = pods.list(&of_tenant).await.in_words()?.items;
+        holds(all.iter().any(is_ready), format!("{} companions", all.len()))
+    })
+    .await;
+    t.webs("w", 1..3).await;
+    are("one").await;
+    // Those that never had a Node are replaced at once, and the one that runs is not kept by them.
+    apply("two");
+    are("two").await;
+    t.outrigger.plane.infra.kubectl(&["delete", "awr", "rollroom", "-n", keys::ADMIN_NAMESPACE]).unwrap();
 }

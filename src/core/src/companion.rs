@@ -156,6 +156,8 @@ pub struct Observed {
     pub ended: Option<i64>,
     /// Annotation [`keys::ROLLOUT_HELD`]; `None` for none, or one that isn't understood.
     pub held: Option<Held>,
+    /// Its workload has had no companion that ran: annotation [`keys::FIRST_COMPANION`].
+    pub first: bool,
     /// Annotation [`keys::INJECTED`], decoded; `None` when it is missing or no list of texts.
     pub injected: Option<Vec<String>>,
     /// The annotations that [`Self::injected`] names, as they are.
@@ -178,6 +180,14 @@ pub struct Observed {
     pub trouble: Option<Cause>,
     /// Why it isn't running, in the scheduler's or the kubelet's words; empty when there is nothing to say.
     pub message: String,
+}
+
+impl Observed {
+    /// Whether neither it nor an earlier companion of its workload has ever run: there was never a Node for it. A Pod that has one keeps
+    /// it.
+    pub fn has_never_run(&self) -> bool {
+        self.first && self.unplaced
+    }
 }
 
 /// The next step towards what is wanted.

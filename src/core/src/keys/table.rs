@@ -169,6 +169,10 @@ keys! {
     /// It is read by [`crate::companion::Held`].
     pub const ROLLOUT_HELD = "outrigger.dev/rollout-held",
         Annotation on "companions of AdminWorkloadRules" by "manager": "Since when its replacement waits for the workload's owner and PodDisruptionBudgets, and the rule's generation. It waits for `--admin-rollout-deadline`";
+    /// The manager sets it when it makes a companion in the place of none, and again in the place of one that has it and that never
+    /// had a Node. One that a rollout has deleted and one that was missing when the manager began aren't known to be of that kind.
+    pub const FIRST_COMPANION = "outrigger.dev/first-companion",
+        Annotation on "companions of workloads that have had none that ran" by "manager": "`true`: while the scheduler finds no Node for it, it doesn't count for `maxUnavailable`";
     pub const TEMPLATE_HASH = "outrigger.dev/template-hash",
         Annotation on "companions" by "manager": "Hash of template and placement as they were written. A companion with another one is replaced, unless it has `outrigger.dev/content-hash`";
     /// Releases before 0.2 don't know it and compare templates as they are written.

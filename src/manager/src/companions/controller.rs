@@ -209,16 +209,15 @@ impl Companion<'_> {
         if !acts || data.tenant.as_ref() != Some(&self.location.tenant) {
             return Err(Undecided::Ends(Action::Done));
         }
-        let desired = data.index.desired(key);
-        let is_wanted = matches!(desired, Desired::Wanted { .. });
+        let is_wanted = matches!(data.index.desired(key), Desired::Wanted { .. });
         if is_wanted {
             data.refusals.take_back(key, self.now());
         } else {
             // A companion that is no longer wanted is no longer refused, and has no turn in a rollout.
             data.refusals.set_aside(key, self.now());
-            data.rollouts.unwanted(key);
+            data.companion_unwanted(key);
         }
-        if let Some(pause) = still_refused(data, key, &desired, self.now()) {
+        if let Some(pause) = still_refused(data, key, self.now()) {
             return Err(Undecided::Ends(Action::Requeue(pause)));
         }
         if is_of_later_rule(data, key) {
@@ -250,8 +249,13 @@ impl Companion<'_> {
                 Err(Undecided::Ends(Action::Done))
             }
             (Plan::Create(mut object), kind) => {
+                let annotations = &mut object["metadata"]["annotations"];
                 if let Some(claim) = data.stream.latest() {
-                    object["metadata"]["annotations"][keys::STREAM_CLAIM] = claim.to_string().into();
+                    annotations[keys::STREAM_CLAIM] = claim.to_string().into();
+                }
+                let has_run = |companions: &mut CompanionCache| companions.has_run(key);
+                if kind == Kind::Pod && data.with_companions(&key.rule, has_run) == Some(false) {
+                    annotations[keys::FIRST_COMPANION] = "true".into();
                 }
                 Ok((Plan::Create(object), kind))
             }

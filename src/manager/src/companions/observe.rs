@@ -93,6 +93,7 @@ fn look_at(metadata: &ObjectMeta, rule_uid: &str) -> Observed {
         held: annotations.get(keys::ROLLOUT_HELD).and_then(|held| {
             Held::read(held, |since| Some(since.parse::<Timestamp>().ok()?.as_millisecond()))
         }),
+        first: annotations.get(keys::FIRST_COMPANION).is_some_and(|first| first == "true"),
         template_hash: annotations.get(keys::TEMPLATE_HASH).cloned().unwrap_or_default(),
         content_hash: annotations.get(keys::CONTENT_HASH).cloned(),
         host: annotations.get(keys::HOST).cloned(),

@@ -10,7 +10,7 @@ use outrigger_core::ids::RuleName;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::template::Kind;
 
-use self::hosts::WaitingHosts;
+use self::hosts::{ANY, WaitingHosts};
 use super::rollout::Availability;
 
 mod hosts;
@@ -74,14 +74,37 @@ struct RuleCompanions {
     unready: BTreeSet<Arc<str>>,
     /// Workloads of those that the scheduler has found no Node for.
     unplaced: BTreeSet<Arc<str>>,
-    /// The hosts that these have to run on.
+    /// The hosts that these have to run on, but for those that have never run.
     hosts: WaitingHosts,
+    /// How many of `unplaced` have never run, and no companion of their workloads before them.
+    never_run: usize,
+    /// Workloads whose companion is gone, and may have run.
+    gone: BTreeSet<Arc<str>>,
     /// Workloads that have ended, and whose companions linger or wait to be deleted for it.
     ended: BTreeSet<Arc<str>>,
     /// Those of `ended` that aren't being deleted, after the end of their workloads: the oldest comes first.
     lingering: BTreeSet<(i64, Arc<str>)>,
     /// How many that exist and are not being deleted were made from which template, by its hashes.
-    templates: BTreeMap<(String, Option<String>), i64>,
+    templates: BTreeMap<Made, i64>,
+    /// The same of those that are ready, by their hosts or [`ANY`].
+    ready: HashMap<Box<str>, BTreeMap<Made, i64>>,
+}
+
+/// What a companion was made from: the hashes of the template as it is written and of what it means.
+type Made = (String, Option<String>);
+
+/// Adds to a count, or subtracts from it.
+fn count<K: Ord>(counts: &mut BTreeMap<K, i64>, key: K, change: i64) {
+    let count = counts.entry(key).or_default();
+    *count += change;
+    if *count == 0 {
+        counts.retain(|_, count| *count != 0);
+    }
+}
+
+/// The host whose DPU a companion has to run on.
+fn host_of(o: &Observed) -> &str {
+    o.host.as_deref().unwrap_or(ANY)
 }
 
 impl CompanionCache {
@@ -158,8 +181,22 @@ impl CompanionCache {
         // No rollout concerns companions of workloads that have ended.
         let existing = of_rule.by_workload.len().saturating_sub(of_rule.ended.len());
         let available = usize::try_from(of_rule.counts.ready + of_rule.counts.idle).unwrap_or_default();
-        let without_dpu = of_rule.hosts.without_dpu(epoch, has_dpu);
-        Availability { existing, unready: existing.saturating_sub(available).saturating_sub(without_dpu) }
+        let excused = of_rule.never_run + of_rule.hosts.without_dpu(epoch, has_dpu);
+        let unready = existing.saturating_sub(available).saturating_sub(excused);
+        Availability { existing, unready, crowded: 0 }
+    }
+
+    /// How many of those that count as not ready in the last answer of [`Self::availability`] have no Node, though a companion that was made
+    /// from such a template, by its hashes, is ready on the DPU that they wait for: the template isn't the reason.
+    pub(crate) fn crowded(&self, rule: &RuleName, makes: impl Fn(&str, Option<&str>) -> bool) -> usize {
+        let Some(of_rule) = self.by_rule.get(rule) else { return 0 };
+        let runs = |(host, _): &(&str, usize)| {
+            let ready = of_rule.ready.get(*host);
+            ready.is_some_and(|made| {
+                made.keys().any(|(template, content)| makes(template, content.as_deref()))
+            })
+        };
+        of_rule.hosts.with_dpu().filter(runs).map(|(_, companions)| companions).sum()
     }
 
     /// Nothing is known of DPUs: the companions are those of another tenant.
@@ -167,7 +204,7 @@ impl CompanionCache {
         self.by_rule.values_mut().for_each(|of_rule| of_rule.hosts.forget());
     }
 
-    /// The workloads whose companions of a rule aren't available, without those that no DPU could run: as many as
+    /// The workloads whose companions of a rule aren't available, without those that are [excused](Self::is_excused): as many as
     /// [`Self::availability`] says.
     pub(crate) fn unready(
         &self,
@@ -175,11 +212,11 @@ impl CompanionCache {
         has_dpu: impl Fn(&str) -> bool,
     ) -> impl Iterator<Item = &Arc<str>> {
         let unready = self.by_rule.get(rule).into_iter().flat_map(|of_rule| &of_rule.unready);
-        unready.filter(move |workload| !self.is_without_dpu(rule, workload, &has_dpu))
+        unready.filter(move |workload| !self.is_excused(rule, workload, &has_dpu))
     }
 
-    /// Whether no DPU could run the companion of a workload.
-    pub(crate) fn is_without_dpu(
+    /// Whether the companion of a workload isn't down because of any rollout: no DPU could run it, or there was never room for one.
+    pub(crate) fn is_excused(
         &self,
         rule: &RuleName,
         workload: &Arc<str>,
@@ -189,8 +226,49 @@ impl CompanionCache {
         else {
             return false;
         };
-        let host = of_rule.by_workload.get(workload).and_then(|o| o.host.as_deref());
-        host.is_some_and(|host| !has_dpu(host))
+        let companion = of_rule.by_workload.get(workload);
+        companion.is_some_and(|o| o.has_never_run() || o.host.as_deref().is_some_and(|host| !has_dpu(host)))
+    }
+
+    /// Whether a companion that is missing may have run before: there was one of its key, and it isn't known that it never had a Node.
+    pub(crate) fn has_run(&self, key: &CompanionKey) -> bool {
+        self.by_rule.get(&key.rule).is_some_and(|of_rule| of_rule.gone.contains(&key.workload))
+    }
+
+    /// A companion that should exist and doesn't may have run: nobody has seen it.
+    pub(crate) fn missing(&mut self, key: &CompanionKey) {
+        self.by_rule.entry(key.rule.clone()).or_default().gone.insert(key.workload.clone());
+    }
+
+    /// A companion that is missing is not going to be created again.
+    pub(crate) fn unwanted(&mut self, key: &CompanionKey) {
+        if let Some(of_rule) = self.by_rule.get_mut(&key.rule) {
+            of_rule.gone.remove(&key.workload);
+        }
+        self.tidy(&key.rule);
+    }
+
+    /// The same of all companions of a rule.
+    pub(crate) fn forget_missing(&mut self, rule: &RuleName) {
+        if let Some(of_rule) = self.by_rule.get_mut(rule) {
+            of_rule.gone.clear();
+        }
+        self.tidy(rule);
+    }
+
+    /// The same of all companions.
+    pub(crate) fn forget_all_missing(&mut self) {
+        self.by_rule.retain(|_, of_rule| {
+            of_rule.gone.clear();
+            !of_rule.by_workload.is_empty()
+        });
+    }
+
+    fn tidy(&mut self, rule: &RuleName) {
+        let is_empty = |of_rule: &RuleCompanions| of_rule.by_workload.is_empty() && of_rule.gone.is_empty();
+        if self.by_rule.get(rule).is_some_and(is_empty) {
+            self.by_rule.remove(rule);
+        }
     }
 
     /// The companions of a rule that the scheduler has found no Node for.
@@ -266,16 +344,20 @@ impl CompanionCache {
         self.lingering -= of_rule.lingering.len();
         if let Some(old) = of_rule.by_workload.remove(&key.workload) {
             of_rule.count(&old, -1);
-            if of_rule.unplaced.remove(&key.workload)
-                && let Some(host) = &old.host
-            {
-                of_rule.hosts.remove(host);
+            if !of_rule.unplaced.remove(&key.workload) {
+                of_rule.gone.insert(key.workload.clone());
+            } else if old.has_never_run() {
+                of_rule.never_run -= 1;
+            } else {
+                of_rule.gone.insert(key.workload.clone());
+                of_rule.hosts.remove(host_of(&old));
             }
             of_rule.unready.remove(&key.workload);
             of_rule.ended.remove(&key.workload);
             of_rule.lingering.remove(&(old.ended.unwrap_or_default(), key.workload.clone()));
         }
         if let Some(new) = new {
+            of_rule.gone.remove(&key.workload);
             of_rule.count(&new, 1);
             if let Some(end) = new.ended {
                 of_rule.ended.insert(key.workload.clone());
@@ -287,16 +369,16 @@ impl CompanionCache {
             }
             if new.unplaced && new.ended.is_none() {
                 of_rule.unplaced.insert(key.workload.clone());
-                if let Some(host) = &new.host {
-                    of_rule.hosts.add(host);
+                if new.has_never_run() {
+                    of_rule.never_run += 1;
+                } else {
+                    of_rule.hosts.add(host_of(&new));
                 }
             }
             of_rule.by_workload.insert(key.workload.clone(), new);
         }
         self.lingering += of_rule.lingering.len();
-        if of_rule.by_workload.is_empty() {
-            self.by_rule.remove(&key.rule);
-        }
+        self.tidy(&key.rule);
     }
 }
 
@@ -325,8 +407,16 @@ impl RuleCompanions {
         self.counts.created += change;
         self.counts.ready += change * i64::from(o.ready);
         self.counts.idle += change * i64::from(!o.ready && o.kind == Kind::Claim);
-        *self.templates.entry((o.template_hash.clone(), o.content_hash.clone())).or_default() += change;
-        self.templates.retain(|_, count| *count != 0);
+        let made = (o.template_hash.clone(), o.content_hash.clone());
+        if o.ready {
+            let host = host_of(o);
+            let of_host = self.ready.entry(host.into()).or_default();
+            count(of_host, made.clone(), change);
+            if of_host.is_empty() {
+                self.ready.remove(host);
+            }
+        }
+        count(&mut self.templates, made, change);
     }
 }
 

@@ -1,11 +1,13 @@
 //! Rollouts: companions of an earlier template are replaced by those of the new one, a few at a time.
 //!
 //! Unavailable companions are counted from those that exist and from those that the rollout itself has deleted and that have not been
-//! created again. Companions that no DPU could run don't count: they would block a rollout for ever.
+//! created again. Companions that no DPU could run don't count, and neither do those that the scheduler finds no Node for, where the
+//! workload has never had one that ran: they would block a rollout for ever.
 //!
 //! Besides the rule's own maximum there are the [`groups`] of the workloads, which the tenant tells: the workloads of one owner, and those
 //! of a PodDisruptionBudget. A tenant can only delay its own rules by them. Rules of the platform wait for them no longer than the
-//! administrator permits (`--admin-rollout-deadline`).
+//! administrator permits (`--admin-rollout-deadline`), and no longer for companions that have no room where another one of the new template
+//! runs: a tenant may have more workloads than its DPUs have room for, and then the place of one that is replaced goes to another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -93,6 +95,15 @@ impl Permission {
     }
 }
 
+/// What a companion waits for that the rule's own maximum permits to replace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// The groups of its workload.
+    ForGroups,
+    /// The administrator's deadline, because companions without room have used up the rule's own maximum.
+    ForDeadline,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// It is available, and will be deleted.
@@ -107,8 +118,10 @@ enum Stage {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Availability {
     pub existing: usize,
-    /// How many of these aren't ready, without those that no DPU could run.
+    /// How many of these aren't ready, without those that are [excused](CompanionCache::is_excused).
     pub unready: usize,
+    /// How many of `unready` are companions of the platform that have no room on a DPU on which another one of the present template runs.
+    pub crowded: usize,
 }
 
 fn serves(o: &Observed) -> bool {
@@ -124,15 +137,16 @@ impl Rollouts {
         (ready, settles): (bool, bool),
         strategy: UpdateStrategy,
         availability: Availability,
-        permitted: impl FnOnce(&mut Rollout) -> bool,
+        permitted: impl FnOnce(&mut Rollout, Wait) -> bool,
     ) -> bool {
         let rollout = self.by_rule.entry(key.rule.clone()).or_default();
+        let (room, wait) = rollout.room(strategy, availability);
         // A companion that is down already is replaced at once.
         let stage = if ready { Stage::Doomed } else { Stage::Down };
         let turn = strategy != UpdateStrategy::OnDelete
             && (!ready
                 || rollout.replaced.contains_key(&key.workload)
-                || rollout.budget(strategy, availability) > 0 && permitted(rollout));
+                || room > 0 && permitted(rollout, wait));
         if turn {
             rollout.leaves(&key.workload);
             rollout.replaced.insert(key.workload.clone(), stage);
@@ -222,10 +236,10 @@ impl Rollouts {
         rule: &RuleName,
         strategy: UpdateStrategy,
         (availability, now): (Availability, Instant),
-        mut permitted: impl FnMut(&mut Rollout, &Arc<str>) -> Permission,
+        mut permitted: impl FnMut(&mut Rollout, &Arc<str>, Wait) -> Permission,
     ) -> Vec<CompanionKey> {
         let Some(rollout) = self.by_rule.get_mut(rule) else { return Vec::new() };
-        let turns = rollout.budget(strategy, availability);
+        let (turns, wait) = rollout.room(strategy, availability);
         let (mut keys, mut unrecorded) = (Vec::new(), Vec::new());
         let key = |workload| CompanionKey { rule: rule.clone(), workload };
         if let Some(until) = rollout.quiet.filter(|until| now < *until) {
@@ -233,7 +247,7 @@ impl Rollouts {
         } else if turns > 0 {
             for workload in std::mem::take(&mut rollout.waiting) {
                 let permission =
-                    if keys.len() < turns { permitted(rollout, &workload) } else { Permission::Waits };
+                    if keys.len() < turns { permitted(rollout, &workload, wait) } else { Permission::Waits };
                 if permission == Permission::Goes {
                     keys.push(key(workload));
                     continue;
@@ -296,24 +310,29 @@ impl Rollout {
         self.held.remove(workload);
     }
 
-    /// Whether the groups of a companion's workload permit that it is replaced. `otherwise`: what holds where they don't.
+    /// Whether a companion that waits so may be replaced. `otherwise`: what holds where the groups of its workload don't permit it.
     fn permits(
         &mut self,
         groups: &mut Groups<'_>,
-        workload: &Arc<str>,
+        (workload, wait): (&Arc<str>, Wait),
         otherwise: impl FnOnce() -> Permission,
     ) -> Permission {
-        if groups.permit(workload) {
+        if wait == Wait::ForGroups && groups.permit(workload) {
             return Permission::Goes;
         }
         self.held.insert(workload.clone());
         otherwise()
     }
 
-    fn budget(&self, strategy: UpdateStrategy, availability: Availability) -> usize {
+    /// How many more companions the rule's own maximum permits, and what each of them waits for.
+    fn room(&self, strategy: UpdateStrategy, availability: Availability) -> (usize, Wait) {
         let count = |stage| self.replaced.values().filter(|s| **s == stage).count();
-        let gone = count(Stage::Gone);
-        strategy.budget(availability.existing + gone, availability.unready + gone + count(Stage::Doomed))
+        let (gone, doomed) = (count(Stage::Gone), count(Stage::Doomed));
+        let budget = |unready: usize| strategy.budget(availability.existing + gone, unready + gone + doomed);
+        match budget(availability.unready) {
+            0 => (budget(availability.unready.saturating_sub(availability.crowded)), Wait::ForDeadline),
+            room => (room, Wait::ForGroups),
+        }
     }
 }
 
@@ -327,6 +346,7 @@ impl TenantData {
                 && self.with_companions(&key.rule, |companions| companions.get(key).is_none()) == Some(true)
             {
                 self.rollouts.missing(key);
+                self.with_companions(&key.rule, |companions| companions.missing(key));
             }
         }
     }
@@ -359,10 +379,10 @@ impl TenantData {
         self.with_rollouts(&key.rule, strategy, registry, |rollouts, scene| {
             let ready = scene.companions.get(key).is_some_and(serves);
             let settles = scene.index.workload(&key.workload).is_some_and(|workload| workload.ready);
-            rollouts.ask(key, (ready, settles), strategy, scene.availability, |rollout| {
+            rollouts.ask(key, (ready, settles), strategy, scene.availability, |rollout, wait| {
                 let mut groups = scene.groups(rollout);
                 let otherwise = || scene.without_groups(key, generation, at);
-                rollout.permits(&mut groups, &key.workload, otherwise) == Permission::Goes
+                rollout.permits(&mut groups, (&key.workload, wait), otherwise) == Permission::Goes
             })
         })
         .unwrap_or_default()
@@ -389,9 +409,9 @@ impl TenantData {
         }
         self.with_rollouts(rule, strategy, registry, |rollouts, scene| {
             let mut groups = None;
-            rollouts.next(rule, strategy, (scene.availability, at.now), |rollout, workload| {
+            rollouts.next(rule, strategy, (scene.availability, at.now), |rollout, workload, wait| {
                 let groups = groups.get_or_insert_with(|| scene.groups(rollout));
-                let permission = rollout.permits(groups, workload, || {
+                let permission = rollout.permits(groups, (workload, wait), || {
                     let key = CompanionKey { rule: rule.clone(), workload: workload.clone() };
                     scene.without_groups(&key, generation, at)
                 });
@@ -416,6 +436,22 @@ impl TenantData {
             let now = self.with_companions(&key.rule, |companions| companions.get(key).cloned()).flatten();
             self.rollouts.observed(key, now.as_ref());
         }
+        self.forget_if_unwanted(key);
+    }
+
+    /// A companion that is no longer wanted takes no part in a rollout.
+    pub(crate) fn companion_unwanted(&mut self, key: &CompanionKey) {
+        self.rollouts.unwanted(key);
+        self.forget_if_unwanted(key);
+    }
+
+    /// What is known of a missing companion is forgotten, unless it is going to be created again: now, or when its rule is valid again, or
+    /// its workload has a node or room. A replica that the tenant's agent isn't connected to remembers nothing.
+    fn forget_if_unwanted(&mut self, key: &CompanionKey) {
+        let ends = matches!(self.index.desired(key), Desired::Unwanted | Desired::Ended { .. });
+        if ends || !self.index.synced() || !self.rules.contains_key(&key.rule) {
+            self.with_companions(&key.rule, |companions| companions.unwanted(key));
+        }
     }
 
     /// What a decision about a rule's rollout depends on; `None` where another namespace of the tenant has its companions.
@@ -430,7 +466,10 @@ impl TenantData {
         let mut admin = admin_companions.as_ref().filter(|_| rule.is_admin()).map(|store| store.lock());
         let companions = if rule.is_admin() { admin.as_deref_mut()? } else { companions };
         let has_dpu = |host: &str| tenant.as_ref().is_some_and(|tenant| registry.has_dpu(tenant, host));
-        let availability = companions.availability(rule, registry.dpu_epoch(), has_dpu);
+        let mut availability = companions.availability(rule, registry.dpu_epoch(), has_dpu);
+        if let Some(now) = index.rule(rule).filter(|_| rule.is_admin()) {
+            availability.crowded = companions.crowded(rule, |template, content| now.makes(template, content));
+        }
         let max = match strategy {
             UpdateStrategy::RollingUpdate(max) => max,
             UpdateStrategy::OnDelete => MaxUnavailable::default(),

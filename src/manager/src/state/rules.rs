@@ -162,6 +162,7 @@ impl TenantData {
     pub(crate) fn remove_rule(&mut self, name: &RuleName) -> Vec<CompanionKey> {
         self.rules.remove(name);
         self.rollouts.forget(name);
+        self.with_companions(name, |companions| companions.forget_missing(name));
         self.refusals.forget_rule(name);
         let mut keys = self.index.remove_rule(name);
         keys.extend(self.with_companions(name, |companions| companions.ended(name)).into_iter().flatten());

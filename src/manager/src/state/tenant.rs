@@ -143,6 +143,10 @@ impl TenantData {
         self.usage = Usage::default();
         self.refusals.clear();
         self.rollouts = Rollouts::default();
+        self.companions.forget_all_missing();
+        if let Some(store) = &self.admin_companions {
+            store.lock().forget_all_missing();
+        }
         self.lingering_asked = LingeringAsked::default();
         self.outcomes.forget_workloads();
     }

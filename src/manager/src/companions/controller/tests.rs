@@ -51,6 +51,15 @@ impl World {
         self.state().lock().companions.applied("r-w", id().key, observed);
     }
 
+    /// The watch of Pods shows that the companion is deleted, a long time after it was created.
+    fn loses_companion(&self) {
+        let state = self.state();
+        let mut data = state.lock();
+        data.companions.deleted(Kind::Pod, "r-w");
+        data.companion_observed(&id().key);
+        std::mem::take(&mut data.creations);
+    }
+
     /// The watch of rules shows the rule, which matches Pods of this name.
     fn shows_rule(&self, uid: &str, generation: i64, name: &str) {
         let mut rule = fixtures::rule();
@@ -237,4 +246,33 @@ async fn a_refusal_holds_while_its_workload_stops_matching_and_matches_again() {
     tokio::time::advance(REFUSED_PAUSE).await;
     world.step().await;
     assert_eq!(tried(), 2);
+}
+
+#[tokio::test]
+async fn the_first_companion_of_a_workload_has_a_mark_until_one_of_them_has_a_node() {
+    let mark = |world: &World| {
+        let calls = world.api.calls("POST");
+        let (_, created) = calls.last().unwrap();
+        created["metadata"]["annotations"].get(keys::FIRST_COMPANION).cloned()
+    };
+    let first = Some(json!("true"));
+    // Whether the first one has had a Node, whether it was marked, and the mark of the second.
+    for (placed, marked, second) in
+        [(false, true, first.clone()), (true, true, None), (false, false, None), (true, false, None)]
+    {
+        let world = World::new();
+        world.shows_rule("u", 1, "web");
+        world.step().await;
+        assert_eq!(mark(&world), first);
+        world.shows(Observed {
+            rule_uid: "u".into(),
+            first: marked,
+            unplaced: !placed,
+            ..Observed::default()
+        });
+        world.loses_companion();
+        world.step().await;
+        assert_eq!(world.api.calls("POST").len(), 2);
+        assert_eq!(mark(&world), second, "placed: {placed}, marked: {marked}");
+    }
 }

@@ -4,7 +4,10 @@
 
 use outrigger_core::map::{HashMap, HashSet};
 
-/// Companions of a rule that have no node, by the host that they have to run on.
+/// In place of a host for companions that any DPU may run. No host has this name.
+pub(super) const ANY: &str = "";
+
+/// Companions of a rule that have no node, by the host that they have to run on, or [`ANY`].
 #[derive(Debug, Default)]
 pub(super) struct WaitingHosts {
     hosts: HashMap<Box<str>, Host>,
@@ -54,6 +57,12 @@ impl WaitingHosts {
         self.without = 0;
     }
 
+    /// The hosts with a DPU that companions wait for, and how many do, as of the last call of [`Self::without_dpu`].
+    pub(super) fn with_dpu(&self) -> impl Iterator<Item = (&str, usize)> {
+        let with = self.hosts.iter().filter(|(name, host)| host.has_dpu && !self.unseen.contains(*name));
+        with.map(|(name, host)| (&**name, host.companions))
+    }
+
     /// How many companions wait for hosts without a DPU. `epoch`: the number of changes of DPUs by now; `has_dpu` is asked about hosts
     /// that are new since the last call, and about all of them in another epoch.
     pub(super) fn without_dpu(&mut self, epoch: u64, has_dpu: impl Fn(&str) -> bool) -> usize {
@@ -63,7 +72,7 @@ impl WaitingHosts {
         }
         for host in std::mem::take(&mut self.unseen) {
             if let Some(known) = self.hosts.get_mut(&host) {
-                known.has_dpu = has_dpu(&host);
+                known.has_dpu = *host == *ANY || has_dpu(&host);
                 self.without += if known.has_dpu { 0 } else { known.companions };
             }
         }
@@ -95,10 +104,21 @@ mod tests {
         let counts = cache.counts(&rule);
         let existing = cache.of_rule(&rule).filter(|(_, o)| o.ended.is_none()).count();
         let without = cache.of_rule(&rule).filter(|(_, o)| {
-            o.unplaced && o.ended.is_none() && o.host.as_deref().is_some_and(|host| !has_dpu(host))
+            let excused = o.first || o.host.as_deref().is_some_and(|host| !has_dpu(host));
+            o.unplaced && o.ended.is_none() && excused
         });
         let available = usize::try_from(counts.ready + counts.idle).unwrap();
-        Availability { existing, unready: existing.saturating_sub(available).saturating_sub(without.count()) }
+        let unready = existing.saturating_sub(available).saturating_sub(without.count());
+        Availability { existing, unready, crowded: 0 }
+    }
+
+    /// The same of those that wait for a host on which another one runs.
+    fn crowded(cache: &CompanionCache, has_dpu: impl Fn(&str) -> bool) -> usize {
+        let rule = key(0).rule;
+        let all: Vec<_> = cache.of_rule(&rule).map(|(_, o)| o).filter(|o| o.ended.is_none()).collect();
+        let waits = |o: &&&Observed| o.unplaced && !o.first && o.host.as_deref().is_none_or(&has_dpu);
+        let runs = |host: &Option<String>| all.iter().any(|o| o.host == *host && o.ready && !o.terminating);
+        all.iter().filter(waits).filter(|o| runs(&o.host)).count()
     }
 
     #[derive(Debug, Clone)]
@@ -113,12 +133,13 @@ mod tests {
     }
 
     fn event() -> impl Strategy<Value = Event> {
-        let observed = (any::<[bool; 4]>(), proptest::option::of(0_u8..4)).prop_map(
-            |([ready, unplaced, ended, claim], host)| Observed {
+        let observed = (any::<[bool; 5]>(), proptest::option::of(0_u8..4)).prop_map(
+            |([ready, unplaced, ended, claim, first], host)| Observed {
                 uid: "u".into(),
                 kind: if claim { Kind::Claim } else { Kind::Pod },
                 ready,
                 unplaced,
+                first,
                 ended: ended.then_some(1),
                 host: host.map(|host| host.to_string()),
                 ..Observed::default()
@@ -157,6 +178,7 @@ mod tests {
                 let has_dpu = |host: &str| dpus.contains(&host.parse::<u8>().unwrap());
                 if asked {
                     prop_assert_eq!(cache.availability(&key(0).rule, epoch, has_dpu), naive(&cache, has_dpu));
+                    prop_assert_eq!(cache.crowded(&key(0).rule, |_, _| true), crowded(&cache, has_dpu));
                 }
             }
         }
@@ -176,7 +198,10 @@ mod tests {
             let observed = Observed { unplaced: true, host, ..Observed::default() };
             cache.applied(&i.to_string(), key(i), observed);
             let availability = cache.availability(&key(0).rule, 0, has_dpu);
-            assert_eq!(availability, Availability { existing: i + 1, unready: i + 1 });
+            assert_eq!(
+                availability,
+                Availability { existing: i + 1, unready: i + 1, ..Availability::default() }
+            );
         }
         assert_eq!(asked.get(), 100, "once for each host");
         cache.availability(&key(0).rule, 1, has_dpu);

@@ -22,6 +22,9 @@ fn an_object_without_owner_is_no_companion() {
     assert_eq!(cache.applied("p", other.clone(), pod("u", true)), Some(k.clone()));
     assert_eq!((cache.get(&k), cache.keys().collect::<Vec<_>>()), (None, vec![other]));
     cache.deleted(Kind::Pod, "p");
+    // That there was one is remembered as long as it may be created again.
+    assert!([&k, &other].iter().all(|key| cache.has_run(key)));
+    [&k, &other].iter().for_each(|key| cache.unwanted(key));
     assert!(cache.names.is_empty() && cache.by_rule.is_empty());
 }
 
@@ -52,14 +55,20 @@ fn companions_that_outlive_their_workloads_count_by_themselves_and_are_no_concer
     cache.applied("a", a.clone(), unplaced.clone());
     cache.applied("b", b.clone(), pod("2", true));
     assert_eq!((cache.ended(&a.rule), cache.unplaced(&a.rule).count()), (vec![], 1));
-    assert_eq!(cache.availability(&a.rule, 0, |_| true), Availability { existing: 2, unready: 1 });
+    assert_eq!(
+        cache.availability(&a.rule, 0, |_| true),
+        Availability { existing: 2, unready: 1, ..Availability::default() }
+    );
     assert_eq!(cache.unready(&a.rule, |_| true).collect::<Vec<_>>(), [&a.workload]);
     cache.applied("a", a.clone(), Observed { ended: Some(0), ..unplaced.clone() });
     assert_eq!(cache.counts(&a.rule), Counts { created: 1, ready: 1, lingering: 1, ..Counts::default() });
     assert!(cache.counts(&a.rule).lingering_note().starts_with("; 1 more companion outlives"));
     assert_eq!((cache.ended(&a.rule), cache.unplaced(&a.rule).count()), (vec![a.clone()], 0));
     assert_eq!((cache.updated(&a.rule, |hash, _| hash.is_empty()), cache.of_rule(&a.rule).count()), (1, 2));
-    assert_eq!(cache.availability(&a.rule, 0, |_| true), Availability { existing: 1, unready: 0 });
+    assert_eq!(
+        cache.availability(&a.rule, 0, |_| true),
+        Availability { existing: 1, unready: 0, ..Availability::default() }
+    );
     assert_eq!(cache.unready(&a.rule, |_| true).count(), 0);
     cache.applied("b", b, Observed { ended: Some(0), ..pod("2", true) });
     assert!(cache.counts(&a.rule).lingering_note().starts_with("; 2 more companions outlive"));
@@ -159,7 +168,7 @@ fn two_of_one_key_are_both_known_until_one_is_gone() {
     assert_eq!(cache.counts(&k.rule), Counts { created: 1, idle: 1, ..Counts::default() });
     assert_eq!(
         cache.availability(&k.rule, 0, |_| true),
-        Availability { existing: 1, unready: 0 },
+        Availability { existing: 1, unready: 0, ..Availability::default() },
         "it waits for nobody"
     );
     assert_eq!(cache.deleted(Kind::Claim, "n"), Some(k.clone()));

@@ -23,7 +23,7 @@ pub(super) struct Groups<'a> {
 }
 
 impl<'a> Groups<'a> {
-    /// `has_dpu`: whether a DPU is in a host. Companions that no DPU could run don't count, as in
+    /// `has_dpu`: whether a DPU is in a host. Companions that are [excused](CompanionCache::is_excused) don't count, as in
     /// [`CompanionCache::availability`].
     pub(super) fn new(
         index: &'a TenantIndex,
@@ -36,9 +36,8 @@ impl<'a> Groups<'a> {
         let soon = rollout.replaced.iter().filter(|(_, stage)| **stage != Stage::Down);
         down.extend(soon.map(|(workload, _)| workload.clone()));
         let is_ready = |workload: &Arc<str>| index.workload(workload).is_none_or(|w| w.ready);
-        let waits = |workload: &&Arc<str>| {
-            !is_ready(workload) && !companions.is_without_dpu(rule, workload, &has_dpu)
-        };
+        let waits =
+            |workload: &&Arc<str>| !is_ready(workload) && !companions.is_excused(rule, workload, &has_dpu);
         down.extend(rollout.settling.iter().filter(waits).cloned());
         Self { index, max, down, left: Memo::default() }
     }

@@ -1,6 +1,7 @@
 use super::*;
 
 mod groups;
+mod room;
 
 const MAX: UpdateStrategy =
     UpdateStrategy::RollingUpdate(outrigger_core::rollout::MaxUnavailable::Percent(25));
@@ -50,7 +51,7 @@ impl Stage {
         for key in std::mem::take(&mut self.queue) {
             let ready = self.store.get(&key).unwrap().ready;
             let availability = self.availability();
-            if self.rollouts.ask(&key, (ready, false), MAX, availability, |_| true) {
+            if self.rollouts.ask(&key, (ready, false), MAX, availability, |_, _| true) {
                 deletes.push(key);
             }
         }
@@ -59,9 +60,12 @@ impl Stage {
 
     fn wake(&mut self) {
         let availability = self.availability();
-        self.queue.extend(
-            self.rollouts.next(&key(0).rule, MAX, (availability, Instant::now()), |_, _| Permission::Goes),
-        );
+        self.queue.extend(self.rollouts.next(
+            &key(0).rule,
+            MAX,
+            (availability, Instant::now()),
+            |_, _, _| Permission::Goes,
+        ));
     }
 
     fn count_down(&mut self, all: usize) {
@@ -128,10 +132,13 @@ fn one_that_no_dpu_could_run_holds_nobody() {
     let lost = Observed { unplaced: true, host: Some("nowhere".into()), ..pod("old", false) };
     stage.set(&key(9), Some(lost));
     let rule = key(0).rule;
-    assert_eq!(stage.store.availability(&rule, 0, |_| true), Availability { existing: 5, unready: 1 });
+    assert_eq!(
+        stage.store.availability(&rule, 0, |_| true),
+        Availability { existing: 5, unready: 1, ..Availability::default() }
+    );
     assert_eq!(
         stage.store.availability(&rule, 1, |host| host != "nowhere"),
-        Availability { existing: 5, unready: 0 }
+        Availability { existing: 5, unready: 0, ..Availability::default() }
     );
 }
 
@@ -160,7 +167,7 @@ fn what_did_not_happen_frees_its_place() {
     assert_eq!(stage.queue, [key(0)]);
     let mut ask = |ready| {
         let availability = stage.store.availability(&key(0).rule, 0, |_| true);
-        stage.rollouts.ask(&key(0), (ready, false), UpdateStrategy::OnDelete, availability, |_| true)
+        stage.rollouts.ask(&key(0), (ready, false), UpdateStrategy::OnDelete, availability, |_, _| true)
     };
     assert!(!ask(true) && !ask(false));
 }

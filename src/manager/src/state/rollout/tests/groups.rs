@@ -14,11 +14,11 @@ use crate::state::RuleEntry;
 use crate::state::validation::TemplateValidation;
 
 /// A tenant whose rule has a new template.
-struct Tenant {
-    data: TenantData,
+pub(super) struct Tenant {
+    pub(super) data: TenantData,
     registry: Registry,
     at: Moment,
-    rule: RuleName,
+    pub(super) rule: RuleName,
 }
 
 fn owner(id: &str) -> DisruptionGroup {
@@ -29,7 +29,7 @@ fn budget(desired: u32) -> DisruptionGroup {
     DisruptionGroup { id: "budget".into(), desired_healthy: Some(desired) }
 }
 
-fn workload(id: usize, groups: &[DisruptionGroup]) -> Workload {
+pub(super) fn workload(id: usize, groups: &[DisruptionGroup]) -> Workload {
     Workload { groups: groups.to_vec(), ..fixtures::workload(&key(id).workload) }
 }
 
@@ -39,7 +39,7 @@ impl Tenant {
         Self::with_rule(&fixtures::rule(), workloads)
     }
 
-    fn with_rule(rule: &serde_json::Value, workloads: Vec<Workload>) -> Self {
+    pub(super) fn with_rule(rule: &serde_json::Value, workloads: Vec<Workload>) -> Self {
         let registry = Registry::new(String::new(), Vec::new());
         let clock = Environment::system().clock;
         let at = Moment { now: clock.now(), wall: clock.wall(), admin_deadline: Duration::from_secs(60) };
@@ -63,7 +63,7 @@ impl Tenant {
         this
     }
 
-    fn keys(&self) -> Vec<CompanionKey> {
+    pub(super) fn keys(&self) -> Vec<CompanionKey> {
         let mut keys: Vec<_> = self.data.index.matches().collect();
         keys.sort();
         keys
@@ -73,18 +73,18 @@ impl Tenant {
         self.data.with_companions(&key.rule, |of| of.get(key).cloned()).flatten().unwrap()
     }
 
-    fn shows(&mut self, key: &CompanionKey, observed: Observed) {
+    pub(super) fn shows(&mut self, key: &CompanionKey, observed: Observed) {
         self.data.with_companions(&key.rule, |of| of.applied(&key.workload, key.clone(), observed));
         self.data.companion_observed(key);
     }
 
     /// Asks about all companions, one after the other. Returns those that may be replaced.
-    fn ask(&mut self) -> Vec<usize> {
+    pub(super) fn ask(&mut self) -> Vec<usize> {
         let keys = self.keys();
         self.ask_about(keys)
     }
 
-    fn ask_about(&mut self, keys: Vec<CompanionKey>) -> Vec<usize> {
+    pub(super) fn ask_about(&mut self, keys: Vec<CompanionKey>) -> Vec<usize> {
         let mut asked = Vec::new();
         for key in keys {
             if self.data.may_replace(&key, &self.registry, self.at) {
@@ -102,7 +102,7 @@ impl Tenant {
         asked
     }
 
-    fn pass(&mut self, time: Duration) {
+    pub(super) fn pass(&mut self, time: Duration) {
         self.at.now += time;
         self.at.wall += time;
     }
@@ -115,7 +115,7 @@ impl Tenant {
     }
 
     /// Asks for turns a little later.
-    fn turns(&mut self) -> Vec<usize> {
+    pub(super) fn turns(&mut self) -> Vec<usize> {
         self.pass(QUIET);
         let turns = self.data.turns(&self.rule, &self.registry, self.at);
         self.ask_about(turns)
