@@ -121,7 +121,13 @@ pub(super) fn decide(
     let gate = if gated { gate(knowledge, has.gate.as_ref(), lasted) } else { None };
     let gate = gate.map(|gate| match awaited {
         // It stays open for a rule that comes later.
-        Some(rule) if gate.is_true() && !has.gate.as_ref().is_some_and(Condition::is_true) => unserved(rule),
+        Some(rule)
+            if gate.is_true()
+                && !has.gate.as_ref().is_some_and(Condition::is_true)
+                && !fault("gate-opens-before-the-rule-is-served") =>
+        {
+            unserved(rule)
+        }
         _ => gate,
     });
     Conditions {
@@ -181,7 +187,7 @@ pub(super) fn start(knowledge: Knowledge<'_>, awaited: Option<&RuleName>) -> Opt
         }
     };
     let found = match awaited {
-        Some(rule) if found.is_true() => unserved(rule),
+        Some(rule) if found.is_true() && !fault("pod-starts-before-the-rule-is-served") => unserved(rule),
         _ => found,
     };
     (!found.is_true()).then_some((found.reason, found.message))

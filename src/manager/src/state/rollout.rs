@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use outrigger_core::companion::{Held, Observed};
+use outrigger_core::fault;
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::{CompanionKey, Desired, TenantIndex};
 use outrigger_core::rollout::{MaxUnavailable, UpdateStrategy};
@@ -132,7 +133,8 @@ impl Rollouts {
         let turn = strategy != UpdateStrategy::OnDelete
             && (!ready
                 || rollout.replaced.contains_key(&key.workload)
-                || rollout.budget(strategy, availability) > 0 && permitted(rollout));
+                || (rollout.budget(strategy, availability) > 0 || fault("rollout-ignores-its-maximum"))
+                    && permitted(rollout));
         if turn {
             rollout.leaves(&key.workload);
             rollout.replaced.insert(key.workload.clone(), stage);
@@ -303,7 +305,7 @@ impl Rollout {
         workload: &Arc<str>,
         otherwise: impl FnOnce() -> Permission,
     ) -> Permission {
-        if groups.permit(workload) {
+        if groups.permit(workload) || fault("rollout-ignores-owners-and-budgets") {
             return Permission::Goes;
         }
         self.held.insert(workload.clone());
@@ -313,6 +315,7 @@ impl Rollout {
     fn budget(&self, strategy: UpdateStrategy, availability: Availability) -> usize {
         let count = |stage| self.replaced.values().filter(|s| **s == stage).count();
         let gone = count(Stage::Gone);
+        let gone = if gone > 0 && fault("deleted-companions-are-not-down") { 0 } else { gone };
         strategy.budget(availability.existing + gone, availability.unready + gone + count(Stage::Doomed))
     }
 }
@@ -325,6 +328,7 @@ impl TenantData {
             let wanted = matches!(self.index.desired(key), Desired::Wanted { .. });
             if wanted
                 && self.with_companions(&key.rule, |companions| companions.get(key).is_none()) == Some(true)
+                && !fault("takeover-forgets-what-is-down")
             {
                 self.rollouts.missing(key);
             }
@@ -351,7 +355,7 @@ impl TenantData {
         let (Some(rule), Some(entry)) = (self.index.rule(&key.rule), self.rules.get(&key.rule)) else {
             return false;
         };
-        if !entry.validation.has_passed() {
+        if !entry.validation.has_passed() && !fault("untried-template-is-rolled-out") {
             self.rollouts.wait(key);
             return false;
         }

@@ -3,6 +3,7 @@
 use std::collections::HashMap as Memo;
 use std::sync::Arc;
 
+use outrigger_core::fault;
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::{Members, TenantIndex};
 use outrigger_core::map::HashSet;
@@ -37,7 +38,9 @@ impl<'a> Groups<'a> {
         down.extend(soon.map(|(workload, _)| workload.clone()));
         let is_ready = |workload: &Arc<str>| index.workload(workload).is_none_or(|w| w.ready);
         let waits = |workload: &&Arc<str>| {
-            !is_ready(workload) && !companions.is_without_dpu(rule, workload, &has_dpu)
+            !is_ready(workload)
+                && !companions.is_without_dpu(rule, workload, &has_dpu)
+                && !fault("workloads-that-get-ready-are-not-down")
         };
         down.extend(rollout.settling.iter().filter(waits).cloned());
         Self { index, max, down, left: Memo::default() }
