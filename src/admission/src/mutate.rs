@@ -3,9 +3,9 @@
 use outrigger_core::companion;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::{RuleName, TenantId};
-use outrigger_core::keys;
 use outrigger_core::mutate::{self, PodContext};
 use outrigger_core::offloading::{NAME, Offloading};
+use outrigger_core::{fault, keys};
 use serde_json::Value;
 
 use crate::caches::{Cached, RuleSpec};

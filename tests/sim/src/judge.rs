@@ -14,18 +14,26 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::model::Commit;
-use crate::world::{TENANTS, World, text};
+use crate::world::kubelet::{NEVER, REFUSED};
+use crate::world::{AFFINITY, TENANTS, World, at, namespace_of, text};
 
 mod devices;
 mod machines;
+mod matching;
 mod offloading;
+mod orders;
+mod others;
+pub mod promises;
+mod rollouts;
 mod states;
 mod tenants;
 mod wanted;
 
+use matching::matches;
+use rollouts::Replaced;
 use states::States;
 use wanted::{
-    Wanted, companion, is_ready, is_workload, linger, lingers, mark, selects, served, wanted, written,
+    Wanted, companion, has_no_origin, is_ready, is_workload, linger, lingers, mark, served, wanted, written,
 };
 
 /// Processes write an object less often than this within a time: what is written again and again is a fight, or a loop.
@@ -70,8 +78,30 @@ struct Found {
     relabelled: BTreeSet<(&'static str, String)>,
     /// The uids of companions that have been ready.
     served: BTreeSet<String>,
-    /// When workloads ended, with their labels.
-    ended: BTreeMap<(&'static str, String), (Timestamp, Value)>,
+    /// When workloads ended, and as what.
+    ended: BTreeMap<(&'static str, String), (Timestamp, Arc<Value>)>,
+    /// The hosts for which companions have been ready; an empty one where any will do.
+    ready_on: BTreeMap<Key, BTreeSet<String>>,
+    /// Since when companions are on their way out, by their uids.
+    leaving: BTreeMap<String, Timestamp>,
+    /// Something has broken since the system came to rest the last time.
+    disturbed: bool,
+    /// Requests were lost since then, or watches stood still.
+    blind: bool,
+    /// Companions that managers have replaced since then.
+    replaced: BTreeMap<Key, Replaced>,
+    /// The most companions of rules, and workloads of owners, since then.
+    most_companions: BTreeMap<(&'static str, String), usize>,
+    /// See [`Self::most_companions`].
+    most_owned: BTreeMap<(&'static str, String), usize>,
+    /// Since when workloads haven't been ready, by their uids.
+    unready_since: BTreeMap<String, Timestamp>,
+    /// When managers have claimed the streams of tenants the last time.
+    claimed: BTreeMap<&'static str, Timestamp>,
+    /// When the Lease was written the last time.
+    renewed: Option<Timestamp>,
+    /// When Events came, by who told them and what.
+    events: BTreeMap<(String, [String; 3]), Vec<Timestamp>>,
     /// Writes of processes, renewals of Leases left out.
     writes: u64,
     /// Writes of processes by object, since the beginning of a window of time.
@@ -100,11 +130,14 @@ impl Found {
 impl Found {
     /// A Pod in a tenant's cluster changes.
     fn workload(&mut self, key: (&'static str, String), commit: &Commit) {
-        let labels = |pod: &Arc<Value>| pod["metadata"]["labels"].clone();
+        let facts = |pod: &Arc<Value>| {
+            let metadata = &pod["metadata"];
+            [&metadata["labels"], &metadata["annotations"], &pod["spec"]["nodeName"]].map(Value::clone)
+        };
         let [before, now] = [&commit.old, &commit.new].map(|pod| pod.as_ref().filter(|pod| is_workload(pod)));
         match (before, now) {
-            (Some(before), None) => _ = self.ended.insert(key, (commit.time, labels(before))),
-            (Some(before), Some(now)) if labels(before) != labels(now) => _ = self.relabelled.insert(key),
+            (Some(before), None) => _ = self.ended.insert(key, (commit.time, before.clone())),
+            (Some(before), Some(now)) if facts(before) != facts(now) => _ = self.relabelled.insert(key),
             (None, Some(_)) => _ = self.ended.remove(&key),
             _ => {}
         }
@@ -153,10 +186,16 @@ impl Judge {
         world.trace.commit(&world.environment, id, commit);
         let Some(object) = commit.new.as_ref().or(commit.old.as_ref()) else { return };
         self.count(&world, commit);
+        if commit.kind.plural == "pods" {
+            self.workload_grows(&world, id, commit);
+        }
+        self.ordered(&world, id, commit);
         let mut found = self.found.lock();
         let name = match commit.kind.plural {
             "pods" => text(object, "/metadata/uid").to_owned(),
             "workloadrules" => commit.name.clone(),
+            // The claim of a Pod says where it is going to be.
+            "resourceclaims" => text(object, "/metadata/ownerReferences/0/uid").to_owned(),
             _ => return,
         };
         if commit.kind.plural == "pods" {
@@ -180,6 +219,10 @@ impl Judge {
                 found.changed.insert(rule);
             }
         }
+        if commit.kind.plural == "workloadrules" && world.scope.foreign {
+            self.foreign_written(commit);
+        }
+        self.others_written(&world, commit);
         if commit.kind.plural.ends_with("workloadrules") {
             self.rule_written(&world, commit);
         }
@@ -196,6 +239,9 @@ impl Judge {
             return;
         }
         let Some(key) = companion(object) else { return };
+        self.companion_ready(commit);
+        self.grows(&world, commit);
+        self.left_open(&world, commit);
         self.outlives(&world, commit, &key);
         if commit.old.is_none() {
             self.created(&world, &key, object);
@@ -205,8 +251,32 @@ impl Judge {
             object.as_ref().is_none_or(|object| !object["metadata"]["deletionTimestamp"].is_null())
         };
         if commit.old.is_some() && !leaving(&commit.old) && leaving(&commit.new) {
+            self.found.lock().leaving.insert(text(object, "/metadata/uid").to_owned(), commit.time);
+            self.replaced(&world, commit, &key);
             self.deleted(&world, commit, &key);
         }
+    }
+
+    /// A rule in a tenant's namespace of the infrastructure cluster is written. One that an administrator wrote is the truth itself.
+    fn foreign_written(&self, commit: &Commit) {
+        let Some((id, _)) =
+            TENANTS.into_iter().find(|(id, _)| commit.namespace.as_deref() == Some(&namespace_of(id)))
+        else {
+            return;
+        };
+        let is_foreign = |rule: &Option<Arc<Value>>| rule.as_ref().is_some_and(|rule| has_no_origin(rule));
+        if is_foreign(&commit.old) || is_foreign(&commit.new) {
+            let mut found = self.found.lock();
+            found.known.insert((id, commit.name.clone()));
+            found.changed.insert((id, commit.name.clone()));
+        }
+    }
+
+    /// Something breaks: until the next rest some invariants don't hold. `blind`: requests get lost, or watches stand still.
+    pub fn disturbed(&self, blind: bool) {
+        let mut found = self.found.lock();
+        found.disturbed = true;
+        found.blind |= blind;
     }
 
     /// No companion is ever on a DPU that isn't its tenant's. Looks at what a write is about: a Pod, or a Node and all Pods on it.
@@ -248,7 +318,9 @@ impl Judge {
             self.violation(world, format!("a companion of {key:?}, which isn't wanted since the last rest"));
         }
         let tenants = object["spec"]["affinity"].to_string();
-        if !tenants.contains(keys::NODE_TENANT) {
+        let terms = at(object, AFFINITY).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let is_kept = |term: &Value| term.to_string().contains(keys::NODE_TENANT);
+        if terms.is_empty() || !terms.iter().all(is_kept) {
             self.violation(
                 world,
                 format!("the companion of {key:?} isn't kept on its tenant's DPUs: {tenants}"),
@@ -273,6 +345,10 @@ impl Judge {
             found.reborn.extend(TENANTS.map(|(id, _)| id).into_iter().filter(|id| !world.has_agent(id)));
         }
         found.offloadings.clear();
+        (found.disturbed, found.blind) = (false, false);
+        found.replaced.clear();
+        found.most_companions.clear();
+        found.most_owned.clear();
         found.most_slots = 0;
         if std::mem::take(&mut found.restored) {
             found.states = States::default();
@@ -299,7 +375,9 @@ impl Judge {
         let Some(old) = &commit.old else { return };
         let image = text(old, "/spec/containers/0/image");
         self.lingered(world, commit, key, old);
-        if wanted(world).get(key).is_none_or(|wanted| wanted.image != image) {
+        // One that has failed is replaced.
+        let failed = text(old, "/status/phase") == "Failed";
+        if failed || wanted(world).get(key).is_none_or(|wanted| wanted.image != image) {
             return;
         }
         let rule = served(world, key);
@@ -345,7 +423,7 @@ impl Judge {
             let workload = (*id, workload.clone());
             found.ended.get(&workload).filter(|_| !found.relabelled.contains(&workload)).cloned()
         };
-        let Some((ended, labels)) = ended else { return };
+        let Some((ended, last)) = ended else { return };
         let exempt = gated || !is_ready(companion);
         if exempt || !commit.client.starts_with("manager") || self.has_changed(id, name) {
             return;
@@ -358,7 +436,7 @@ impl Judge {
         let lived = commit.time.duration_since(ended).unsigned_abs();
         let same = text(&rule, "/spec/template/spec/containers/0/image")
             == text(companion, "/spec/containers/0/image");
-        if same && selects(&rule, &labels) && lived < least {
+        if same && matches(&rule, &last, last["spec"]["nodeName"].as_str()) && lived < least {
             let client = &commit.client;
             self.violation(
                 world,
@@ -380,14 +458,21 @@ impl Judge {
                 continue;
             }
             let ready = text(&pod, "/status/phase") == "Running"
+                && is_ready(&pod)
                 && pod["metadata"]["deletionTimestamp"].is_null()
                 && mark(&pod).is_none();
             let image = text(&pod, "/spec/containers/0/image").to_owned();
             there.entry(key).or_default().push((image, ready));
         }
         let mut missing = Vec::new();
-        for (key, Wanted { image, has_dpu }) in &wanted {
+        for (key, Wanted { image, has_dpu, .. }) in &wanted {
+            let refused = image.starts_with(REFUSED);
             match there.get(key).map(Vec::as_slice) {
+                // A rollout of a template that never gets ready stops, and one that is refused doesn't begin.
+                Some([(found, is_ready)])
+                    if image.starts_with(NEVER) && *is_ready == (found != image && *has_dpu) => {}
+                Some([(found, is_ready)]) if refused && found != image && is_ready == has_dpu => {}
+                None if refused => {}
                 Some([(found, is_ready)]) if found == image && is_ready == has_dpu => {}
                 None if !has_dpu => {}
                 found => {
@@ -402,6 +487,10 @@ impl Judge {
             missing.extend(Self::offloadings_missing(&world));
             missing.extend(Self::slots_missing(&world));
             missing.extend(self.tenants_missing(&world));
+            if world.scope.is_wide() {
+                missing.extend(Self::facts_missing(&world));
+                missing.extend(Self::orders_missing(&world));
+            }
         }
         missing
     }

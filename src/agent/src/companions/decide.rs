@@ -4,9 +4,9 @@
 use std::fmt;
 
 use outrigger_core::ids::RuleName;
-use outrigger_core::keys;
 use outrigger_core::reason::{Cause, MAX_MESSAGE, NO_COMPANION, READY};
 use outrigger_core::workload::MAX_SIZE;
+use outrigger_core::{fault, keys};
 use outrigger_runtime::pod::Pod;
 
 use super::told::{Companions, Group};

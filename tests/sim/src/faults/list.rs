@@ -56,7 +56,7 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "only-the-first-term-counts",
         "core",
-        "Of several terms of a rule only the first is tried on a workload that comes or changes.",
+        "Of several terms of a rule only the first is compared with a workload that comes or changes.",
     ),
     fault(
         "only-the-first-value-counts",
@@ -127,7 +127,7 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "companions-are-told-before-they-are-known",
         "manager",
-        "The agent is told of companions before the first sync is worked off.",
+        "The agent is told of companions before the first sync has led to any.",
     ),
     fault(
         "another-node-is-not-told",
@@ -210,7 +210,7 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "waiting-pod-is-bound",
         "agent",
-        "A claim is told that its companions are Ready while the Pod waits for them.",
+        "The status of a claim says that its companions are Ready while the Pod waits for them.",
     ),
     fault(
         "unknown-fields-fail-at-the-gate",
@@ -257,6 +257,6 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "renewed-lease-expires",
         "runtime",
-        "The time after which a Lease expires doesn't begin anew when it is renewed.",
+        "The time after which a Lease expires doesn't begin again when it is renewed.",
     ),
 ];

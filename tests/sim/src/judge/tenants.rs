@@ -50,6 +50,11 @@ impl Judge {
         if old != new {
             found.reborn.insert(id);
         }
+        let holder = |tenant: &Value| text(tenant, "/status/stream/holder").to_owned();
+        if states.map(|tenant| tenant.map(|tenant| holder(tenant))).windows(2).any(|pair| pair[0] != pair[1])
+        {
+            found.claimed.insert(id, commit.time);
+        }
         // Another tenant's companions may be on the host that moves.
         let moves =
             |hosts: &Option<Value>| hosts.as_ref().is_some_and(|hosts| hosts.to_string().contains(MOVING));
