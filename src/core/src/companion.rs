@@ -256,12 +256,16 @@ pub fn host<'a>(rule: &Rule, workload: &'a Workload) -> Option<&'a str> {
 }
 
 pub(crate) fn replace_reason(rule: &Rule, workload: &Workload, o: &Observed) -> Option<DeleteReason> {
+    let host = host(rule, workload);
+    let makes = rule.makes(&o.template_hash, o.content_hash.as_deref());
+    // One of another policy has a host and the rule none, or the other way round. It serves its workload until its turn in the rollout.
+    let of_policy = makes || o.host.is_some() == host.is_some();
     if o.rule_uid != rule.uid() {
         Some(DeleteReason::OtherRule)
-    } else if o.host.as_deref() != host(rule, workload) && !fault("companion-stays-on-the-former-host") {
+    } else if o.host.as_deref() != host && of_policy && !fault("companion-stays-on-the-former-host") {
         // Before the template: a companion that no longer serves a workload doesn't wait for its turn in a rollout.
         Some(DeleteReason::Moved)
-    } else if !rule.makes(&o.template_hash, o.content_hash.as_deref()) {
+    } else if !makes {
         Some(DeleteReason::TemplateChanged)
     } else if o.failed && !fault("failed-companion-stays") {
         Some(DeleteReason::Failed)

@@ -471,7 +471,8 @@ impl Judge {
                 // A rollout of a template that never gets ready stops, and one that is refused doesn't begin.
                 Some([(found, is_ready)])
                     if image.starts_with(NEVER) && *is_ready == (found != image && *has_dpu) => {}
-                Some([(found, is_ready)]) if refused && found != image && is_ready == has_dpu => {}
+                Some([(found, is_ready)])
+                    if refused && found != image && *is_ready == (*has_dpu && !found.starts_with(NEVER)) => {}
                 None if refused => {}
                 Some([(found, is_ready)]) if found == image && is_ready == has_dpu => {}
                 None if !has_dpu => {}

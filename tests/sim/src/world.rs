@@ -391,7 +391,7 @@ pub fn cluster(tenant: &str) -> String {
     format!("cluster-{tenant}")
 }
 
-/// Whether a node's labels match the Pod's required node affinity, of which only `In`, `NotIn` and `Exists` occur here.
+/// Whether a node's labels match the Pod's required node affinity, of which `Gt` and `Lt` don't occur here.
 fn fits(pod: &Value, node: &Value) -> bool {
     let Some(terms) = at(pod, AFFINITY).and_then(Value::as_array) else { return true };
     terms.iter().any(|term| {
@@ -399,6 +399,7 @@ fn fits(pod: &Value, node: &Value) -> bool {
             let found = expression["key"].as_str().and_then(|key| node["metadata"]["labels"].get(key));
             match expression["operator"].as_str() {
                 Some("Exists") => found.is_some(),
+                Some("DoesNotExist") => found.is_none(),
                 operator => {
                     let mut values = expression["values"].as_array().into_iter().flatten();
                     let is_in = found.is_some_and(|found| values.any(|value| value == found));

@@ -237,8 +237,10 @@ impl Judge {
                 };
                 let open = is_true(&pod, keys::COMPANIONS_GATE);
                 if is_gated(&pod) && open != all_ready(gates) {
+                    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+                    let says: Vec<_> = conditions.map(|condition| text(condition, "/message")).collect();
                     missing.push(format!(
-                        "the gate of {name} of {id} is open: {open}, and its companions aren't so"
+                        "the gate of {name} of {id} is open: {open}, and its companions aren't so: {says:?}"
                     ));
                 }
                 let starts = held(&pod).is_some() && pod["spec"]["nodeName"].is_string() && all_ready(holds);

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::wanted::{Wanted, companion, is_ready, is_workload, served, wanted};
-use super::{Judge, Key};
+use super::{Judge, Key, PLATFORM};
 use crate::model::Commit;
 use crate::world::hosts::is_true;
 use crate::world::{World, at, text};
@@ -120,7 +120,12 @@ impl Judge {
 
     /// Companions are replaced only for a template that the API server takes.
     fn untried(&self, world: &World, commit: &Commit, key: &Key, image: &str) {
-        if image.starts_with(crate::world::kubelet::REFUSED) {
+        let version = served(world, key)
+            .map(|rule| text(&rule, "/metadata/resourceVersion").parse().unwrap_or(u64::MAX));
+        let plural = if key.1.starts_with(PLATFORM) { "adminworkloadrules" } else { "workloadrules" };
+        let shown = version.and_then(|version| world.infra.shown(&commit.client, plural, version));
+        let knows = shown.is_some_and(|shown| shown + KNOWN <= commit.sent);
+        if knows && image.starts_with(crate::world::kubelet::REFUSED) {
             let client = &commit.client;
             self.violation(
                 world,
@@ -175,11 +180,18 @@ impl Judge {
                 .is_some_and(|wanted| owner(&wanted.pod).is_some() && owner(&wanted.pod) == owner(pod));
             of_owner += usize::from(same && (is_down || gets_ready(other, replaced)));
         }
-        let total = found.most_companions.get(&(key.0, key.1.clone())).copied().unwrap_or_default();
-        let owned = owner(pod)
-            .and_then(|of| found.most_owned.get(&(key.0, of.to_owned())))
-            .copied()
-            .unwrap_or_default();
+        let is_same =
+            |pod: &Arc<Value>| companion(pod).is_some_and(|other| (other.0, &other.1) == (key.0, &key.1));
+        // Those that are deleted count too.
+        let exist = companions.iter().filter(|pod| is_same(pod)).count() + down;
+        let total =
+            found.most_companions.get(&(key.0, key.1.clone())).copied().unwrap_or_default().max(exist);
+        let pods = world.tenants[key.0].list("pods");
+        let of = owner(pod);
+        let owns =
+            pods.iter().filter(|other| of.is_some() && is_workload(other) && owner(other) == of).count();
+        let most_owned = of.and_then(|of| found.most_owned.get(&(key.0, of.to_owned()))).copied();
+        let owned = most_owned.unwrap_or_default().max(owns);
         drop(found);
         if down > most(rule, total) {
             let most = most(rule, total);

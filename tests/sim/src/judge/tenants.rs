@@ -6,6 +6,7 @@ use outrigger_core::keys;
 use serde_json::Value;
 
 use super::Judge;
+use super::wanted::has_no_origin;
 use crate::model::Commit;
 use crate::world::{ADOPTED, MOVING, TENANTS, World, namespace_of, text};
 
@@ -108,7 +109,10 @@ impl Judge {
                 }
                 None => {
                     let rules = world.infra.list("workloadrules").into_iter();
-                    let left = rules.filter(|rule| text(rule, "/metadata/namespace") == namespace_of(id));
+                    let left = rules.filter(|rule| {
+                        let is_admins = world.scope.foreign && has_no_origin(rule);
+                        text(rule, "/metadata/namespace") == namespace_of(id) && !is_admins
+                    });
                     missing.extend(left.map(|rule| {
                         format!("Tenant {id} is gone, and its rule {} isn't", text(&rule, "/metadata/name"))
                     }));

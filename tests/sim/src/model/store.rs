@@ -156,6 +156,9 @@ pub(super) struct State {
     pub(super) lag: Duration,
     /// How many times the API server has restarted: no request outlives that.
     pub(super) restarts: u64,
+    /// The least generation that a change of an object leads to. After a restore with later revisions it is one that no object has had:
+    /// who has missed the restored state would take another spec of the same generation for the same.
+    pub(super) generation: i64,
     /// What it does beside what it has always done.
     pub(super) more: More,
 }
@@ -192,6 +195,7 @@ impl State {
             shown: BTreeMap::new(),
             lag: Duration::ZERO,
             restarts: 0,
+            generation: 0,
             more: More::default(),
         }
     }
@@ -319,6 +323,7 @@ impl State {
         let revision = self.revision + 1000;
         self.restore(snapshot);
         (self.revision, self.compacted, self.watched_from) = (revision, revision, revision);
+        self.generation = i64::try_from(revision).unwrap_or(i64::MAX);
     }
 
     /// The API server restarts: all watches end, and watches start only from now on.

@@ -12,11 +12,11 @@ use crate::model::{Model, Verb};
 use crate::world::TENANTS;
 
 /// What the images of templates begin with whose Pods take a while to be Ready, never are, or are refused.
-pub const SLOW: &str = "slow-";
+pub(crate) const SLOW: &str = "slow-";
 /// See [`SLOW`].
-pub const NEVER: &str = "never-";
+pub(crate) const NEVER: &str = "never-";
 /// See [`SLOW`].
-pub const REFUSED: &str = "refused-";
+pub(crate) const REFUSED: &str = "refused-";
 
 /// How long a slow one takes at most.
 const TAKES: Duration = Duration::from_secs(20);
