@@ -4,20 +4,21 @@
 //! companion is wanted while its workload and its rule are there, the rule matches, and the template is the companion's. One that
 //! isn't wanted may linger after the end of its workload.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use outrigger_core::keys;
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::model::Commit;
+use crate::world::hosts::allocated_to;
 use crate::world::kubelet::{NEVER, REFUSED};
 use crate::world::{AFFINITY, TENANTS, World, at, namespace_of, text};
 
 mod devices;
+mod found;
 mod machines;
 mod matching;
 mod offloading;
@@ -29,16 +30,10 @@ mod states;
 mod tenants;
 mod wanted;
 
+use found::Found;
 use matching::matches;
-use rollouts::Replaced;
 use states::States;
-use wanted::{
-    Wanted, companion, has_no_origin, is_ready, is_workload, linger, lingers, mark, served, wanted, written,
-};
-
-/// Processes write an object less often than this within a time: what is written again and again is a fight, or a loop.
-const MOST_WRITES: u64 = 60;
-const WINDOW: Duration = Duration::from_secs(10);
+use wanted::{Wanted, companion, has_no_origin, is_ready, linger, lingers, mark, served, wanted, written};
 
 /// By how much the clocks of two processes differ at most: both are ahead or behind by up to a minute.
 const SKEW: Duration = Duration::from_secs(120);
@@ -51,98 +46,6 @@ const PLATFORM: &str = "platform:";
 
 /// A companion: tenant, rule, and uid of the workload.
 type Key = (&'static str, String, String);
-
-#[derive(Default)]
-struct Found {
-    violations: Vec<String>,
-    /// What rules and companions have been.
-    states: States,
-    /// All workloads, by uid, and rules, by name, that have ever been there.
-    known: BTreeSet<(&'static str, String)>,
-    /// Those of which something has changed since the system came to rest the last time.
-    changed: BTreeSet<(&'static str, String)>,
-    /// An earlier state of a cluster was restored since then.
-    restored: bool,
-    /// A Tenant has got other hosts since then: companions on a DPU that changes its tenant are deleted, whatever workload they are of.
-    moved: bool,
-    /// Tenants that were deleted or created since then, or haven't had an agent since something else has changed that concerns all of
-    /// their companions.
-    reborn: BTreeSet<&'static str>,
-    /// The uids of all Tenants so far.
-    tenant_uids: BTreeSet<String>,
-    /// The most slots that the Machine has had since then, if their number has changed.
-    most_slots: u64,
-    /// Namespaces whose offloading has changed since then.
-    offloadings: BTreeSet<String>,
-    /// Workloads that have got other labels: a rule may have matched them for a part of their life.
-    relabelled: BTreeSet<(&'static str, String)>,
-    /// The uids of companions that have been ready.
-    served: BTreeSet<String>,
-    /// When workloads ended, and as what.
-    ended: BTreeMap<(&'static str, String), (Timestamp, Arc<Value>)>,
-    /// The hosts for which companions have been ready; an empty one where any will do.
-    ready_on: BTreeMap<Key, BTreeSet<String>>,
-    /// Since when companions are on their way out, by their uids.
-    leaving: BTreeMap<String, Timestamp>,
-    /// Something has broken since the system came to rest the last time.
-    disturbed: bool,
-    /// Requests were lost since then, or watches stood still.
-    blind: bool,
-    /// Companions that managers have replaced since then.
-    replaced: BTreeMap<Key, Replaced>,
-    /// The most companions of rules, and workloads of owners, since then.
-    most_companions: BTreeMap<(&'static str, String), usize>,
-    /// See [`Self::most_companions`].
-    most_owned: BTreeMap<(&'static str, String), usize>,
-    /// Since when workloads haven't been ready, by their uids.
-    unready_since: BTreeMap<String, Timestamp>,
-    /// When managers have claimed the streams of tenants the last time.
-    claimed: BTreeMap<&'static str, Timestamp>,
-    /// When the Lease was written the last time.
-    renewed: Option<Timestamp>,
-    /// When Events came, by who told them and what.
-    events: BTreeMap<(String, [String; 3]), Vec<Timestamp>>,
-    /// Writes of processes, renewals of Leases left out.
-    writes: u64,
-    /// Writes of processes by object, since the beginning of a window of time.
-    often: BTreeMap<(&'static str, Option<String>, String), (Timestamp, u64)>,
-}
-
-impl Found {
-    /// Counts a write. Returns what is wrong if the same object was written too often.
-    fn count(&mut self, commit: &Commit) -> Option<String> {
-        if commit.client.is_empty() || commit.kind.plural == "leases" {
-            return None;
-        }
-        self.writes += 1;
-        let object = (commit.kind.plural, commit.namespace.clone(), commit.name.clone());
-        let (since, writes) = self.often.entry(object).or_insert((commit.time, 0));
-        if commit.time.duration_since(*since).unsigned_abs() > WINDOW {
-            (*since, *writes) = (commit.time, 0);
-        }
-        *writes += 1;
-        let Commit { kind, namespace, name, .. } = commit;
-        (*writes == MOST_WRITES)
-            .then(|| format!("{} {namespace:?}/{name} is written {writes} times in {WINDOW:?}", kind.plural))
-    }
-}
-
-impl Found {
-    /// A Pod in a tenant's cluster changes.
-    fn workload(&mut self, key: (&'static str, String), commit: &Commit) {
-        let facts = |pod: &Arc<Value>| {
-            let metadata = &pod["metadata"];
-            [&metadata["labels"], &metadata["annotations"], &pod["spec"]["nodeName"]].map(Value::clone)
-        };
-        let [before, now] = [&commit.old, &commit.new].map(|pod| pod.as_ref().filter(|pod| is_workload(pod)));
-        match (before, now) {
-            (Some(before), None) => _ = self.ended.insert(key, (commit.time, before.clone())),
-            (Some(before), Some(now)) if facts(before) != facts(now) => _ = self.relabelled.insert(key),
-            (None, Some(_)) => _ = self.ended.remove(&key),
-            _ => {}
-        }
-    }
-}
 
 /// Judges a history.
 pub struct Judge {
@@ -195,7 +98,16 @@ impl Judge {
             "pods" => text(object, "/metadata/uid").to_owned(),
             "workloadrules" => commit.name.clone(),
             // The claim of a Pod says where it is going to be.
-            "resourceclaims" => text(object, "/metadata/ownerReferences/0/uid").to_owned(),
+            "resourceclaims" => {
+                let uid = text(object, "/metadata/ownerReferences/0/uid").to_owned();
+                let pool = |claim: &Option<Arc<Value>>| {
+                    claim.as_ref().and_then(|claim| allocated_to(claim).map(str::to_owned))
+                };
+                if pool(&commit.old) != pool(&commit.new) {
+                    found.placed_at.insert(uid.clone(), commit.time);
+                }
+                uid
+            }
             _ => return,
         };
         if commit.kind.plural == "pods" {
@@ -467,12 +379,11 @@ impl Judge {
         let mut missing = Vec::new();
         for (key, Wanted { image, has_dpu, .. }) in &wanted {
             let refused = image.starts_with(REFUSED);
+            let stays = refused || image.starts_with(NEVER);
             match there.get(key).map(Vec::as_slice) {
                 // A rollout of a template that never gets ready stops, and one that is refused doesn't begin.
-                Some([(found, is_ready)])
-                    if image.starts_with(NEVER) && *is_ready == (found != image && *has_dpu) => {}
-                Some([(found, is_ready)])
-                    if refused && found != image && *is_ready == (*has_dpu && !found.starts_with(NEVER)) => {}
+                Some([(found, _)]) if stays && found != image => {}
+                Some([(_, is_ready)]) if image.starts_with(NEVER) && !is_ready => {}
                 None if refused => {}
                 Some([(found, is_ready)]) if found == image && is_ready == has_dpu => {}
                 None if !has_dpu => {}

@@ -202,7 +202,9 @@ impl Stream {
                 self.count(claim, holder, me);
                 return lost;
             }
-            if resource_version < before.resource_version {
+            // The counter never goes down. A lower one in a later version is that of a cluster that was restored with later versions.
+            let lower = claim < self.foreign || (claim < self.claim && resource_version > self.claimed_at);
+            if resource_version < before.resource_version || lower {
                 // An older state of the cluster was restored, and with it an older claim. Everybody counts from that one on.
                 let held = holder == me && claim == self.claim;
                 let lost = !held && self.lose();

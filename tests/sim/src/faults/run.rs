@@ -39,7 +39,11 @@ pub fn search(
                     }
                     let ran =
                         history(number).and_then(|mut history| history.env(VARIABLE, fault.name).output());
-                    let violation = violated(&ran);
+                    // A history that violates something without the fault too says nothing of it.
+                    let violation = violated(&ran).filter(|_| {
+                        let without = history(number).and_then(|mut history| history.output());
+                        violated(&without).is_none()
+                    });
                     let reached = ran.as_ref().is_ok_and(|output| reached(output) > 0);
                     let mut search = found.lock().unwrap();
                     search.ran += 1;

@@ -266,6 +266,7 @@ impl History {
         let model = of.map_or_else(|| self.world.infra.clone(), |id| self.world.tenants[id].clone());
         let name = of.map_or_else(|| "infra".to_owned(), crate::world::cluster);
         self.line(format_args!("etcd of {name} is restored from a snapshot, with later revisions"));
+        self.judge.disturbed(true);
         model.restore_later(&snapshot);
         self.judge.restored();
         if of.is_none() {

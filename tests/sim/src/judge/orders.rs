@@ -18,6 +18,12 @@ use crate::world::{SHOP, TENANTS, World, claim_of, namespace_of, text};
 /// From when a watch has shown a rule until each decision knows it.
 const KNOWN: Duration = Duration::from_secs(1);
 
+/// From when a watch has shown a Pod until each decision knows it.
+const SEEN: Duration = Duration::from_millis(200);
+
+/// The same of the Node that the scheduler has chosen for it.
+const PLACED: Duration = Duration::from_secs(2);
+
 /// How long a companion may be on its way out, without a disturbance, until its workload's gate is closed.
 const CLOSES: Duration = Duration::from_secs(10);
 
@@ -107,8 +113,16 @@ impl Judge {
         orders: Orders,
         what: &str,
     ) {
-        if self.found.lock().restored {
-            return;
+        let (agent, at) = by;
+        {
+            let found = self.found.lock();
+            let uid = text(pod, "/metadata/uid");
+            let shown = found.facts_at.get(uid).and_then(|at| world.tenants[id].shown(agent, "pods", *at));
+            let is_known = shown.is_some_and(|shown| shown + SEEN <= at);
+            let placed = found.placed_at.get(uid).is_none_or(|placed| *placed + PLACED <= at && !found.blind);
+            if found.restored || !is_known || !placed {
+                return;
+            }
         }
         let node = node_of(&world.tenants[id], pod);
         let uid = text(pod, "/metadata/uid");
@@ -129,7 +143,8 @@ impl Judge {
                 .lock()
                 .ready_on
                 .get(&key)
-                .is_some_and(|hosts| here.is_empty() || hosts.contains(&here));
+                // One of an earlier policy serves on any host.
+                .is_some_and(|hosts| here.is_empty() || hosts.contains(&here) || hosts.contains(""));
             if !ready {
                 let pod = text(pod, "/metadata/name");
                 self.violation(world, format!("{what}: Pod {pod} of {id}, though its companion of {name} was never ready on {here:?}"));
@@ -236,6 +251,15 @@ impl Judge {
                     })
                 };
                 let open = is_true(&pod, keys::COMPANIONS_GATE);
+                // A Pod waits without an end for a rule whose name is taken.
+                let waits = |rule: &std::sync::Arc<Value>| {
+                    is_foreign(world, id, text(rule, "/metadata/name"))
+                        && gates(ordering(rule))
+                        && matches(rule, &pod, node.as_deref())
+                };
+                if model.list("workloadrules").iter().any(waits) {
+                    continue;
+                }
                 if is_gated(&pod) && open != all_ready(gates) {
                     let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
                     let says: Vec<_> = conditions.map(|condition| text(condition, "/message")).collect();

@@ -77,7 +77,14 @@ impl Judge {
     pub(super) fn workload_grows(&self, world: &World, id: &'static str, commit: &Commit) {
         let Some(pod) = &commit.new else { return };
         let uid = text(pod, "/metadata/uid").to_owned();
+        let facts = |pod: &Value| {
+            let metadata = &pod["metadata"];
+            [&metadata["labels"], &metadata["annotations"], &pod["spec"]["nodeName"]].map(Value::clone)
+        };
         let mut found = self.found.lock();
+        if commit.old.as_ref().is_none_or(|old| facts(old) != facts(pod)) {
+            found.facts_at.insert(uid.clone(), commit.revision);
+        }
         if is_true(pod, "Ready") {
             found.unready_since.remove(&uid);
         } else {
