@@ -97,7 +97,7 @@ pub fn pick<'a, T>(random: &Random, all: &'a [T]) -> Option<&'a T> {
     all.get(usize::try_from(random.seed() % all.len().max(1) as u64).unwrap_or_default())
 }
 
-/// What an agent is told besides to enforce orderings.
+/// Settings of an agent that enforces orderings.
 const ORDERINGS: [&str; 3] =
     ["--gate-address=127.0.0.1:1", "--host-address=127.0.0.1:1", "--companions-first"];
 

@@ -127,7 +127,7 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "companions-are-told-before-they-are-known",
         "manager",
-        "The agent is told of companions before the first sync has led to any.",
+        "The agent hears of companions before the first sync has led to any.",
     ),
     fault(
         "another-node-is-not-told",

@@ -208,7 +208,7 @@ impl Judge {
         }
     }
 
-    /// A host was told that a Pod of another host may start.
+    /// A host got the answer that a Pod of another host may start.
     pub fn started_elsewhere(&self, agent: &str, pod: &str, host: &str) {
         let Some(world) = self.world.upgrade() else { return };
         self.violation(&world, format!("{agent} lets {pod} start on {host}, and it is on another Node"));
