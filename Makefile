@@ -73,6 +73,11 @@ sim: ## Run 2,000 histories of the simulation; SEED=7 shows one, FIRST, COUNT an
 	@$(CARGO) build --locked --profile measured --bin sim
 	@target/measured/sim $(if $(SEED),--seed $(SEED),--first $(or $(FIRST),0) --count $(or $(COUNT),2000)) $(if $(EVENTS),--events $(EVENTS))
 
+.PHONY: sim-faults
+sim-faults: ## Put faults back and print which histories find them; ONLY=lease chooses faults, UNITS=1 names unit tests, FIRST and COUNT seeds
+	@$(CARGO) build --locked --profile measured --bin sim --features outrigger-sim/faults
+	@target/measured/sim --faults --first $(or $(FIRST),2000) --count $(or $(COUNT),300) $(if $(ONLY),--only $(ONLY)) $(if $(UNITS),--units)
+
 .PHONY: fuzz
 fuzz: ## Run 10 million inputs of the fuzzer; TARGET=reviews runs one target, SEED and COUNT choose others
 	@$(CARGO) build --locked --profile measured --bin fuzz

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use json_patch::Patch;
 use outrigger_api::pod::Pod;
+use outrigger_core::fault;
 use outrigger_core::gate::{self, Hold};
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::keys;
@@ -155,7 +156,10 @@ impl Reasons {
             let workload = workload.as_ref()?;
             let unknown = gate::unknown(workload);
             let mut rules = gates.rules.iter().filter(|rule| is(rule.ordering()));
-            let rule = rules.find(|rule| rule.could_match(workload, &unknown))?;
+            let rule = rules.find(|rule| {
+                let could = rule.could_match(workload, &unknown);
+                could && (rule.matches(workload) || !fault("unknown-fields-fail-at-the-gate"))
+            })?;
             let origin = Origin::object("WorkloadRule", rule.name().as_str());
             Some(origin.of_generation(rule.generation()).to_string())
         };

@@ -105,8 +105,13 @@ impl Gate {
     pub(crate) fn serve(self, process: &Process, address: &Bind, tls: Arc<ServerTls>) -> anyhow::Result<()> {
         let listener = address.listen().context("--gate-address")?;
         let server = Server::new("gate", listener).tls(tls).limits(outrigger_webhook::limits(CONNECTIONS));
-        process.serve(server, self.service.router_of(gate_endpoints()));
+        process.serve(server, self.router());
         Ok(())
+    }
+
+    /// What it serves.
+    pub(crate) fn router(self) -> axum::Router {
+        self.service.router_of(gate_endpoints())
     }
 }
 

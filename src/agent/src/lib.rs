@@ -100,6 +100,12 @@ pub struct Ports {
 }
 
 impl Ports {
+    /// What both ports serve, for a caller that has connections of its own. Each request needs a
+    /// [`Peer`](outrigger_runtime::serve::Peer) among its extensions.
+    pub fn router(self) -> axum::Router {
+        self.gate.router().merge(self.hosts.router())
+    }
+
     /// Serves what the settings ask for. Both ports have the same certificate. `own`: that of the agent as a client.
     fn serve(
         self,

@@ -2,10 +2,10 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use outrigger_core::ids::WorkloadId;
-use outrigger_core::keys;
 use outrigger_core::rule::POD;
 use outrigger_core::texts::Texts;
 use outrigger_core::workload::{DisruptionGroup, Orchestrator, Workload};
+use outrigger_core::{fault, keys};
 use outrigger_runtime::pod::Pod;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -15,7 +15,10 @@ use crate::disruption;
 /// Reports whether a Pod is a workload: one that has terminated, in phase Succeeded or Failed, is none.
 pub(crate) fn is_workload(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    !matches!(phase, Some("Succeeded" | "Failed"))
+    match phase {
+        Some("Failed") => fault("failed-pod-stays-a-workload"),
+        phase => phase != Some("Succeeded"),
+    }
 }
 
 /// Reports whether a Pod has the readiness gate of companions.

@@ -33,6 +33,9 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+/// A program that users get has no switches of faults.
+const _: () = assert!(!outrigger_core::fault::COMPILED, "build without the feature faults of outrigger-core");
+
 fn main() -> ExitCode {
     program::main()
 }

@@ -11,13 +11,13 @@ use sha2::{Digest, Sha256};
 use crate::claim::{self, Devices};
 use crate::ids::{RuleName, Scope, TenantId, WorkloadId, hex};
 use crate::index::{CompanionKey, Desired};
-use crate::keys;
 use crate::reason::Cause;
 use crate::rule::{DpuSelectionPolicy, Rule};
 use crate::syntax::unlabelable;
 use crate::template::{self, Kind};
 use crate::texts::Texts;
 use crate::workload::{Orchestrator, Workload};
+use crate::{fault, keys};
 
 mod delete_reason;
 mod held;
@@ -96,7 +96,7 @@ fn hash_of(policy: DpuSelectionPolicy, template: &Value, devices: Option<Value>)
     hash.update(policy.as_str());
     hash.update([0]);
     hash_canonical(template, &mut hash);
-    if let Some(devices) = devices {
+    if let Some(devices) = devices.filter(|_| !fault("devices-are-no-part-of-a-template")) {
         hash.update([0]);
         hash_canonical(&devices, &mut hash);
     }
@@ -266,14 +266,18 @@ pub fn host<'a>(rule: &Rule, workload: &'a Workload) -> Option<&'a str> {
 }
 
 pub(crate) fn replace_reason(rule: &Rule, workload: &Workload, o: &Observed) -> Option<DeleteReason> {
+    let host = host(rule, workload);
+    let makes = rule.makes(&o.template_hash, o.content_hash.as_deref());
+    // One of another policy has a host and the rule none, or the other way round. It serves its workload until its turn in the rollout.
+    let of_policy = makes || o.host.is_some() == host.is_some();
     if o.rule_uid != rule.uid() {
         Some(DeleteReason::OtherRule)
-    } else if o.host.as_deref() != host(rule, workload) {
+    } else if o.host.as_deref() != host && of_policy && !fault("companion-stays-on-the-former-host") {
         // Before the template: a companion that no longer serves a workload doesn't wait for its turn in a rollout.
         Some(DeleteReason::Moved)
-    } else if !rule.makes(&o.template_hash, o.content_hash.as_deref()) {
+    } else if !makes {
         Some(DeleteReason::TemplateChanged)
-    } else if o.failed {
+    } else if o.failed && !fault("failed-companion-stays") {
         Some(DeleteReason::Failed)
     } else if o.gated {
         Some(DeleteReason::NotAdmitted)
@@ -311,7 +315,10 @@ fn annotate(rule: &Rule, workload: &Workload, o: &Observed) -> Action {
     if let Some(content) = content {
         patch.insert(keys::CONTENT_HASH.to_owned(), content.into());
     }
-    let gone: Vec<&String> = before.iter().filter(|name| !wanted.contains_key(*name)).collect();
+    let gone: Vec<&String> = before
+        .iter()
+        .filter(|name| !wanted.contains_key(*name) && !fault("fact-that-is-gone-stays"))
+        .collect();
     // Most changes take no annotation away, and need no tree of the template.
     let template = if gone.is_empty() { Value::Null } else { rule.template() };
     for gone in gone {
@@ -320,7 +327,8 @@ fn annotate(rule: &Rule, workload: &Workload, o: &Observed) -> Action {
         patch.insert(gone.clone(), own.map_or(Value::Null, |(_, value)| value.clone()));
     }
     for (name, value) in &wanted {
-        if o.annotations.get(name) != Some(value) {
+        let before = o.annotations.get(name);
+        if before != Some(value) && !(before.is_some() && fault("changed-fact-stays")) {
             patch.insert(name.clone(), Value::String(value.clone()));
         }
     }

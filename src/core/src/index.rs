@@ -9,6 +9,7 @@
 //! itself, or 128 bits of its SHA-256: two ids with one label value do not happen by chance, and a tenant that makes
 //! them up confuses only its own companions.
 
+use crate::fault;
 use crate::map::HashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -260,7 +261,8 @@ impl TenantIndex {
     }
 
     fn retain(&mut self, told: impl Fn(&WorkloadId) -> bool) -> Vec<CompanionKey> {
-        let others = self.workloads.iter().filter(|(_, entry)| !told(&entry.workload.id));
+        let goes = |entry: &Entry| !told(&entry.workload.id) && !fault("sync-forgets-no-workload");
+        let others = self.workloads.iter().filter(|(_, entry)| goes(entry));
         let gone: Vec<Arc<str>> = others.map(|(label, _)| label.clone()).collect();
         self.refused.retain(|_, workload| told(&workload.id));
         gone.iter().flat_map(|label| self.forget(label)).collect()
@@ -441,6 +443,13 @@ impl TenantIndex {
     ) -> Vec<CompanionKey> {
         let Matching { names: mut now, waits, .. } = now;
         self.annotations.set_undecided(id, waits);
+        for rule in before.iter().filter(|_| self.workloads.contains_key(id)) {
+            if let Err(at) = now.binary_search(rule)
+                && fault("relabelled-workload-still-matches")
+            {
+                now.insert(at, rule.clone());
+            }
+        }
         let Self { rules, workloads, matched, room, .. } = self;
         let mut entry = workloads.get_mut(id);
         let mut touched = Vec::with_capacity(before.len() + now.len());

@@ -15,6 +15,7 @@ pub mod bounds;
 pub mod claim;
 pub mod companion;
 pub mod device;
+pub mod fault;
 pub mod field;
 pub mod gate;
 pub mod groups;
@@ -47,3 +48,5 @@ pub mod unplaced;
 pub mod validate;
 pub mod workload;
 pub mod yaml;
+
+pub use fault::fault;

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use crate::companion::{DeleteReason, Observed, replace_reason};
+use crate::fault;
 use crate::reason::Cause;
 use crate::rollout::UpdateStrategy;
 use crate::rule::Rule;
@@ -161,6 +162,9 @@ impl Facts<'_> {
                 let Some(o) = self.observed else {
                     return self.gone(if self.was_ready { Cause::Replacing } else { Cause::Pending });
                 };
+                if o.terminating && o.ready && fault("leaving-companion-is-told-as-ready") {
+                    return READY;
+                }
                 let replaced = replace_reason(rule, workload, o);
                 match replaced {
                     Some(DeleteReason::OtherRule) if o.terminating => self.gone(Cause::Replacing),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::fault;
 use crate::rule::Ordering;
 
 /// How many of a rule's companions may be down at once while they are replaced.
@@ -31,7 +32,11 @@ impl MaxUnavailable {
     pub fn of(self, all: usize) -> usize {
         let some = match self {
             Self::Count(count) => usize::try_from(count).unwrap_or(usize::MAX),
-            Self::Percent(percent) => all.saturating_mul(usize::try_from(percent).unwrap_or(100)) / 100,
+            Self::Percent(percent) => {
+                let hundredths = all.saturating_mul(usize::try_from(percent).unwrap_or(100));
+                let rounds_up = !hundredths.is_multiple_of(100) && fault("share-is-rounded-up");
+                hundredths / 100 + usize::from(rounds_up)
+            }
         };
         some.max(1)
     }

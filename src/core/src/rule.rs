@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::annotations;
 use crate::claim::Devices;
+use crate::fault;
 use crate::ids::RuleName;
 use crate::json::Json;
 use crate::path::{Path, Scalar};
@@ -247,7 +248,10 @@ impl Expression {
         match &self.test {
             Test::In(values) => among(values) == Some(true),
             Test::NotIn(values) => among(values) != Some(true),
-            Test::Exists => self.path.exists(workload),
+            Test::Exists => {
+                self.path.exists(workload)
+                    && !(text().is_some_and(str::is_empty) && fault("an-empty-value-does-not-exist"))
+            }
             Test::DoesNotExist => !self.path.exists(workload),
             Test::Gt(limit) => integer().is_some_and(|value| value > *limit),
             Test::Lt(limit) => integer().is_some_and(|value| value < *limit),

@@ -12,6 +12,7 @@ pub mod requirement;
 
 use serde_json::{Value, json};
 
+use crate::fault;
 use crate::field::{self, FieldError};
 use crate::json::list;
 use crate::text::truncate;
@@ -66,7 +67,8 @@ pub fn require(pod: &mut Value, key: &str, value: &str) -> Result<bool, FieldErr
         // The shapes have been checked with the emptiness.
         let term = field::as_object_mut(term, TERMS)?;
         let expressions = field::list_mut(term, TERMS, "matchExpressions")?;
-        if !expressions.iter().any(|e| says(e, key, value)) {
+        let is_missing = !expressions.iter().any(|e| says(e, key, value));
+        if is_missing && !(changed && fault("only-one-term-is-isolated")) {
             expressions.push(requirement(key, value));
             changed = true;
         }

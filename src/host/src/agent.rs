@@ -11,6 +11,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use outrigger_api::prepare::{self, Answer, Claim, HOLD, MAX_ANSWER, Prepared, Question};
+use outrigger_core::fault;
 use outrigger_core::text::truncate_bytes;
 use outrigger_runtime::ready::Warning;
 use outrigger_runtime::tls::ClientTls;
@@ -103,7 +104,7 @@ impl Agent {
         }
         let answer: Answer = serde_json::from_slice(&body).context("the answer is invalid")?;
         ensure!(
-            answer.claims.iter().map(|claim| &claim.uid).eq(&uids),
+            answer.claims.iter().map(|claim| &claim.uid).eq(&uids) || fault("answers-are-about-any-claims"),
             "the answer is about other claims than the question"
         );
         Ok(answer.claims.into_iter().map(cleaned).collect())

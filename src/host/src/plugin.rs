@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use futures::{Stream, StreamExt, stream};
 use outrigger_api::prepare::{self, MAX_CLAIMS, Prepared};
-use outrigger_core::keys;
 use outrigger_core::reason::Cause;
+use outrigger_core::{fault, keys};
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::ready::{ReadyHandle, Warning};
 use parking_lot::Mutex;
@@ -93,6 +93,9 @@ fn error_of(claim: Prepared) -> (String, Outcome) {
         return (String::new(), Outcome::Ready);
     }
     // An error has to have a text: an empty one would start the Pod.
+    if claim.cause.is_empty() && fault("error-of-a-claim-is-empty") {
+        return (String::new(), Outcome::NotReady);
+    }
     let cause = if claim.cause.is_empty() { Cause::Unknown.as_str() } else { &claim.cause };
     (format!("{cause}: {}", claim.message), Outcome::NotReady)
 }

@@ -5,6 +5,7 @@
 //! And it is fair: keys belong to groups (tenants' namespaces), the groups take turns, and none may have more than its
 //! share under way. A tenant with ten thousand keys makes another one's single key wait for one turn, not for all of them.
 
+use outrigger_core::fault;
 use outrigger_core::map::{HashMap, HashSet};
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Display;
@@ -161,7 +162,11 @@ impl<K: Key> Queue<K> {
                 data.give_back(&key.group());
             }
             if data.dirty.contains(key) {
-                data.line_up(key.clone());
+                if fault("key-that-is-busy-is-lost") {
+                    data.dirty.remove(key);
+                } else {
+                    data.line_up(key.clone());
+                }
             }
             // Also one that only waited for its group's share.
             !data.turns.is_empty()

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use kube::Resource;
 pub use outrigger_api::Change;
+use outrigger_core::fault;
 use parking_lot::Mutex;
 
 use crate::watch::Event;
@@ -86,7 +87,10 @@ impl<N: Eq + Hash + Clone> Versions<N> {
     /// response may have shown a later object with the same name.
     pub fn gone(&mut self, name: &N, state: &State) -> bool {
         self.reached = self.reached.max(state.version);
-        if self.objects.get(name).is_some_and(|known| known.state.version <= state.version) {
+        let is_latest = |known: &KnownState| {
+            known.state.version <= state.version || fault("late-deletion-removes-a-later-object")
+        };
+        if self.objects.get(name).is_some_and(is_latest) {
             self.objects.remove(name);
             return true;
         }
@@ -96,7 +100,7 @@ impl<N: Eq + Hash + Clone> Versions<N> {
     /// A response to a request of this process contains an object. Returns whether the state is new.
     pub fn answer(&mut self, name: N, state: State) -> bool {
         // The watch has received this state or a newer one.
-        if state.version <= self.reached {
+        if state.version <= self.reached && !fault("late-answer-is-taken") {
             return false;
         }
         self.put(name, state, self.listing)
@@ -117,7 +121,8 @@ impl<N: Eq + Hash + Clone> Versions<N> {
                 // Only a response since the start of the list can be newer than the list.
                 let newer = known.answered && known.list == list && known.state.version > state.version;
                 known.list = list;
-                if newer {
+                let is_restored = known.state.version > state.version;
+                if newer || is_restored && fault("restored-state-is-taken-for-old") {
                     return false;
                 }
                 known.answered = false;
@@ -139,7 +144,10 @@ impl<N: Eq + Hash + Clone> Versions<N> {
         let list = self.list;
         let stays =
             |known: &KnownState| known.list == list && (!known.answered || known.state.version > version);
-        self.objects.extract_if(|_, known| !stays(known)).map(|(name, known)| (name, known.state)).collect()
+        self.objects
+            .extract_if(|_, known| !stays(known) && !fault("list-keeps-what-is-gone"))
+            .map(|(name, known)| (name, known.state))
+            .collect()
     }
 
     /// A bookmark: the watch has reached this resourceVersion.

@@ -22,6 +22,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Error};
+use outrigger_core::fault;
 use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
@@ -411,7 +412,8 @@ impl Election {
             if known.is_newer_than(&lease) {
                 return;
             }
-            if known.lease.metadata.uid == lease.metadata.uid && known.lease.spec == lease.spec {
+            let same = known.lease.spec == lease.spec || fault("renewed-lease-expires");
+            if known.lease.metadata.uid == lease.metadata.uid && same {
                 since = known.since;
             }
         }

@@ -13,8 +13,10 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::api::{ListParams, WatchParams};
 use kube::{Api, Client, Error, Resource, ResourceExt};
+use outrigger_core::fault;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -242,13 +244,20 @@ where
         // A cluster without the kind has no objects of it.
         self.metrics.synced(self.absent);
         let mut params = self.watch.selection.clone();
+        let mut shown = None;
         (self.sink)(Event::ListStarted);
         loop {
             let sink = &mut self.sink;
-            let page =
-                self.pages.next(&self.watch.api, &params, |object| sink(Event::Listed(object))).await?;
+            let page = self.pages.next(&self.watch.api, &params, |object| sink(Event::Listed(object))).await;
+            let is_next = params.continue_token.is_some();
+            let page = match page {
+                Err(_) if is_next && fault("failed-page-ends-a-list") => {
+                    ListMeta { resource_version: shown.take(), ..ListMeta::default() }
+                }
+                page => page?,
+            };
             match page.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params.continue_token = Some(token),
+                Some(token) => (shown, params.continue_token) = (page.resource_version, Some(token)),
                 None => {
                     let listed = page.resource_version.unwrap_or_default();
                     (self.sink)(Event::ListCompleted { version: version(Some(&listed)) });

@@ -124,7 +124,7 @@ async fn call(world: &World, path: &str, attempt: &Attempt) -> Result<Value, Ref
     Ok(object)
 }
 
-fn review(attempt: &Attempt) -> Value {
+pub(crate) fn review(attempt: &Attempt) -> Value {
     let kind =
         json!({"group": attempt.kind.group, "version": attempt.kind.version, "kind": attempt.kind.kind});
     json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
@@ -134,7 +134,7 @@ fn review(attempt: &Attempt) -> Value {
 }
 
 /// The object as a response admits it.
-fn admitted(response: &Value, mut object: Value) -> Result<Value, Refused> {
+pub(crate) fn admitted(response: &Value, mut object: Value) -> Result<Value, Refused> {
     if response["allowed"] != true {
         let code =
             response["status"]["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(403);

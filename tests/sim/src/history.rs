@@ -1,6 +1,6 @@
 //! A history: what users do, what breaks, and what the system makes of it, all by one seed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +24,7 @@ mod mix;
 mod offloading;
 mod rules;
 mod tenants;
+mod wide;
 
 use mix::{Happening, Mix};
 
@@ -81,6 +82,10 @@ struct History {
     snapshot: Option<Snapshot>,
     /// A snapshot of a tenant's cluster.
     tenant_snapshot: Option<(&'static str, Snapshot)>,
+    /// A snapshot of a tenant's cluster, or of the infrastructure cluster, to be restored with later revisions.
+    later: Option<(Option<&'static str>, Snapshot)>,
+    /// How often companions were evicted, by namespace and name.
+    failed: BTreeMap<(String, String), u64>,
     /// Images of rules' templates so far.
     images: u64,
     /// A wire was silent since the last rest.
@@ -101,6 +106,8 @@ impl History {
             judge: judge.clone(),
             snapshot: None,
             tenant_snapshot: None,
+            later: None,
+            failed: BTreeMap::new(),
             images: 0,
             was_silent: false,
             away: BTreeSet::new(),
@@ -228,7 +235,14 @@ impl History {
 
     async fn event(&mut self) {
         let tenant = TENANTS[usize::try_from(self.below(TENANTS.len() as u64)).unwrap_or_default()];
-        match self.mix.next(&self.random().random) {
+        if self.world.scope.is_wide() && self.wide_event(tenant) {
+            return;
+        }
+        let happening = self.mix.next(&self.random().random);
+        if let Some(blind) = happening.disturbs() {
+            self.judge.disturbed(blind);
+        }
+        match happening {
             Happening::CreatePod => self.create_pod(tenant),
             Happening::DeletePod => self.delete_pod(tenant.0),
             Happening::FinishPod => self.finish_pod(tenant.0),
@@ -276,6 +290,9 @@ impl History {
         let host = hosts[usize::try_from(self.below(hosts.len() as u64)).unwrap_or_default()];
         let pod = json!({"metadata": {"name": name, "namespace": SHOP, "labels": {"app": app}},
             "spec": {"nodeName": host, "containers": [{"name": "c", "image": "web"}]}});
+        if self.world.scope.is_wide() {
+            return self.create_wide_pod(tenant, pod);
+        }
         let _ = self.world.tenants[tenant].create("user", "pods", pod);
     }
 

@@ -4,33 +4,36 @@
 //! companion is wanted while its workload and its rule are there, the rule matches, and the template is the companion's. One that
 //! isn't wanted may linger after the end of its workload.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use outrigger_core::keys;
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::model::Commit;
-use crate::world::{TENANTS, World, text};
+use crate::world::hosts::allocated_to;
+use crate::world::kubelet::{NEVER, REFUSED};
+use crate::world::{AFFINITY, TENANTS, World, at, namespace_of, text};
 
 mod devices;
+mod found;
 mod machines;
+mod matching;
 mod offloading;
+mod orders;
+mod others;
+pub mod promises;
+mod rollouts;
 mod states;
 mod tenants;
 mod wanted;
 
+use found::Found;
+use matching::matches;
 use states::States;
-use wanted::{
-    Wanted, companion, is_ready, is_workload, linger, lingers, mark, selects, served, wanted, written,
-};
-
-/// Processes write an object less often than this within a time: what is written again and again is a fight, or a loop.
-const MOST_WRITES: u64 = 60;
-const WINDOW: Duration = Duration::from_secs(10);
+use wanted::{Wanted, companion, has_no_origin, is_ready, linger, lingers, mark, served, wanted, written};
 
 /// By how much the clocks of two processes differ at most: both are ahead or behind by up to a minute.
 const SKEW: Duration = Duration::from_secs(120);
@@ -43,73 +46,6 @@ const PLATFORM: &str = "platform:";
 
 /// A companion: tenant, rule, and uid of the workload.
 type Key = (&'static str, String, String);
-
-#[derive(Default)]
-struct Found {
-    violations: Vec<String>,
-    /// What rules and companions have been.
-    states: States,
-    /// All workloads, by uid, and rules, by name, that have ever been there.
-    known: BTreeSet<(&'static str, String)>,
-    /// Those of which something has changed since the system came to rest the last time.
-    changed: BTreeSet<(&'static str, String)>,
-    /// An earlier state of a cluster was restored since then.
-    restored: bool,
-    /// A Tenant has got other hosts since then: companions on a DPU that changes its tenant are deleted, whatever workload they are of.
-    moved: bool,
-    /// Tenants that were deleted or created since then, or haven't had an agent since something else has changed that concerns all of
-    /// their companions.
-    reborn: BTreeSet<&'static str>,
-    /// The uids of all Tenants so far.
-    tenant_uids: BTreeSet<String>,
-    /// The most slots that the Machine has had since then, if their number has changed.
-    most_slots: u64,
-    /// Namespaces whose offloading has changed since then.
-    offloadings: BTreeSet<String>,
-    /// Workloads that have got other labels: a rule may have matched them for a part of their life.
-    relabelled: BTreeSet<(&'static str, String)>,
-    /// The uids of companions that have been ready.
-    served: BTreeSet<String>,
-    /// When workloads ended, with their labels.
-    ended: BTreeMap<(&'static str, String), (Timestamp, Value)>,
-    /// Writes of processes, renewals of Leases left out.
-    writes: u64,
-    /// Writes of processes by object, since the beginning of a window of time.
-    often: BTreeMap<(&'static str, Option<String>, String), (Timestamp, u64)>,
-}
-
-impl Found {
-    /// Counts a write. Returns what is wrong if the same object was written too often.
-    fn count(&mut self, commit: &Commit) -> Option<String> {
-        if commit.client.is_empty() || commit.kind.plural == "leases" {
-            return None;
-        }
-        self.writes += 1;
-        let object = (commit.kind.plural, commit.namespace.clone(), commit.name.clone());
-        let (since, writes) = self.often.entry(object).or_insert((commit.time, 0));
-        if commit.time.duration_since(*since).unsigned_abs() > WINDOW {
-            (*since, *writes) = (commit.time, 0);
-        }
-        *writes += 1;
-        let Commit { kind, namespace, name, .. } = commit;
-        (*writes == MOST_WRITES)
-            .then(|| format!("{} {namespace:?}/{name} is written {writes} times in {WINDOW:?}", kind.plural))
-    }
-}
-
-impl Found {
-    /// A Pod in a tenant's cluster changes.
-    fn workload(&mut self, key: (&'static str, String), commit: &Commit) {
-        let labels = |pod: &Arc<Value>| pod["metadata"]["labels"].clone();
-        let [before, now] = [&commit.old, &commit.new].map(|pod| pod.as_ref().filter(|pod| is_workload(pod)));
-        match (before, now) {
-            (Some(before), None) => _ = self.ended.insert(key, (commit.time, labels(before))),
-            (Some(before), Some(now)) if labels(before) != labels(now) => _ = self.relabelled.insert(key),
-            (None, Some(_)) => _ = self.ended.remove(&key),
-            _ => {}
-        }
-    }
-}
 
 /// Judges a history.
 pub struct Judge {
@@ -153,10 +89,25 @@ impl Judge {
         world.trace.commit(&world.environment, id, commit);
         let Some(object) = commit.new.as_ref().or(commit.old.as_ref()) else { return };
         self.count(&world, commit);
+        if commit.kind.plural == "pods" {
+            self.workload_grows(&world, id, commit);
+        }
+        self.ordered(&world, id, commit);
         let mut found = self.found.lock();
         let name = match commit.kind.plural {
             "pods" => text(object, "/metadata/uid").to_owned(),
             "workloadrules" => commit.name.clone(),
+            // The claim of a Pod says where it is going to be.
+            "resourceclaims" => {
+                let uid = text(object, "/metadata/ownerReferences/0/uid").to_owned();
+                let pool = |claim: &Option<Arc<Value>>| {
+                    claim.as_ref().and_then(|claim| allocated_to(claim).map(str::to_owned))
+                };
+                if pool(&commit.old) != pool(&commit.new) {
+                    found.placed_at.insert(uid.clone(), commit.time);
+                }
+                uid
+            }
             _ => return,
         };
         if commit.kind.plural == "pods" {
@@ -180,6 +131,10 @@ impl Judge {
                 found.changed.insert(rule);
             }
         }
+        if commit.kind.plural == "workloadrules" && world.scope.foreign {
+            self.foreign_written(commit);
+        }
+        self.others_written(&world, commit);
         if commit.kind.plural.ends_with("workloadrules") {
             self.rule_written(&world, commit);
         }
@@ -196,6 +151,9 @@ impl Judge {
             return;
         }
         let Some(key) = companion(object) else { return };
+        self.companion_ready(commit);
+        self.grows(&world, commit);
+        self.left_open(&world, commit);
         self.outlives(&world, commit, &key);
         if commit.old.is_none() {
             self.created(&world, &key, object);
@@ -205,8 +163,32 @@ impl Judge {
             object.as_ref().is_none_or(|object| !object["metadata"]["deletionTimestamp"].is_null())
         };
         if commit.old.is_some() && !leaving(&commit.old) && leaving(&commit.new) {
+            self.found.lock().leaving.insert(text(object, "/metadata/uid").to_owned(), commit.time);
+            self.replaced(&world, commit, &key);
             self.deleted(&world, commit, &key);
         }
+    }
+
+    /// A rule in a tenant's namespace of the infrastructure cluster is written. One that an administrator wrote is the truth itself.
+    fn foreign_written(&self, commit: &Commit) {
+        let Some((id, _)) =
+            TENANTS.into_iter().find(|(id, _)| commit.namespace.as_deref() == Some(&namespace_of(id)))
+        else {
+            return;
+        };
+        let is_foreign = |rule: &Option<Arc<Value>>| rule.as_ref().is_some_and(|rule| has_no_origin(rule));
+        if is_foreign(&commit.old) || is_foreign(&commit.new) {
+            let mut found = self.found.lock();
+            found.known.insert((id, commit.name.clone()));
+            found.changed.insert((id, commit.name.clone()));
+        }
+    }
+
+    /// Something breaks: until the next rest some invariants don't hold. `blind`: requests get lost, or watches stand still.
+    pub fn disturbed(&self, blind: bool) {
+        let mut found = self.found.lock();
+        found.disturbed = true;
+        found.blind |= blind;
     }
 
     /// No companion is ever on a DPU that isn't its tenant's. Looks at what a write is about: a Pod, or a Node and all Pods on it.
@@ -248,7 +230,9 @@ impl Judge {
             self.violation(world, format!("a companion of {key:?}, which isn't wanted since the last rest"));
         }
         let tenants = object["spec"]["affinity"].to_string();
-        if !tenants.contains(keys::NODE_TENANT) {
+        let terms = at(object, AFFINITY).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let is_kept = |term: &Value| term.to_string().contains(keys::NODE_TENANT);
+        if terms.is_empty() || !terms.iter().all(is_kept) {
             self.violation(
                 world,
                 format!("the companion of {key:?} isn't kept on its tenant's DPUs: {tenants}"),
@@ -273,6 +257,10 @@ impl Judge {
             found.reborn.extend(TENANTS.map(|(id, _)| id).into_iter().filter(|id| !world.has_agent(id)));
         }
         found.offloadings.clear();
+        (found.disturbed, found.blind) = (false, false);
+        found.replaced.clear();
+        found.most_companions.clear();
+        found.most_owned.clear();
         found.most_slots = 0;
         if std::mem::take(&mut found.restored) {
             found.states = States::default();
@@ -299,7 +287,9 @@ impl Judge {
         let Some(old) = &commit.old else { return };
         let image = text(old, "/spec/containers/0/image");
         self.lingered(world, commit, key, old);
-        if wanted(world).get(key).is_none_or(|wanted| wanted.image != image) {
+        // One that has failed is replaced.
+        let failed = text(old, "/status/phase") == "Failed";
+        if failed || wanted(world).get(key).is_none_or(|wanted| wanted.image != image) {
             return;
         }
         let rule = served(world, key);
@@ -345,7 +335,7 @@ impl Judge {
             let workload = (*id, workload.clone());
             found.ended.get(&workload).filter(|_| !found.relabelled.contains(&workload)).cloned()
         };
-        let Some((ended, labels)) = ended else { return };
+        let Some((ended, last)) = ended else { return };
         let exempt = gated || !is_ready(companion);
         if exempt || !commit.client.starts_with("manager") || self.has_changed(id, name) {
             return;
@@ -358,7 +348,7 @@ impl Judge {
         let lived = commit.time.duration_since(ended).unsigned_abs();
         let same = text(&rule, "/spec/template/spec/containers/0/image")
             == text(companion, "/spec/containers/0/image");
-        if same && selects(&rule, &labels) && lived < least {
+        if same && matches(&rule, &last, last["spec"]["nodeName"].as_str()) && lived < least {
             let client = &commit.client;
             self.violation(
                 world,
@@ -380,14 +370,21 @@ impl Judge {
                 continue;
             }
             let ready = text(&pod, "/status/phase") == "Running"
+                && is_ready(&pod)
                 && pod["metadata"]["deletionTimestamp"].is_null()
                 && mark(&pod).is_none();
             let image = text(&pod, "/spec/containers/0/image").to_owned();
             there.entry(key).or_default().push((image, ready));
         }
         let mut missing = Vec::new();
-        for (key, Wanted { image, has_dpu }) in &wanted {
+        for (key, Wanted { image, has_dpu, .. }) in &wanted {
+            let refused = image.starts_with(REFUSED);
+            let stays = refused || image.starts_with(NEVER);
             match there.get(key).map(Vec::as_slice) {
+                // A rollout of a template that never gets ready stops, and one that is refused doesn't begin.
+                Some([(found, _)]) if stays && found != image => {}
+                Some([(_, is_ready)]) if image.starts_with(NEVER) && !is_ready => {}
+                None if refused => {}
                 Some([(found, is_ready)]) if found == image && is_ready == has_dpu => {}
                 None if !has_dpu => {}
                 found => {
@@ -402,6 +399,10 @@ impl Judge {
             missing.extend(Self::offloadings_missing(&world));
             missing.extend(Self::slots_missing(&world));
             missing.extend(self.tenants_missing(&world));
+            if world.scope.is_wide() {
+                missing.extend(Self::facts_missing(&world));
+                missing.extend(Self::orders_missing(&world));
+            }
         }
         missing
     }

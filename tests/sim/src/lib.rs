@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod admission;
+pub mod faults;
 pub mod history;
 pub mod judge;
 pub mod model;

@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode, Output};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Parser;
+use outrigger_sim::faults::{self, Fault, REACHED};
 use outrigger_sim::history;
 
 /// The model clones many small objects: a fifth of the time went into glibc's allocator.
@@ -37,6 +38,18 @@ struct Arguments {
     /// Actions and faults of a history.
     #[arg(long, default_value_t = 300)]
     events: u64,
+
+    /// Puts the faults of a list back, one after the other, and runs seeds until one fails.
+    #[arg(long, conflicts_with = "seed")]
+    faults: bool,
+
+    /// Of the list only faults whose names contain this.
+    #[arg(long, requires = "faults", default_value = "", value_name = "TEXT")]
+    only: String,
+
+    /// Also says which unit tests find each fault, which takes long.
+    #[arg(long, requires = "faults")]
+    units: bool,
 }
 
 fn main() -> ExitCode {
@@ -57,7 +70,13 @@ fn main() -> ExitCode {
         let outcome = history::run(seed, arguments.events);
         println!("{}", outcome.trace);
         outcome.violations.iter().for_each(|violation| println!("{VIOLATION}{violation}"));
+        if let Some(reached) = faults::reached() {
+            println!("{REACHED}{reached}");
+        }
         return if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    if arguments.faults {
+        return put_back(&arguments);
     }
     let (next, failed) = (AtomicU64::new(arguments.first), AtomicU64::new(0));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -70,7 +89,7 @@ fn main() -> ExitCode {
                         return;
                     }
                     let ran = history(seed, arguments.events).and_then(|mut history| history.output());
-                    failed.fetch_add(u64::from(!report(seed, arguments.events, ran)), Ordering::Relaxed);
+                    failed.fetch_add(u64::from(!report(seed, arguments.events, &ran)), Ordering::Relaxed);
                 }
             });
         }
@@ -89,19 +108,73 @@ fn history(seed: u64, events: u64) -> io::Result<Command> {
     Ok(command)
 }
 
-/// Prints what a history has violated. Returns whether all held.
-fn report(seed: u64, events: u64, ran: io::Result<Output>) -> bool {
-    let (succeeded, lines) = match ran {
-        Ok(Output { status, stdout, stderr }) => {
-            let text = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-            (status.success(), text)
-        }
-        Err(error) => (false, format!("{VIOLATION}{error}")),
-    };
-    if !succeeded {
-        println!("seed {seed} fails; `make sim SEED={seed} EVENTS={events}` shows its history:");
-        let told = |line: &&str| line.starts_with(VIOLATION) || line.contains("panicked");
-        lines.lines().filter(told).take(5).for_each(|line| println!("    {line}"));
+/// Puts faults back, and prints a table of what finds them. Succeeds if each has been found.
+fn put_back(arguments: &Arguments) -> ExitCode {
+    if faults::reached().is_none() {
+        println!("this program has no switches: build it with --features outrigger-sim/faults");
+        return ExitCode::FAILURE;
     }
-    succeeded
+    let units = match arguments.units.then(faults::build).transpose() {
+        Ok(units) => units,
+        Err(error) => {
+            println!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let chosen: Vec<&Fault> =
+        faults::FAULTS.iter().filter(|fault| fault.name.contains(&arguments.only)).collect();
+    let mut all = true;
+    println!(
+        "| fault | crate | histories that it had an effect in | found by history | first violation | unit tests |"
+    );
+    println!("|---|---|---|---|---|---|");
+    for fault in &chosen {
+        let history = |number| history(arguments.first + number, arguments.events);
+        let found = faults::search(fault, arguments.count, history, |ran| violations(ran).into_iter().next());
+        let (number, violation) = found.found.as_ref().map_or_else(
+            || (String::from("none"), String::new()),
+            |(number, violation)| (number.to_string(), violation.chars().take(160).collect()),
+        );
+        let tests = match units.as_ref().map(|units| units.find(fault)) {
+            None => String::new(),
+            Some(Ok(tests)) if tests.is_empty() => "none".to_owned(),
+            Some(Ok(tests)) => format!("{} ({})", tests[0], tests.len()),
+            Some(Err(error)) => error.to_string(),
+        };
+        all &= found.found.is_some();
+        let (reached, ran) = (found.reached, found.ran);
+        println!(
+            "| {} | {} | {reached} of {ran} | {number} | {violation} | {tests} |",
+            fault.name, fault.part
+        );
+    }
+    if all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What a history has violated; empty where all held.
+fn violations(ran: &io::Result<Output>) -> Vec<String> {
+    match ran {
+        Ok(output) if output.status.success() => Vec::new(),
+        Ok(Output { stdout, stderr, .. }) => {
+            let text = [stdout, stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat();
+            let told = |line: &&str| line.starts_with(VIOLATION) || line.contains("panicked");
+            let lines = text.lines().filter(told).map(|line| line.strip_prefix(VIOLATION).unwrap_or(line));
+            let mut lines: Vec<String> = lines.take(5).map(str::to_owned).collect();
+            if lines.is_empty() {
+                lines.push("the process failed".to_owned());
+            }
+            lines
+        }
+        Err(error) => vec![error.to_string()],
+    }
+}
+
+/// Prints what a history has violated. Returns whether all held.
+fn report(seed: u64, events: u64, ran: &io::Result<Output>) -> bool {
+    let violations = violations(ran);
+    if !violations.is_empty() {
+        println!("seed {seed} fails; `make sim SEED={seed} EVENTS={events}` shows its history:");
+        violations.iter().for_each(|violation| println!("    {VIOLATION}{violation}"));
+    }
+    violations.is_empty()
 }

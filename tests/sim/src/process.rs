@@ -34,7 +34,7 @@ pub fn user(part: &str) -> String {
 pub struct Running {
     /// Its name on the network.
     pub name: String,
-    /// What it serves; nothing for an agent.
+    /// What it serves.
     pub router: Option<Router>,
     process: Process,
 }
@@ -97,18 +97,32 @@ pub fn pick<'a, T>(random: &Random, all: &'a [T]) -> Option<&'a T> {
     all.get(usize::try_from(random.seed() % all.len().max(1) as u64).unwrap_or_default())
 }
 
-/// Starts an agent.
+/// Settings of an agent that enforces orderings.
+const ORDERINGS: [&str; 3] =
+    ["--gate-address=127.0.0.1:1", "--host-address=127.0.0.1:1", "--companions-first"];
+
+impl Running {
+    /// Whether it has listed what it watches.
+    pub fn is_ready(&self) -> bool {
+        self.process.readiness.is_ready()
+    }
+}
+
+/// Starts an agent. `orders`: it enforces orderings.
 pub fn agent(
     name: &str,
     tenant: &str,
     environment: Environment,
     client: Client,
-    (network, managers): (&Network, &Replicas),
+    (network, managers, orders): (&Network, &Replicas, bool),
 ) -> anyhow::Result<Running> {
     let random = environment.random.clone();
     let mut process = Process::simulated(ANY.clone(), environment);
-    let arguments =
-        ["--manager-address=http://127.0.0.1:1", "--insecure", "--namespace=*", "--tenant-id", tenant];
+    let mut arguments =
+        vec!["--manager-address=http://127.0.0.1:1", "--insecure", "--namespace=*", "--tenant-id", tenant];
+    if orders {
+        arguments.extend(ORDERINGS);
+    }
     let (network, managers, name) = (network.clone(), managers.clone(), name.to_owned());
     let from = name.clone();
     let connector = Connector::new(move || {
@@ -131,8 +145,8 @@ pub fn agent(
         };
         async move { Ok(endpoint().connect_with_connector(service_fn(dial)).await?) }.boxed()
     });
-    outrigger_agent::assemble(&mut process, parse::<AgentArgs>(&arguments), client, connector)?;
-    Ok(Running::new(&name, process, None))
+    let ports = outrigger_agent::assemble(&mut process, parse::<AgentArgs>(&arguments), client, connector)?;
+    Ok(Running::new(&name, process, Some(ports.router())))
 }
 
 /// Time between two pings of a connection, and for the answer.

@@ -1,6 +1,6 @@
 //! The world of a simulation: an infrastructure cluster with its DPUs, the tenants' clusters, and the processes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,16 +11,20 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::admission;
-use crate::model::{BUILT_IN, Model, ModelKind};
+use crate::model::{BUILT_IN, Model, ModelKind, More};
 use crate::network::{Network, Wire};
 use crate::process::{self, Replicas, Running};
 use crate::trace::Trace;
 
 mod devices;
+pub(crate) mod hosts;
+pub(crate) mod kubelet;
 mod machines;
+mod scope;
 
 pub use devices::{DEVICE_CLASS, claim_of, devices};
 pub use machines::{GUESTS, MACHINE, machine, machine_types};
+pub use scope::Scope;
 
 /// The kinds of Outrigger and of the systems that it works with.
 pub const CUSTOM: [ModelKind; 6] = [
@@ -85,6 +89,14 @@ pub struct World {
     pub adopts: bool,
     /// The webhooks that have admitted Pods.
     pub(crate) admissions: Mutex<Admissions>,
+    /// What the history has besides.
+    pub scope: Scope,
+    /// The agents whose gates have let Pods pass, and when they were asked, by the Pods' uids.
+    pub(crate) gated: Mutex<BTreeMap<String, (String, Timestamp)>>,
+    /// The agents that have let Pods start, and when they said so, by the Pods' uids.
+    pub(crate) permitted: Mutex<BTreeMap<String, (String, Timestamp)>>,
+    /// The uids of Pods whose kubelets ask whether they may start, or take their time.
+    pub(crate) asking: Mutex<BTreeSet<String>>,
     /// What has happened.
     pub trace: Trace,
     started: Mutex<u64>,
@@ -110,11 +122,24 @@ impl World {
             agents: Mutex::default(),
             adopts: environment.random.seed().is_multiple_of(2),
             admissions: Mutex::default(),
+            scope: Scope::of(seed),
+            gated: Mutex::default(),
+            permitted: Mutex::default(),
+            asking: Mutex::default(),
             trace,
             started: Mutex::new(0),
             environment,
         });
         world.furnish();
+        let Scope { pages, orderings, .. } = world.scope;
+        let more = More { short_pages: pages, merges_conditions: world.scope.is_wide() };
+        std::iter::once(&world.infra).chain(world.tenants.values()).for_each(|model| model.set_more(more));
+        if orderings {
+            world.furnish_hosts();
+        }
+        if world.scope.starts {
+            world.refuse_templates();
+        }
         admission::call_webhooks(&world);
         world
     }
@@ -205,7 +230,7 @@ impl World {
         let name = self.name(&format!("agent-{tenant}"));
         let way = self.network.way(&name, &cluster(tenant));
         let client = self.tenants[tenant].client(way, &process::user(keys::AGENT));
-        let network = (&self.network, &self.managers);
+        let network = (&self.network, &self.managers, self.scope.orderings);
         let agent =
             process::agent(&name, tenant, self.environment(), client, network).expect("an agent starts");
         self.trace.line(&self.environment, format_args!("{name} starts"));
@@ -249,6 +274,7 @@ impl World {
         let lives = |party: &str| {
             party == INFRA
                 || party.starts_with("cluster-")
+                || party.starts_with("host-")
                 || processes.iter().any(|process| process.name == party)
         };
         let joined = lives(one) && lives(other);
@@ -279,7 +305,7 @@ impl World {
     }
 
     /// One round of what the controllers, schedulers and kubelets do in the clusters that have changed since [`Self::stirred`] said so.
-    pub fn run_controllers(&self, since: &[u64]) {
+    pub fn run_controllers(self: &Arc<Self>, since: &[u64]) {
         let mut changed = self.stirred().into_iter().enumerate().map(|(i, now)| since.get(i) != Some(&now));
         if changed.next() == Some(true) {
             let is_node = |node: &str| self.infra.get("nodes", None, node).is_some();
@@ -290,13 +316,17 @@ impl World {
             self.run_sets();
             self.schedule();
             self.infra.finish_deletions(is_node);
-            run_pods(&self.infra);
+            self.run_pods(&self.infra);
         }
-        for (model, _) in self.tenants.values().zip(changed).filter(|(_, changed)| *changed) {
+        for ((id, model), _) in self.tenants.iter().zip(changed).filter(|(_, changed)| *changed) {
             // There are no Nodes: Pods are bound to hosts.
             model.finish_deletions(|_| true);
             model.collect_garbage();
-            run_pods(model);
+            if self.scope.orderings {
+                self.run_hosts(id);
+            } else {
+                self.run_pods(model);
+            }
         }
     }
 
@@ -361,21 +391,7 @@ pub fn cluster(tenant: &str) -> String {
     format!("cluster-{tenant}")
 }
 
-/// Kubelets: Pods that are bound run.
-fn run_pods(model: &Model) {
-    for pod in model.list("pods") {
-        let runs = text(&pod, "/status/phase") != "Pending";
-        if runs || !pod["spec"]["nodeName"].is_string() || !pod["metadata"]["deletionTimestamp"].is_null() {
-            continue;
-        }
-        let at = (pod["metadata"]["namespace"].as_str(), text(&pod, "/metadata/name"), Some("status"));
-        let conditions = ["Ready", "ContainersReady"].map(|kind| json!({"type": kind, "status": "True"}));
-        let status = json!({"phase": "Running", "conditions": conditions});
-        let _ = model.merge("kubelet", "pods", at, json!({"status": status}));
-    }
-}
-
-/// Whether a node's labels match the Pod's required node affinity, of which only `In`, `NotIn` and `Exists` occur here.
+/// Whether a node's labels match the Pod's required node affinity, of which `Gt` and `Lt` don't occur here.
 fn fits(pod: &Value, node: &Value) -> bool {
     let Some(terms) = at(pod, AFFINITY).and_then(Value::as_array) else { return true };
     terms.iter().any(|term| {
@@ -383,6 +399,7 @@ fn fits(pod: &Value, node: &Value) -> bool {
             let found = expression["key"].as_str().and_then(|key| node["metadata"]["labels"].get(key));
             match expression["operator"].as_str() {
                 Some("Exists") => found.is_some(),
+                Some("DoesNotExist") => found.is_none(),
                 operator => {
                     let mut values = expression["values"].as_array().into_iter().flatten();
                     let is_in = found.is_some_and(|found| values.any(|value| value == found));
@@ -397,7 +414,7 @@ fn fits(pod: &Value, node: &Value) -> bool {
 fn tolerates(pod: &Value, node: &Value) -> bool {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let tolerations = list(&pod["spec"]["tolerations"]);
-    list(&node["spec"]["taints"]).iter().all(|taint| {
+    list(&node["spec"]["taints"]).iter().filter(|taint| taint["effect"] != "PreferNoSchedule").all(|taint| {
         tolerations.iter().any(|toleration| {
             let any_or_same = |field: &str| toleration[field].is_null() || toleration[field] == taint[field];
             let exists = text(toleration, "/operator") == "Exists";

@@ -4,9 +4,9 @@
 use std::fmt;
 
 use outrigger_core::ids::RuleName;
-use outrigger_core::keys;
 use outrigger_core::reason::{Cause, MAX_MESSAGE, NO_COMPANION, READY};
 use outrigger_core::workload::MAX_SIZE;
+use outrigger_core::{fault, keys};
 use outrigger_runtime::pod::Pod;
 
 use super::told::{Companions, Group};
@@ -121,7 +121,13 @@ pub(super) fn decide(
     let gate = if gated { gate(knowledge, has.gate.as_ref(), lasted) } else { None };
     let gate = gate.map(|gate| match awaited {
         // It stays open for a rule that comes later.
-        Some(rule) if gate.is_true() && !has.gate.as_ref().is_some_and(Condition::is_true) => unserved(rule),
+        Some(rule)
+            if gate.is_true()
+                && !has.gate.as_ref().is_some_and(Condition::is_true)
+                && !fault("gate-opens-before-the-rule-is-served") =>
+        {
+            unserved(rule)
+        }
         _ => gate,
     });
     Conditions {
@@ -181,7 +187,7 @@ pub(super) fn start(knowledge: Knowledge<'_>, awaited: Option<&RuleName>) -> Opt
         }
     };
     let found = match awaited {
-        Some(rule) if found.is_true() => unserved(rule),
+        Some(rule) if found.is_true() && !fault("pod-starts-before-the-rule-is-served") => unserved(rule),
         _ => found,
     };
     (!found.is_true()).then_some((found.reason, found.message))

@@ -130,9 +130,13 @@ impl Hosts {
             connection_window: Some(CONNECTION_WINDOW),
             ..Limits::default()
         };
-        let router = Router::new().route(prepare::PATH, post(answer)).with_state(Arc::new(self));
-        process.serve(Server::new("hosts", listener).open_tls(tls).limits(limits), router);
+        process.serve(Server::new("hosts", listener).open_tls(tls).limits(limits), self.router());
         Ok(())
+    }
+
+    /// What it serves.
+    pub(crate) fn router(self) -> Router {
+        Router::new().route(prepare::PATH, post(answer)).with_state(Arc::new(self))
     }
 
     async fn prepare(&self, request: Request) -> Result<Answer, Refusal> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use outrigger_api::rule_wire;
+use outrigger_core::fault;
 use outrigger_proto::v1;
 use tokio::time::Instant;
 
@@ -25,7 +26,11 @@ pub(super) fn reports_origin(listed: &v1::Rule) -> bool {
 /// Whether an agent of this tenant created the listed rule. Without a reported origin, the finalizer of the rule in the
 /// tenant's cluster shows it.
 pub(super) fn is_owned(listed: &v1::Rule, has_finalizer: bool) -> bool {
-    if reports_origin(listed) { !listed.origin.is_empty() } else { has_finalizer }
+    if reports_origin(listed) {
+        !listed.origin.is_empty() || fault("rule-of-others-is-overwritten")
+    } else {
+        has_finalizer
+    }
 }
 
 /// Whether a listed rule equals the rule of the tenant's cluster.

@@ -10,8 +10,8 @@ use kube::ResourceExt;
 use kube::api::{Api, PatchParams};
 use outrigger_api::WorkloadRule;
 use outrigger_core::ids::RuleName;
-use outrigger_core::keys;
 use outrigger_core::map::{HashMap, HashSet};
+use outrigger_core::{fault, keys};
 use outrigger_proto::v1;
 use outrigger_runtime::calls::found;
 use tokio::time::Instant;
@@ -310,7 +310,9 @@ impl Syncer {
         listed: &BTreeMap<String, v1::Rule>,
     ) -> Result<bool, Status> {
         let names: HashSet<String> = rules.iter().map(|rule| rule.name_any()).collect();
-        let orphans = listed.iter().filter(|(id, rule)| !rule.origin.is_empty() && !names.contains(*id));
+        let orphans = listed.iter().filter(|(id, rule)| {
+            !names.contains(*id) && (!rule.origin.is_empty() || fault("rule-of-others-is-an-orphan"))
+        });
         let mut wrote = false;
         for (id, rule) in orphans.take(MAX_ORPHANS) {
             if !self.is_deleted(id).await {

@@ -15,8 +15,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{DeleteReason, Observed};
-use crate::keys;
 use crate::rule::Rule;
+use crate::{fault, keys};
 
 /// What [`Observed::ended`] has for a record that can't be read. It is in the future, and so is replaced.
 pub const UNREADABLE_END: i64 = i64::MAX;
@@ -50,7 +50,7 @@ impl Lingering {
         if o.rule_uid != rule.uid() || o.gated || rule.linger().is_zero() {
             return Err(DeleteReason::Unmatched);
         }
-        if !o.ready && !o.was_ready && o.ended.is_none() {
+        if !o.ready && !o.was_ready && o.ended.is_none() && !fault("never-ready-companion-lingers") {
             return Err(DeleteReason::NeverReady);
         }
         let resource_version = o.resource_version;
@@ -63,6 +63,7 @@ impl Lingering {
             return LingerStep::Mark;
         };
         match u64::try_from(since).map(Duration::from_millis) {
+            Err(_) if fault("end-in-the-future-is-due") => LingerStep::Delete,
             // It is in the future.
             Err(_) => LingerStep::Mark,
             Ok(since) if since >= self.time => LingerStep::Delete,
@@ -80,7 +81,9 @@ impl Lingering {
 
 /// The JSON merge patch that removes the record, because the workload is there; `None` where there is none.
 pub(super) fn unmark(o: &Observed) -> Option<Value> {
-    o.ended.map(|_| json!({"metadata": {"uid": o.uid, "annotations": {keys::WORKLOAD_ENDED: null}}}))
+    o.ended
+        .filter(|_| !fault("record-of-the-end-stays"))
+        .map(|_| json!({"metadata": {"uid": o.uid, "annotations": {keys::WORKLOAD_ENDED: null}}}))
 }
 
 /// How many companions of each rule may outlive their workloads where `room` of all rules may: an equal part for each, and what the

@@ -140,6 +140,16 @@ fn every_row_of_the_life_cycle() {
         |o: &mut Observed| (o.template_hash, o.content_hash) = ("earlier".into(), Some("other".into()));
     assert_eq!(reason(&earlier), DeleteReason::TemplateChanged);
     assert_eq!(reason(&|o| o.host = Some("host-b".into())), DeleteReason::Moved);
+    let moved_earlier = |o: &mut Observed| {
+        earlier(o);
+        o.host = Some("host-b".into());
+    };
+    assert_eq!(reason(&moved_earlier), DeleteReason::Moved, "it doesn't wait for its turn");
+    let of_another_policy = |o: &mut Observed| {
+        earlier(o);
+        o.host = None;
+    };
+    assert_eq!(reason(&of_another_policy), DeleteReason::TemplateChanged, "it serves until its turn");
     assert_eq!(reason(&|o| o.failed = true), DeleteReason::Failed);
     assert_eq!(reason(&|o| o.gated = true), DeleteReason::NotAdmitted);
 

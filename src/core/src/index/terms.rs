@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::annotations::{Annotations, Decision, Matching};
 use crate::annotations::{self, MAP};
+use crate::fault;
 use crate::ids::RuleName;
 use crate::map::{HashMap, State};
 use crate::path::Path;
@@ -60,6 +61,7 @@ impl Term {
     fn matches(&self, workload: &Workload) -> bool {
         self.rule.is_about(workload)
             && self.rule.terms().get(self.number).is_some_and(|term| term.iter().all(|e| e.matches(workload)))
+            && !(self.number > 0 && fault("only-the-first-term-counts"))
     }
 }
 
@@ -88,7 +90,9 @@ impl FieldTerms {
     fn insert(&mut self, test: &Test, term: &Term) {
         match test {
             Test::In(values) => {
-                for value in values {
+                let filed =
+                    if values.len() > 1 && fault("only-the-first-value-counts") { 1 } else { values.len() };
+                for value in values.iter().take(filed) {
                     self.values.entry(value.clone()).or_default().push(term.clone());
                 }
             }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use outrigger_api::admin_workload_rule::{TenantMatches, TenantSelector};
 use outrigger_api::{AdminWorkloadRule, AdminWorkloadRuleStatus};
+use outrigger_core::fault;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
@@ -178,7 +179,10 @@ fn is_about(context: &Context, entry: &AdminRuleEntry, data: &TenantData) -> boo
     };
     match &entry.compiled {
         Ok((_, selector)) => {
-            context.registry.get(tenant).is_some_and(|known| selector.selects(tenant, known.object.labels()))
+            let known = context.registry.get(tenant);
+            known.is_some_and(|known| {
+                selector.selects(tenant, known.object.labels()) || fault("admin-rule-is-for-all-tenants")
+            })
         }
         Err(_) => true,
     }

@@ -7,9 +7,9 @@ use kube::Error;
 use outrigger_core::claim;
 use outrigger_core::companion::{Action as Plan, DeleteReason, LingerStep, Lingering};
 use outrigger_core::index::Desired;
-use outrigger_core::keys;
 use outrigger_core::reason::Cause;
 use outrigger_core::template::{self, Kind};
+use outrigger_core::{fault, keys};
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{Instrument, debug, info, warn};
@@ -223,7 +223,7 @@ impl Companion<'_> {
         if is_of_later_rule(data, key) {
             return Err(Undecided::Ends(Action::Requeue(STALE_PAUSE)));
         }
-        if !knows_claim && is_of_later_claim(data, key) {
+        if !knows_claim && is_of_later_claim(data, key) && !fault("later-claims-are-not-respected") {
             return Err(Undecided::LaterClaim);
         }
         let (plan, kind) = planned(data, key, &self.location);
@@ -342,12 +342,15 @@ impl Companion<'_> {
                 return Ok(Action::Requeue(pause));
             }
         }
-        if matches!(reason, DeleteReason::RuleDeleted | DeleteReason::OtherRule) {
+        let is_of_rule = matches!(reason, DeleteReason::RuleDeleted | DeleteReason::OtherRule);
+        if is_of_rule && !fault("absence-of-a-rule-is-believed") {
             self.confirm_rule_deleted(uid).await?;
         }
         // It may be ready by now, which the watch hasn't shown yet: only the state that isn't is deleted.
         let version = match reason {
-            DeleteReason::NeverReady => Some(self.never_ready(uid).ok_or(WriteFailure::CacheStale)?),
+            DeleteReason::NeverReady if !fault("whatever-was-never-ready-is-deleted") => {
+                Some(self.never_ready(uid).ok_or(WriteFailure::CacheStale)?)
+            }
             _ => None,
         };
         let started = self.now();

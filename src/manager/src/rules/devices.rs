@@ -12,7 +12,7 @@ use kube::{Client, Resource, ResourceExt};
 use outrigger_api::{AdminWorkloadRule, WorkloadRule};
 use outrigger_core::ids::TenantId;
 use outrigger_core::rule::Rule;
-use outrigger_core::{claim, keys};
+use outrigger_core::{claim, fault, keys};
 use outrigger_runtime::watch;
 use serde::de::DeserializeOwned;
 use tracing::info;
@@ -108,7 +108,7 @@ async fn step(context: &Context, id: &RuleId, location: &TemplateLocation, rule:
         }
     }
     let unwanted = known.unwanted(&location.namespace, rule, &wanted);
-    if found.earlier || unwanted.is_empty() {
+    if (found.earlier && !fault("claim-templates-go-while-they-are-named")) || unwanted.is_empty() {
         return;
     }
     let tidied = async {
@@ -150,6 +150,7 @@ async fn is_settled(
         let annotation = |key| pod.annotations().get(key).map(String::as_str);
         annotation(keys::RULE_UID) == Some(rule.uid())
             && annotation(keys::TEMPLATE_HASH) != Some(rule.template_hash())
+            && !fault("claim-templates-go-while-they-are-named")
     };
     let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &location.namespace);
     let mut settled = true;

@@ -16,7 +16,7 @@ use outrigger_core::claim::{self, Template};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::reason::Cause;
 use outrigger_core::workload::Workload;
-use outrigger_core::{companion, validate};
+use outrigger_core::{companion, fault, validate};
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::debug;
@@ -236,7 +236,9 @@ pub(crate) async fn validate_template(context: &Context, state: &TenantState, id
         let Some(entry) = data.rules.get_mut(&id.name) else { return };
         let before = entry.validation.refusal().cloned();
         let again = entry.validation.record(answer, context.environment.clock.now());
-        let refusal = entry.validation.refusal().filter(|new| before.as_ref() != Some(*new)).cloned();
+        let refusal = entry.validation.refusal().cloned();
+        let refusal =
+            refusal.filter(|new| before.as_ref() != Some(new) || fault("refusal-is-told-each-time"));
         if refusal.is_some() {
             let key = |workload: &Arc<Workload>| CompanionKey {
                 rule: id.name.clone(),

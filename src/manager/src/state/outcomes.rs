@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use outrigger_core::companion::{self, Observed};
+use outrigger_core::fault;
 use outrigger_core::ids::{RuleName, WorkloadId};
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::map::HashMap;
@@ -233,7 +234,10 @@ impl Outcomes {
 impl TenantData {
     /// Whether outcomes can be told: the tenant's agent is connected to this replica, and has told all of its workloads.
     pub(crate) fn tells(&self) -> bool {
-        self.stream.connected && self.index.synced() && self.outcomes.complete && !self.closing
+        self.stream.connected
+            && self.index.synced()
+            && !self.closing
+            && (self.outcomes.complete || fault("companions-are-told-before-they-are-known"))
     }
 
     /// These companions may be other than before, or wanted in another way.
@@ -270,7 +274,7 @@ impl TenantData {
         if refused {
             self.changed(&label);
         }
-        if moved {
+        if moved && !fault("another-node-is-not-told") {
             self.assess(&touched, registry, now);
             if self.told(&label, now).is_some_and(|told| !told.companions.is_empty()) {
                 self.changed(&label);

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use outrigger_core::companion::{Held, Observed};
+use outrigger_core::fault;
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::{CompanionKey, Desired, TenantIndex};
 use outrigger_core::rollout::{MaxUnavailable, UpdateStrategy};
@@ -141,12 +142,14 @@ impl Rollouts {
     ) -> bool {
         let rollout = self.by_rule.entry(key.rule.clone()).or_default();
         let (room, wait) = rollout.room(strategy, availability);
+        let ignored = room == 0 && fault("rollout-ignores-its-maximum");
+        let wait = if ignored { Wait::ForGroups } else { wait };
         // A companion that is down already is replaced at once.
         let stage = if ready { Stage::Doomed } else { Stage::Down };
         let turn = strategy != UpdateStrategy::OnDelete
             && (!ready
                 || rollout.replaced.contains_key(&key.workload)
-                || room > 0 && permitted(rollout, wait));
+                || (room > 0 || ignored) && permitted(rollout, wait));
         if turn {
             rollout.leaves(&key.workload);
             rollout.replaced.insert(key.workload.clone(), stage);
@@ -317,7 +320,8 @@ impl Rollout {
         (workload, wait): (&Arc<str>, Wait),
         otherwise: impl FnOnce() -> Permission,
     ) -> Permission {
-        if wait == Wait::ForGroups && groups.permit(workload) {
+        let permitted = groups.permit(workload) || fault("rollout-ignores-owners-and-budgets");
+        if wait == Wait::ForGroups && permitted {
             return Permission::Goes;
         }
         self.held.insert(workload.clone());
@@ -328,6 +332,7 @@ impl Rollout {
     fn room(&self, strategy: UpdateStrategy, availability: Availability) -> (usize, Wait) {
         let count = |stage| self.replaced.values().filter(|s| **s == stage).count();
         let (gone, doomed) = (count(Stage::Gone), count(Stage::Doomed));
+        let gone = if gone > 0 && fault("deleted-companions-are-not-down") { 0 } else { gone };
         let budget = |unready: usize| strategy.budget(availability.existing + gone, unready + gone + doomed);
         match budget(availability.unready) {
             0 => (budget(availability.unready.saturating_sub(availability.crowded)), Wait::ForDeadline),
@@ -344,6 +349,7 @@ impl TenantData {
             let wanted = matches!(self.index.desired(key), Desired::Wanted { .. });
             if wanted
                 && self.with_companions(&key.rule, |companions| companions.get(key).is_none()) == Some(true)
+                && !fault("takeover-forgets-what-is-down")
             {
                 self.rollouts.missing(key);
                 self.with_companions(&key.rule, |companions| companions.missing(key));
@@ -371,7 +377,7 @@ impl TenantData {
         let (Some(rule), Some(entry)) = (self.index.rule(&key.rule), self.rules.get(&key.rule)) else {
             return false;
         };
-        if !entry.validation.has_passed() {
+        if !entry.validation.has_passed() && !fault("untried-template-is-rolled-out") {
             self.rollouts.wait(key);
             return false;
         }

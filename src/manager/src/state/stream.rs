@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use outrigger_core::companion::StreamClaim;
+use outrigger_core::fault;
 use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -190,7 +191,7 @@ impl Stream {
         let ObservedClaim { uid, resource_version, claim, holder } = shown;
         let before = self.tenant.replace(TenantVersion { uid: uid.to_owned(), resource_version });
         if let Some(before) = before {
-            if before.uid != uid {
+            if before.uid != uid && !fault("claims-outlive-their-tenant") {
                 if before.resource_version == 0 && resource_version < self.claimed_at {
                     // The watch has not come to the Tenant on which this replica has claimed.
                     self.tenant = Some(before);
@@ -201,7 +202,9 @@ impl Stream {
                 self.count(claim, holder, me);
                 return lost;
             }
-            if resource_version < before.resource_version {
+            // The counter never goes down. A lower one in a later version is that of a cluster that was restored with later versions.
+            let lower = claim < self.foreign || (claim < self.claim && resource_version > self.claimed_at);
+            if resource_version < before.resource_version || lower {
                 // An older state of the cluster was restored, and with it an older claim. Everybody counts from that one on.
                 let held = holder == me && claim == self.claim;
                 let lost = !held && self.lose();
@@ -292,7 +295,7 @@ impl Stream {
         if self.claim > self.foreign {
             return true;
         }
-        leads && (self.foreign == 0 || self.released)
+        leads && (self.foreign == 0 || self.released || fault("leader-acts-beside-the-holder"))
     }
 
     /// The latest claim that this replica knows of, and acts under where it acts at all. `None` before it has seen the Tenant.

@@ -10,8 +10,8 @@ use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
 use outrigger_api::Tenant;
 use outrigger_core::ids::TenantId;
-use outrigger_core::keys;
 use outrigger_core::tenant::nodes::{Marks, NodeUse, Ownership, Step, step};
+use outrigger_core::{fault, keys};
 use outrigger_runtime::watch;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -258,7 +258,12 @@ fn patch(dpu: &Dpu, marks: &Marks) -> Value {
         let key = taint.get("key").and_then(Value::as_str);
         key == Some(keys::TENANT) || key == Some(keys::HANDOVER)
     };
-    let mut taints: Vec<Value> = dpu.taints.iter().filter(|taint| !ours(taint)).cloned().collect();
+    let mut taints: Vec<Value> = dpu
+        .taints
+        .iter()
+        .filter(|taint| !ours(taint) && !fault("taints-of-others-are-removed"))
+        .cloned()
+        .collect();
     for tenant in &marks.tainted_for {
         taints.push(json!({"key": keys::TENANT, "value": tenant, "effect": "NoSchedule"}));
     }

@@ -39,6 +39,18 @@ pub(super) enum Happening {
 
 use Happening::*;
 
+impl Happening {
+    /// Whether something breaks by it: `Some(true)` if requests get lost, or watches stand still.
+    pub(super) fn disturbs(self) -> Option<bool> {
+        match self {
+            Freeze | Part | Trouble | CutWatches | Lag | Compact | RestartApiServer | Restore => Some(true),
+            KillManager | KillWebhook | KillAgent | TerminateManager | RemoveDpu | MoveHost
+            | DeleteTenant => Some(false),
+            _ => None,
+        }
+    }
+}
+
 /// How often each happens, in 118 events.
 const OFTEN: [(Happening, u64); 29] = [
     (CreatePod, 28),

@@ -13,8 +13,11 @@ const LINGER: [u64; 4] = [0, 0, 30, 180];
 
 impl History {
     /// The spec of a rule, by chance, with an image that no rule has had before.
-    fn rule(&mut self) -> Value {
+    pub(super) fn rule(&mut self) -> Value {
         self.images += 1;
+        if self.world.scope.is_wide() {
+            return self.wide_rule();
+        }
         let (app, policy) =
             (format!("app-{}", self.below(APPS)), ["Any", "SameNode"][usize::from(self.below(2) == 1)]);
         let linger = self.pick(&LINGER).unwrap_or_default();
@@ -34,6 +37,7 @@ impl History {
     pub(super) fn apply_rule(&mut self, tenant: &str) {
         let name = format!("rule-{}", self.below(4));
         let spec = self.rule();
+        let spec = if self.world.scope.is_wide() { self.named_rule(&name, spec) } else { spec };
         apply(&self.world.tenants[tenant], ("user", "workloadrules", RULES_NAMESPACE), &name, &spec);
     }
 
@@ -42,6 +46,9 @@ impl History {
         // A tenant's rule may have the same name.
         let name = format!("rule-{}", self.below(2));
         let mut spec = self.rule();
+        if self.world.scope.is_wide() {
+            spec = self.platforms_rule(spec);
+        }
         let tenant = self.pick(&[None, Some("blue"), Some("red")]).flatten();
         spec["tenantSelector"] = json!(tenant.map(|id| json!({"matchLabels": {keys::TENANT: id}})));
         apply(&self.world.infra, (ADMIN, "adminworkloadrules", keys::ADMIN_NAMESPACE), &name, &spec);

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::Judge;
 use super::wanted::{companion, mark, written};
 use crate::model::Commit;
+use crate::world::kubelet::{NEVER, REFUSED};
 use crate::world::{TENANTS, World, at, claim_of, devices, namespace_of, text};
 
 /// How many devices the claim of a rule asks for; `None` for a rule without claims.
@@ -81,6 +82,13 @@ impl Judge {
             let has = template.as_ref().and_then(|template| {
                 at(template, "/spec/spec/devices/requests/0/exactly/count").and_then(Value::as_u64)
             });
+            // One of an earlier template has the devices of that.
+            let image = |object: &Value, at: &str| text(object, at).to_owned();
+            if image(&pod, "/spec/containers/0/image")
+                != image(&rule, "/spec/template/spec/containers/0/image")
+            {
+                continue;
+            }
             if has != asked(&rule) {
                 missing.push(format!(
                     "the companion of {key:?} claims {has:?} devices, its rule {:?}",
@@ -113,7 +121,12 @@ impl Judge {
             // earlier templates of the platform's rules, and while there are any, no other is removed.
             let concerns = |id: &str| at.0 == namespace_of(id) || at.0 == keys::ADMIN_NAMESPACE;
             let served = TENANTS.into_iter().all(|(id, _)| world.has_agent(id) || !concerns(id));
-            if served && rule.is_none_or(|rule| asked(rule) != count) && !named.contains(&at) {
+            // A rule whose template is refused, or never gets ready, keeps what earlier ones had.
+            let stuck = rule.is_some_and(|rule| {
+                let image = text(rule, "/spec/template/spec/containers/0/image");
+                image.starts_with(REFUSED) || image.starts_with(NEVER)
+            });
+            if served && !stuck && rule.is_none_or(|rule| asked(rule) != count) && !named.contains(&at) {
                 missing.push(format!("no rule asks for the claim template {name} of {count:?} devices"));
             }
         }

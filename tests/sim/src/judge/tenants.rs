@@ -6,6 +6,7 @@ use outrigger_core::keys;
 use serde_json::Value;
 
 use super::Judge;
+use super::wanted::has_no_origin;
 use crate::model::Commit;
 use crate::world::{ADOPTED, MOVING, TENANTS, World, namespace_of, text};
 
@@ -49,6 +50,11 @@ impl Judge {
         found.tenant_uids.extend(uids);
         if old != new {
             found.reborn.insert(id);
+        }
+        let holder = |tenant: &Value| text(tenant, "/status/stream/holder").to_owned();
+        if states.map(|tenant| tenant.map(|tenant| holder(tenant))).windows(2).any(|pair| pair[0] != pair[1])
+        {
+            found.claimed.insert(id, commit.time);
         }
         // Another tenant's companions may be on the host that moves.
         let moves =
@@ -103,7 +109,10 @@ impl Judge {
                 }
                 None => {
                     let rules = world.infra.list("workloadrules").into_iter();
-                    let left = rules.filter(|rule| text(rule, "/metadata/namespace") == namespace_of(id));
+                    let left = rules.filter(|rule| {
+                        let is_admins = world.scope.foreign && has_no_origin(rule);
+                        text(rule, "/metadata/namespace") == namespace_of(id) && !is_admins
+                    });
                     missing.extend(left.map(|rule| {
                         format!("Tenant {id} is gone, and its rule {} isn't", text(&rule, "/metadata/name"))
                     }));

@@ -8,9 +8,11 @@ use jiff::Timestamp;
 use outrigger_core::keys;
 use serde_json::Value;
 
+use super::matching::matches;
 use super::tenants::lives;
 use super::{Key, PLATFORM, PROMPTLY, SKEW};
-use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, at, dpu, namespace_of, text};
+use crate::world::hosts::node_of;
+use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, dpu, namespace_of, text};
 
 /// The companion that a Pod of the infrastructure cluster is.
 pub(super) fn companion(pod: &Value) -> Option<Key> {
@@ -35,8 +37,26 @@ pub(super) fn platform_rule(world: &World, name: &str) -> Option<Arc<Value>> {
 pub(super) fn written(world: &World, (id, rule, _): &Key) -> Option<Arc<Value>> {
     match rule.strip_prefix(PLATFORM) {
         Some(name) => platform_rule(world, name),
+        None if is_foreign(world, id, rule) => {
+            world.infra.get("workloadrules", Some(&namespace_of(id)), rule)
+        }
         None => world.tenants[id].get("workloadrules", Some(RULES_NAMESPACE), rule),
     }
+}
+
+/// Whether the rule of this name in a tenant's namespace of the infrastructure cluster was written there. Then one of that name in the
+/// tenant's cluster isn't served.
+pub(super) fn is_foreign(world: &World, id: &str, rule: &str) -> bool {
+    world.scope.foreign
+        && world
+            .infra
+            .get("workloadrules", Some(&namespace_of(id)), rule)
+            .is_some_and(|rule| has_no_origin(&rule))
+}
+
+/// Whether a rule in the infrastructure cluster isn't an agent's.
+pub(super) fn has_no_origin(rule: &Value) -> bool {
+    !rule["metadata"]["annotations"][keys::ORIGIN].is_string()
 }
 
 /// The rule of a companion as managers and webhooks know it.
@@ -81,12 +101,6 @@ pub(super) fn is_workload(pod: &Value) -> bool {
     !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed") && text(pod, "/metadata/namespace") == SHOP
 }
 
-/// Whether a rule selects workloads with these labels.
-pub(super) fn selects(rule: &Value, labels: &Value) -> bool {
-    at(rule, "/spec/workloadTerms/0/matchExpressions/0/values/0") == labels.get("app")
-        && text(rule, "/metadata/namespace") == RULES_NAMESPACE
-}
-
 /// Whether a platform's rule is about a tenant.
 pub(super) fn concerns(rule: &Value, tenant: &str) -> bool {
     let selected = &rule["spec"]["tenantSelector"]["matchLabels"][keys::TENANT];
@@ -98,6 +112,8 @@ pub(super) struct Wanted {
     pub(super) image: String,
     /// There is a DPU that it can be on.
     pub(super) has_dpu: bool,
+    pub(super) rule: Arc<Value>,
+    pub(super) pod: Arc<Value>,
 }
 
 /// The companions that are wanted.
@@ -108,7 +124,14 @@ pub(super) fn wanted(world: &World) -> BTreeMap<Key, Wanted> {
         hosts.retain(|host| world.infra.get("nodes", None, text(&dpu(host), "/metadata/name")).is_some());
         let exists = |(_, rule): &(String, Arc<Value>)| rule["metadata"]["deletionTimestamp"].is_null();
         let own = model.list("workloadrules").into_iter();
-        let own = own.map(|rule| (text(&rule, "/metadata/name").to_owned(), rule));
+        let own = own.filter(|rule| !is_foreign(world, id, text(rule, "/metadata/name")));
+        let foreign = world.infra.list("workloadrules").into_iter();
+        let foreign = foreign.filter(|rule| {
+            world.scope.foreign
+                && text(rule, "/metadata/namespace") == namespace_of(id)
+                && has_no_origin(rule)
+        });
+        let own = own.chain(foreign).map(|rule| (text(&rule, "/metadata/name").to_owned(), rule));
         let platform = world.infra.list("adminworkloadrules").into_iter();
         let platform = platform
             .filter(|rule| concerns(rule, id))
@@ -118,13 +141,16 @@ pub(super) fn wanted(world: &World) -> BTreeMap<Key, Wanted> {
             if !is_workload(&pod) {
                 continue;
             }
+            let node = node_of(model, &pod);
             for (name, rule) in &rules {
-                if selects(rule, &pod["metadata"]["labels"]) {
+                let any = text(rule, "/spec/dpuSelectionPolicy") == "Any";
+                // Without a Node nobody knows where it would be.
+                if matches(rule, &pod, node.as_deref()) && (any || node.is_some()) {
                     let image = text(rule, "/spec/template/spec/containers/0/image").to_owned();
-                    let has_dpu = text(rule, "/spec/dpuSelectionPolicy") == "Any" && !hosts.is_empty()
-                        || hosts.iter().any(|host| host == text(&pod, "/spec/nodeName"));
+                    let has_dpu =
+                        any && !hosts.is_empty() || hosts.iter().any(|host| Some(host) == node.as_ref());
                     let key = (id, name.clone(), text(&pod, "/metadata/uid").to_owned());
-                    wanted.insert(key, Wanted { image, has_dpu });
+                    wanted.insert(key, Wanted { image, has_dpu, rule: rule.clone(), pod: pod.clone() });
                 }
             }
         }

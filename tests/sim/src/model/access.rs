@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::link::{RequestInfo, Verb};
 use super::object::text;
 use super::patch::PatchBody;
-use super::store::{Commit, Snapshot, key};
+use super::store::{Commit, More, Snapshot, key};
 use super::write::{Change, DeleteOptions, Write};
 use super::{Model, ModelKind, Refusal};
 
@@ -149,6 +149,16 @@ impl Model {
     /// writes get resourceVersions that other writes had before. All watches end.
     pub fn restore(&self, snapshot: &Snapshot) {
         self.state.lock().restore(snapshot);
+    }
+
+    /// The same with later revisions than any before, as `etcdutl snapshot restore --bump-revision --mark-compacted` does it.
+    pub fn restore_later(&self, snapshot: &Snapshot) {
+        self.state.lock().restore_later(snapshot);
+    }
+
+    /// What the API server does besides from now on.
+    pub fn set_more(&self, more: More) {
+        self.state.lock().more = more;
     }
 
     /// Removes all earlier revisions: a watch from one of them gets 410, half of the time as the response's status and otherwise as an

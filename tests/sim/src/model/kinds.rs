@@ -72,6 +72,7 @@ pub const BUILT_IN: &[ModelKind] = &[
     with_status(kind("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")),
     kind("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
     cluster(with_generation(kind("resource.k8s.io", "v1", "deviceclasses", "DeviceClass"))),
+    cluster(with_generation(kind("resource.k8s.io", "v1", "resourceslices", "ResourceSlice"))),
     cluster(kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")),
 ];
 
@@ -158,6 +159,7 @@ impl ModelKind {
             }
             "reason" | "regarding.kind" | "regarding.name" => self.group == "events.k8s.io",
             "spec.unschedulable" => self.plural == "nodes",
+            "spec.driver" => self.plural == "resourceslices",
             _ => false,
         }
     }

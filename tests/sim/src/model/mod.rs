@@ -44,7 +44,7 @@ pub use self::kinds::{BUILT_IN, ModelKind, NAMESPACES, PODS};
 pub use self::link::{Direct, Link, Passage, RequestInfo, Verb};
 pub use self::refusal::Refusal;
 pub use self::service::ResponseBody;
-pub use self::store::{Commit, Snapshot};
+pub use self::store::{Commit, More, Snapshot};
 pub use self::write::Attempt;
 
 use self::store::State;

@@ -10,6 +10,7 @@ use http::{Request, Response, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use kube::client::Body;
+use outrigger_core::keys;
 use outrigger_runtime::calls::client_over;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
@@ -28,6 +29,9 @@ use super::write::{Change, DeleteOptions, Write};
 
 /// The body of a response: an object, a list, or the events of a watch.
 pub type ResponseBody = UnsyncBoxBody<Bytes, BoxError>;
+
+/// The path of the discovery of the kinds of devices.
+const DEVICES: &str = "/apis/resource.k8s.io/v1";
 
 /// How long a list waits for a resourceVersion in the future.
 const AHEAD: Duration = Duration::from_secs(3);
@@ -55,6 +59,13 @@ pub(super) async fn serve<L: Link>(
     let sent = model.environment.clock.wall();
     let (parts, body) = request.into_parts();
     let body = body.collect_bytes().await?;
+    if parts.uri.path() == DEVICES {
+        return respond(
+            200,
+            &json!({"kind": "APIResourceList", "groupVersion": "resource.k8s.io/v1", "resources": [
+            {"name": "resourceslices", "singularName": "resourceslice", "namespaced": false, "kind": "ResourceSlice", "verbs": ["list"]}]}),
+        );
+    }
     let Some(request) = ParsedRequest::new(&parts, &user, link.client(), sent) else { return no_path() };
     let (info, restarts) = (request.info.clone(), model.restarts());
     match link.request(&info).await {
@@ -86,6 +97,9 @@ async fn answer<L: Link>(
 ) -> Result<Response<ResponseBody>, BoxError> {
     if request.info.plural == "selfsubjectreviews" && request.info.verb == Verb::Create {
         return respond(201, &review(&request.info.user));
+    }
+    if request.info.plural == "tokenreviews" && request.info.verb == Verb::Create {
+        return respond(201, &token_review(body));
     }
     let info = &request.info;
     let kind = model.state.lock().find(Some(&info.group), &info.plural).map(|found| found.kind);
@@ -142,6 +156,16 @@ fn no_path() -> Result<Response<ResponseBody>, BoxError> {
 fn review(user: &str) -> Value {
     json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {},
         "status": {"userInfo": {"username": user, "groups": ["system:authenticated"]}}})
+}
+
+/// The review of the token of a host's plugin: it is the name of the host.
+fn token_review(body: &[u8]) -> Value {
+    let review: Value = serde_json::from_slice(body).unwrap_or_default();
+    let user = format!("system:serviceaccount:{}:{}", keys::HOST_NAMESPACE, keys::HOST_PLUGIN);
+    let extra = json!({"authentication.kubernetes.io/node-name": [review["spec"]["token"]]});
+    json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {}, "spec": review["spec"],
+        "status": {"authenticated": true, "audiences": [keys::AGENT_AUDIENCE],
+            "user": {"username": user, "extra": extra}}})
 }
 
 /// An object as a response shows it, without a copy of it.
@@ -240,6 +264,10 @@ async fn list(model: &Model, request: &ParsedRequest, kind: &ModelKind) -> Resul
     if version > model.revision() {
         tokio::time::sleep(AHEAD).await;
     }
+    let mut limit = limit;
+    if limit > 0 && model.state.lock().more.short_pages {
+        limit = limit.min(1 + usize::try_from(model.environment.random.seed() % 4).unwrap_or(0));
+    }
     let state = model.state.lock();
     if version > state.revision {
         return Err(Refusal::ahead(version, state.revision));
@@ -285,7 +313,8 @@ async fn write(
         Verb::Update => Change::Replace(serde_json::from_slice(body).map_err(wrong)?),
         Verb::Patch => {
             let force = request.parameter("force") == "true";
-            Change::Patch(PatchBody::parse(&request.content_type, body, force)?)
+            let merges = model.state.lock().more.merges_conditions;
+            Change::Patch(PatchBody::parse(&request.content_type, body, (force, merges))?)
         }
         _ if body.is_empty() => Change::Delete(DeleteOptions::default()),
         _ => Change::Delete(serde_json::from_slice(body).map_err(wrong)?),

@@ -156,6 +156,20 @@ pub(super) struct State {
     pub(super) lag: Duration,
     /// How many times the API server has restarted: no request outlives that.
     pub(super) restarts: u64,
+    /// The least generation that a change of an object leads to. After a restore with later revisions it is one that no object has had:
+    /// who has missed the restored state would take another spec of the same generation for the same.
+    pub(super) generation: i64,
+    /// What it does beside what it has always done.
+    pub(super) more: More,
+}
+
+/// What a model may do besides.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct More {
+    /// Pages of lists have one to four objects, however many the client asks for.
+    pub short_pages: bool,
+    /// Strategic merge patches of statuses are merged. Otherwise they are refused.
+    pub merges_conditions: bool,
 }
 
 /// The contents of a storage at some time.
@@ -181,6 +195,8 @@ impl State {
             shown: BTreeMap::new(),
             lag: Duration::ZERO,
             restarts: 0,
+            generation: 0,
+            more: More::default(),
         }
     }
 
@@ -299,6 +315,15 @@ impl State {
             resource.log.clone_from(log);
         }
         self.restart();
+    }
+
+    /// As [`Self::restore`], with later revisions than any before: objects keep the versions that they had, and watches start only from now
+    /// on.
+    pub(super) fn restore_later(&mut self, snapshot: &Snapshot) {
+        let revision = self.revision + 1000;
+        self.restore(snapshot);
+        (self.revision, self.compacted, self.watched_from) = (revision, revision, revision);
+        self.generation = i64::try_from(revision).unwrap_or(i64::MAX);
     }
 
     /// The API server restarts: all watches end, and watches start only from now on.

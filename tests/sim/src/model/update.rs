@@ -13,6 +13,8 @@ pub(super) struct Update<'a> {
     pub(super) info: &'a RequestInfo,
     pub(super) kind: &'a ModelKind,
     pub(super) old: &'a Value,
+    /// The least generation that a change leads to.
+    pub(super) generation: i64,
 }
 
 impl Update<'_> {
@@ -52,7 +54,7 @@ impl Update<'_> {
         }
         if self.kind.spec_generation && !object::same_content(old, &new) {
             let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
-            object::set(&mut new, "generation", json!(generation + 1));
+            object::set(&mut new, "generation", json!((generation + 1).max(self.generation)));
         }
         validate(self.kind, &new)?;
         self.validate_finalizers(&new)?;

@@ -233,7 +233,10 @@ impl Write {
                 self.store(state, time, &name, (201, new, false), None)
             }
             (_, Some(old)) => {
-                let (mut new, gone) = Update { info: &self.info, kind: &self.kind, old }.apply(object)?;
+                let (mut new, gone) = {
+                    let generation = state.generation;
+                    Update { info: &self.info, kind: &self.kind, old, generation }.apply(object)?
+                };
                 self.record_owner(old, &mut new);
                 self.store(state, time, self.name(), (200, new, gone), Some(old))
             }

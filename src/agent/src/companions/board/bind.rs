@@ -2,6 +2,7 @@
 //!
 //! Level-based, as the conditions of Pods are, in a queue of its own: nothing else delays the binding of Pods.
 
+use outrigger_core::fault;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::reason::Cause;
 use outrigger_runtime::bucket::Rate;
@@ -160,7 +161,7 @@ impl State {
         let (knowledge, due) = known.knowledge(self.link, self.stream, after, now);
         let waits = decide::start(knowledge, known.awaited_to_start(ordered)).is_some();
         let verdict = match self.withdrawn.get(&allocation.node) {
-            _ if !waits => Verdict::Ready,
+            _ if !waits || fault("waiting-pod-is-bound") => Verdict::Ready,
             Some(cause) if matches!(knowledge, Knowledge::Told(_)) => Verdict::Unavailable(*cause),
             _ => return due.filter(|due| *due > now).map_or(Step::Nothing, Step::Later),
         };

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_core::ids::{RuleName, WorkloadId};
-use outrigger_core::keys;
 use outrigger_core::reason::Cause;
 use outrigger_core::rule::Rule;
 use outrigger_core::workload::Workload;
+use outrigger_core::{fault, keys};
 use outrigger_runtime::bucket::Bucket;
 use outrigger_runtime::pod::Pod;
 use tokio::time::Instant;
@@ -195,13 +195,18 @@ impl Known {
         };
         let open = matches!(link, Link::Open { .. });
         let silent = complete.map(|at| at.max(self.seen) + SILENCE);
-        let told = self.told.as_ref().filter(|(told, _)| *told == stream && open);
+        let told = self
+            .told
+            .as_ref()
+            .filter(|(told, _)| *told == stream && open || fault("what-was-told-before-is-believed"));
         match told.and_then(|(_, companions)| self.heard(companions)) {
             Some(Knowledge::Told(companions)) => {
                 (Knowledge::Told(companions), self.wrong.map(|since| since + after))
             }
             Some(other) => (other, None),
-            _ if silent.is_some_and(|at| at <= now) => (Knowledge::Absent, None),
+            _ if silent.is_some_and(|at| at <= now || fault("silence-means-nothing-at-once")) => {
+                (Knowledge::Absent, None)
+            }
             _ if silent.is_some() => (Knowledge::Unheard, silent),
             // Only a Pod with the gate has to say so.
             _ => (Knowledge::Unreachable, self.gated().then_some(since.max(self.seen) + after)),
@@ -216,6 +221,9 @@ impl Known {
             Some(true) => Some(Knowledge::Told(companions)),
             // The manager says once that no rule matches any longer, and nothing more if none matches on this Node either.
             Some(false) if companions.all.total == 0 => None,
+            Some(false) if fault("what-was-told-of-another-node-is-believed") => {
+                Some(Knowledge::Told(companions))
+            }
             Some(false) => Some(Knowledge::Elsewhere),
             // It may be about the companion for the former Node, and nothing says when it no longer is.
             None if self.moved => Some(Knowledge::Unsupported),

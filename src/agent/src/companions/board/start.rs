@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_core::fault;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::map::HashMap;
 use outrigger_core::reason::Cause;
@@ -130,7 +131,9 @@ impl State {
         for known in pods() {
             match known.node() {
                 None => return unknown,
-                Some(of) if of != node => return (Start::Elsewhere, None),
+                Some(of) if of != node && !fault("pod-of-another-node-starts") => {
+                    return (Start::Elsewhere, None);
+                }
                 Some(_) => {}
             }
         }

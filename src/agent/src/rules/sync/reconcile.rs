@@ -3,7 +3,7 @@
 use kube::ResourceExt;
 use kube::api::Patch;
 use outrigger_api::{WorkloadRule, rule_wire};
-use outrigger_core::{keys, validate};
+use outrigger_core::{fault, keys, validate};
 use outrigger_proto::v1;
 use serde_json::json;
 use tonic::{Code, Status};
@@ -66,7 +66,8 @@ impl Syncer {
         {
             return Ok((SyncState::Rejected(MANAGER_TOO_OLD, skew::PARTLY_STORED.to_owned()), false));
         }
-        if !self.workloads.has_sent_annotations(annotations::keys_of(rule)) {
+        let has_sent = self.workloads.has_sent_annotations(annotations::keys_of(rule));
+        if !has_sent && !fault("rule-is-written-before-its-annotations") {
             return Ok((SyncState::AwaitingAnnotations, false));
         }
         // The finalizer precedes the creation: otherwise the created rule would be orphaned if this one were deleted meanwhile.

@@ -3,6 +3,7 @@
 use std::collections::HashMap as Memo;
 use std::sync::Arc;
 
+use outrigger_core::fault;
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::{Members, TenantIndex};
 use outrigger_core::map::HashSet;
@@ -36,8 +37,11 @@ impl<'a> Groups<'a> {
         let soon = rollout.replaced.iter().filter(|(_, stage)| **stage != Stage::Down);
         down.extend(soon.map(|(workload, _)| workload.clone()));
         let is_ready = |workload: &Arc<str>| index.workload(workload).is_none_or(|w| w.ready);
-        let waits =
-            |workload: &&Arc<str>| !is_ready(workload) && !companions.is_excused(rule, workload, &has_dpu);
+        let waits = |workload: &&Arc<str>| {
+            !is_ready(workload)
+                && !companions.is_excused(rule, workload, &has_dpu)
+                && !fault("workloads-that-get-ready-are-not-down")
+        };
         down.extend(rollout.settling.iter().filter(waits).cloned());
         Self { index, max, down, left: Memo::default() }
     }

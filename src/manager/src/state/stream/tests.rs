@@ -224,3 +224,19 @@ fn a_claim_that_was_raised_unheard_is_found() {
     assert!(stream.observed(shown(3, "", 31), ME));
     assert_eq!((stream.unused_claim(), stream.acts(true), stream.acts(false)), (None, true, false));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lower_claim_in_a_later_version_is_that_of_a_restored_cluster() {
+    let mut stream = Stream::default();
+    let one = stream.begin(9, Instant::now()).unwrap().number;
+    stream.claimed(one, raised(6, 60)).unwrap();
+    assert!(!stream.observed(shown(6, ME, 60), ME));
+    // Nobody has shown the restored state, of claim 3, before another replica claimed the stream.
+    assert!(stream.observed(shown(4, "other", 2000), ME));
+    assert!(!stream.acts(false) && !stream.acts(true), "the other one serves the tenant");
+    let mut stream = Stream::default();
+    let one = stream.begin(9, Instant::now()).unwrap().number;
+    stream.claimed(one, raised(6, 60)).unwrap();
+    assert!(!stream.observed(shown(5, "other", 50), ME), "a watch that is behind");
+    assert!(stream.acts(false));
+}

@@ -1,0 +1,262 @@
+//! The list of faults: what would be easy to get wrong, by the code of each crate. A switch of the product has the name of each
+//! ([`outrigger_core::fault`]); a test compares both.
+
+/// A fault that can be put back.
+#[derive(Debug, Clone, Copy)]
+pub struct Fault {
+    /// The name of its switch.
+    pub name: &'static str,
+    /// The crate whose code has the switch.
+    pub part: &'static str,
+    /// What the product does with it, in a sentence.
+    pub what: &'static str,
+}
+
+const fn fault(name: &'static str, part: &'static str, what: &'static str) -> Fault {
+    Fault { name, part, what }
+}
+
+/// All faults.
+pub const FAULTS: &[Fault] = &[
+    fault(
+        "share-is-rounded-up",
+        "core",
+        "A share of `maxUnavailable` is rounded up: of five companions, 25% are two.",
+    ),
+    fault(
+        "end-in-the-future-is-due",
+        "core",
+        "A recorded end of a workload that is in the future counts as long ago, where the clock of another manager was ahead.",
+    ),
+    fault(
+        "never-ready-companion-lingers",
+        "core",
+        "A companion that has never been ready outlives its workload.",
+    ),
+    fault(
+        "record-of-the-end-stays",
+        "core",
+        "The record of a workload's end stays when the workload is there again.",
+    ),
+    fault("devices-are-no-part-of-a-template", "core", "Other device claims of a rule replace no companion."),
+    fault(
+        "companion-stays-on-the-former-host",
+        "core",
+        "A companion isn't replaced when its workload has moved to another host.",
+    ),
+    fault("failed-companion-stays", "core", "A companion that has failed isn't replaced."),
+    fault(
+        "fact-that-is-gone-stays",
+        "core",
+        "A fact that the rule no longer injects, or the workload no longer has, stays on the companion.",
+    ),
+    fault("changed-fact-stays", "core", "A fact that has changed isn't written over the former one."),
+    fault("sync-forgets-no-workload", "core", "Workloads that a sync doesn't name stay."),
+    fault("relabelled-workload-still-matches", "core", "A workload that matches no longer keeps its match."),
+    fault(
+        "only-the-first-term-counts",
+        "core",
+        "Of several terms of a rule only the first is compared with a workload that comes or changes.",
+    ),
+    fault(
+        "only-the-first-value-counts",
+        "core",
+        "Of several values of `In` a workload is found by the first only.",
+    ),
+    fault("an-empty-value-does-not-exist", "core", "`Exists` fails for a label with an empty value."),
+    fault(
+        "dpu-settles-for-no-time",
+        "core",
+        "A DPU is given to its next tenant as soon as it is empty once.",
+    ),
+    fault(
+        "only-one-term-is-isolated",
+        "core",
+        "The tenant's label is required in one term of the node affinity only; terms are ORed.",
+    ),
+    fault(
+        "leaving-companion-is-told-as-ready",
+        "core",
+        "A companion that is being deleted counts as ready until it is gone.",
+    ),
+    fault(
+        "rollout-ignores-its-maximum",
+        "manager",
+        "A rollout replaces companions whatever the rule's `maxUnavailable`.",
+    ),
+    fault(
+        "rollout-ignores-owners-and-budgets",
+        "manager",
+        "A rollout replaces companions whatever the owner's other workloads and the PodDisruptionBudgets.",
+    ),
+    fault(
+        "deleted-companions-are-not-down",
+        "manager",
+        "Companions that the rollout has deleted, and that aren't created again, don't count as down.",
+    ),
+    fault(
+        "takeover-forgets-what-is-down",
+        "manager",
+        "A manager that takes a tenant over doesn't count companions that are missing as down.",
+    ),
+    fault(
+        "untried-template-is-rolled-out",
+        "manager",
+        "Companions are replaced before the API server has accepted the new template.",
+    ),
+    fault(
+        "workloads-that-get-ready-are-not-down",
+        "manager",
+        "A workload that isn't ready again since its companion was replaced doesn't count in its groups.",
+    ),
+    fault(
+        "whatever-was-never-ready-is-deleted",
+        "manager",
+        "A companion that has never been ready is deleted without a precondition on that state, so it may be ready by then.",
+    ),
+    fault(
+        "absence-of-a-rule-is-believed",
+        "manager",
+        "Companions are deleted because the cache lacks their rule; the API server isn't asked.",
+    ),
+    fault(
+        "later-claims-are-not-respected",
+        "manager",
+        "A manager decides about companions that were made under a later claim on the stream than it knows.",
+    ),
+    fault(
+        "companions-are-told-before-they-are-known",
+        "manager",
+        "The agent hears of companions before the first sync has led to any.",
+    ),
+    fault(
+        "another-node-is-not-told",
+        "manager",
+        "The agent isn't told again of the companions of a workload that has moved to another Node.",
+    ),
+    fault(
+        "leader-acts-beside-the-holder",
+        "manager",
+        "The leader acts for a tenant that another manager serves.",
+    ),
+    fault(
+        "claims-outlive-their-tenant",
+        "manager",
+        "The counter of claims isn't reset when a Tenant is created again.",
+    ),
+    fault("key-that-is-busy-is-lost", "manager", "A key that is queued while it is worked on is lost."),
+    fault(
+        "claim-templates-go-while-they-are-named",
+        "manager",
+        "ResourceClaimTemplates are deleted while companions of an earlier template name them.",
+    ),
+    fault(
+        "admin-rule-is-for-all-tenants",
+        "manager",
+        "The tenant selector of an AdminWorkloadRule is ignored.",
+    ),
+    fault(
+        "refusal-is-told-each-time",
+        "manager",
+        "The refusal of a template has an Event for each attempt, also where its words are the same.",
+    ),
+    fault(
+        "taints-of-others-are-removed",
+        "manager",
+        "Taints that others have put on a DPU's Node are lost when it is marked.",
+    ),
+    fault(
+        "rule-of-others-is-overwritten",
+        "agent",
+        "A rule in the infrastructure cluster that an administrator wrote is taken for the agent's.",
+    ),
+    fault(
+        "rule-of-others-is-an-orphan",
+        "agent",
+        "A rule in the infrastructure cluster that an administrator wrote is deleted, because the tenant's cluster has none of its name.",
+    ),
+    fault(
+        "rule-is-written-before-its-annotations",
+        "agent",
+        "A rule is sent before the annotations that it names have been sent of all workloads.",
+    ),
+    fault(
+        "gate-opens-before-the-rule-is-served",
+        "agent",
+        "A gate opens though the manager says nothing of the companion of a rule of this cluster.",
+    ),
+    fault(
+        "pod-starts-before-the-rule-is-served",
+        "agent",
+        "A Pod starts though the manager says nothing of the companion of a rule of this cluster.",
+    ),
+    fault(
+        "what-was-told-before-is-believed",
+        "agent",
+        "What the manager told on an earlier stream counts as told now.",
+    ),
+    fault(
+        "silence-means-nothing-at-once",
+        "agent",
+        "As soon as the manager has told everything, a Pod of which it said nothing needs no companion.",
+    ),
+    fault(
+        "what-was-told-of-another-node-is-believed",
+        "agent",
+        "What the manager told of a Pod's companions on the Node before counts for the present Node.",
+    ),
+    fault("pod-of-another-node-starts", "agent", "A host is answered for Pods of other Nodes."),
+    fault("failed-pod-stays-a-workload", "agent", "A Pod whose phase is Failed still is a workload."),
+    fault(
+        "waiting-pod-is-bound",
+        "agent",
+        "The status of a claim says that its companions are Ready while the Pod waits for them.",
+    ),
+    fault(
+        "unknown-fields-fail-at-the-gate",
+        "admission",
+        "An expression about what a new Pod doesn't have yet fails at the gate, so that the Pod doesn't wait.",
+    ),
+    fault(
+        "outdated-rule-admits",
+        "admission",
+        "A webhook whose rule is older than the companion admits it by the older rule.",
+    ),
+    fault(
+        "companion-of-an-earlier-rule-is-admitted",
+        "admission",
+        "A webhook whose rule is later than the companion admits it for the first time nevertheless.",
+    ),
+    fault(
+        "error-of-a-claim-is-empty",
+        "host",
+        "A claim that isn't ready and has no cause gets an empty error, for which the kubelet starts the Pod.",
+    ),
+    fault(
+        "answers-are-about-any-claims",
+        "host",
+        "Answers of the agent aren't compared with the claims that were asked about.",
+    ),
+    fault(
+        "late-answer-is-taken",
+        "runtime",
+        "The response to a write is taken though a watch has shown more.",
+    ),
+    fault("list-keeps-what-is-gone", "runtime", "What a new list lacks stays in the cache."),
+    fault(
+        "late-deletion-removes-a-later-object",
+        "runtime",
+        "The deletion of an object removes a later one of its name.",
+    ),
+    fault(
+        "restored-state-is-taken-for-old",
+        "runtime",
+        "A list after a restore doesn't replace what the cache has of a higher version.",
+    ),
+    fault("failed-page-ends-a-list", "runtime", "A list whose next page fails counts as complete."),
+    fault(
+        "renewed-lease-expires",
+        "runtime",
+        "The time after which a Lease expires doesn't begin again when it is renewed.",
+    ),
+];

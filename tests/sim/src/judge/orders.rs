@@ -1,0 +1,282 @@
+//! What must hold of Pods that wait for their companions. A gate opens, a Pod starts or is bound only after each companion that it waits
+//! for has been Ready for the Node that the Pod is on. Which rules make it wait is what their cluster has, as far as the agent had seen
+//! them a second before.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use outrigger_core::keys;
+use serde_json::Value;
+
+use super::Judge;
+use super::matching::{could_match, matches};
+use super::wanted::{companion, is_foreign, is_ready, is_workload, written};
+use crate::model::Commit;
+use crate::world::hosts::{allocated_to, held, is_gated, is_true, node_of, says};
+use crate::world::{SHOP, TENANTS, World, claim_of, namespace_of, text};
+
+/// From when a watch has shown a rule until each decision knows it.
+const KNOWN: Duration = Duration::from_secs(1);
+
+/// From when a watch has shown a Pod until each decision knows it.
+const SEEN: Duration = Duration::from_millis(200);
+
+/// The same of the Node that the scheduler has chosen for it.
+const PLACED: Duration = Duration::from_secs(2);
+
+/// How long a companion may be on its way out, without a disturbance, until its workload's gate is closed.
+const CLOSES: Duration = Duration::from_secs(10);
+
+/// Which rules of a tenant make a Pod wait for something.
+type Orders = fn(&str) -> bool;
+
+fn gates(ordering: &str) -> bool {
+    matches!(ordering, "BeforeReady" | "BeforeStart" | "BeforeBinding")
+}
+
+fn holds(ordering: &str) -> bool {
+    matches!(ordering, "BeforeStart" | "BeforeBinding")
+}
+
+fn ordering(rule: &Value) -> &str {
+    text(rule, "/spec/ordering")
+}
+
+impl Judge {
+    /// A companion is written: it may be Ready now, for a host.
+    pub(super) fn companion_ready(&self, commit: &Commit) {
+        let Some(pod) = commit.new.as_ref().filter(|pod| is_ready(pod)) else { return };
+        if let Some(key) = companion(pod) {
+            let host = text_of(pod, keys::HOST).to_owned();
+            self.found.lock().ready_on.entry(key).or_default().insert(host);
+        }
+    }
+
+    /// A write in a tenant's cluster that may let a Pod go on.
+    pub(super) fn ordered(&self, world: &World, id: &'static str, commit: &Commit) {
+        if !world.scope.orderings {
+            return;
+        }
+        let (Some(new), agent) = (&commit.new, commit.client.as_str()) else { return };
+        match commit.kind.plural {
+            "pods" if commit.old.is_none() => self.passed_gate(world, id, new),
+            "pods" => {
+                let was = |kind: &str| commit.old.as_ref().is_some_and(|old| is_true(old, kind));
+                if is_true(new, keys::COMPANIONS_GATE) && !was(keys::COMPANIONS_GATE) {
+                    self.waited(world, (id, new), (agent, commit.sent), gates, "its gate opens");
+                }
+                let started = text(new, "/status/phase") == "Running"
+                    && commit.old.as_ref().is_some_and(|old| text(old, "/status/phase") == "Pending");
+                let permitted = world.permitted.lock().get(text(new, "/metadata/uid")).cloned();
+                if let Some((agent, at)) = permitted.filter(|_| started && held(new).is_some()) {
+                    self.waited(world, (id, new), (&agent, at), holds, "it starts");
+                }
+            }
+            "resourceclaims" => {
+                let bound = says(new, keys::CLAIM_READY);
+                let before = commit.old.as_ref().is_some_and(|old| says(old, keys::CLAIM_READY));
+                let owner = text(new, "/metadata/ownerReferences/0/name");
+                let pod = world.tenants[id].get("pods", Some(SHOP), owner);
+                let pod =
+                    pod.filter(|pod| claim_of(pod, keys::COMPANIONS_CLAIM) == Some(commit.name.as_str()));
+                if let Some(pod) = pod.filter(|_| bound && !before && allocated_to(new).is_some()) {
+                    self.waited(world, (id, &pod), (agent, commit.sent), holds, "it is bound");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The rules of a tenant's cluster that an agent knew, and that are as they were then.
+    fn known_rules(
+        &self,
+        world: &World,
+        id: &'static str,
+        (agent, at): (&str, Timestamp),
+    ) -> Vec<std::sync::Arc<Value>> {
+        let model = &world.tenants[id];
+        let mut rules = model.list("workloadrules");
+        rules.retain(|rule| {
+            let version = text(rule, "/metadata/resourceVersion").parse().unwrap_or(u64::MAX);
+            let known = model.shown(agent, "workloadrules", version).is_some_and(|shown| shown + KNOWN <= at);
+            known && rule["metadata"]["deletionTimestamp"].is_null()
+        });
+        rules
+    }
+
+    /// A Pod goes on, by the word of an agent at a time: the companions that it waits for have been Ready.
+    fn waited(
+        &self,
+        world: &World,
+        (id, pod): (&'static str, &Value),
+        by: (&str, Timestamp),
+        orders: Orders,
+        what: &str,
+    ) {
+        let (agent, at) = by;
+        {
+            let found = self.found.lock();
+            let uid = text(pod, "/metadata/uid");
+            let shown = found.facts_at.get(uid).and_then(|at| world.tenants[id].shown(agent, "pods", *at));
+            let is_known = shown.is_some_and(|shown| shown + SEEN <= at);
+            let placed = found.placed_at.get(uid).is_none_or(|placed| *placed + PLACED <= at && !found.blind);
+            if found.restored || !is_known || !placed {
+                return;
+            }
+        }
+        let node = node_of(&world.tenants[id], pod);
+        let uid = text(pod, "/metadata/uid");
+        for rule in self.known_rules(world, id, by) {
+            let name = text(&rule, "/metadata/name");
+            let hidden = is_foreign(world, id, name);
+            if hidden || !orders(ordering(&rule)) || !matches(&rule, pod, node.as_deref()) {
+                continue;
+            }
+            let here = if text(&rule, "/spec/dpuSelectionPolicy") == "SameNode" {
+                node.clone().unwrap_or_default()
+            } else {
+                String::new()
+            };
+            let key = (id, name.to_owned(), uid.to_owned());
+            let ready = self
+                .found
+                .lock()
+                .ready_on
+                .get(&key)
+                // One of an earlier policy serves on any host.
+                .is_some_and(|hosts| here.is_empty() || hosts.contains(&here) || hosts.contains(""));
+            if !ready {
+                let pod = text(pod, "/metadata/name");
+                self.violation(world, format!("{what}: Pod {pod} of {id}, though its companion of {name} was never ready on {here:?}"));
+            }
+        }
+    }
+
+    /// A Pod is created that has passed the gate of an agent: where a rule may make it wait, it does.
+    fn passed_gate(&self, world: &World, id: &'static str, pod: &Value) {
+        let Some((agent, asked)) = world.gated.lock().get(text(pod, "/metadata/uid")).cloned() else {
+            return;
+        };
+        for rule in self.known_rules(world, id, (&agent, asked)) {
+            let waits = gates(ordering(&rule)) && could_match(&rule, pod);
+            let may_hold = holds(ordering(&rule)) && could_match(&rule, pod);
+            let (name, of) = (text(pod, "/metadata/name"), text(&rule, "/metadata/name"));
+            if waits && !is_gated(pod) {
+                self.violation(world, format!("Pod {name} of {id} has no gate, and rule {of} may match it"));
+            }
+            // Until the agent knows what the cluster's devices have, Pods have no claim.
+            let settled = world.tenants[id].list("resourceclaimtemplates").len() >= 2;
+            if may_hold
+                && held(pod).is_none()
+                && settled
+                && !self.found.lock().restored
+                && !self.found.lock().disturbed
+            {
+                self.violation(world, format!("Pod {name} of {id} has no claim, and rule {of} may match it"));
+            }
+        }
+    }
+
+    /// A companion is gone that was on its way out for a while. If nothing disturbs the system, its workload waits again.
+    pub(super) fn left_open(&self, world: &World, commit: &Commit) {
+        let Some(old) = commit.old.as_ref().filter(|_| commit.new.is_none() && world.scope.orderings) else {
+            return;
+        };
+        let Some((id, name, uid)) = companion(old).filter(|_| is_ready(old)) else { return };
+        let since = {
+            let found = self.found.lock();
+            let leaves = found.leaving.get(text(old, "/metadata/uid")).copied();
+            leaves.filter(|_| !found.disturbed && !found.restored)
+        };
+        let Some(since) = since.filter(|since| commit.time.duration_since(*since).unsigned_abs() >= CLOSES)
+        else {
+            return;
+        };
+        let key = (id, name.clone(), uid.clone());
+        let Some(rule) = written(world, &key).filter(|rule| gates(ordering(rule))) else { return };
+        let model = &world.tenants[id];
+        let pod =
+            model.list("pods").into_iter().find(|pod| text(pod, "/metadata/uid") == uid && is_workload(pod));
+        let open = |pod: &Value| {
+            is_true(pod, keys::COMPANIONS_GATE) && matches(&rule, pod, node_of(model, pod).as_deref())
+        };
+        if pod.is_some_and(|pod| open(&pod)) && world.has_agent(id) {
+            self.violation(
+                world,
+                format!("the gate of {uid} is open though its companion of {name} leaves since {since}"),
+            );
+        }
+    }
+
+    /// A host got the answer that a Pod of another host may start.
+    pub fn started_elsewhere(&self, agent: &str, pod: &str, host: &str) {
+        let Some(world) = self.world.upgrade() else { return };
+        self.violation(&world, format!("{agent} lets {pod} start on {host}, and it is on another Node"));
+    }
+
+    /// How gates, starts and bindings differ from how companions are.
+    pub(super) fn orders_missing(world: &World) -> Vec<String> {
+        let mut missing = Vec::new();
+        if !world.scope.orderings {
+            return missing;
+        }
+        let companions = world.infra.list("pods");
+        for (id, _) in
+            TENANTS.into_iter().filter(|(id, _)| world.has_agent(id) && super::tenants::lives(world, id))
+        {
+            let model = &world.tenants[id];
+            let own = model.list("workloadrules").into_iter();
+            let own = own.filter(|rule| !is_foreign(world, id, text(rule, "/metadata/name")));
+            let foreign = world.infra.list("workloadrules").into_iter();
+            let foreign = foreign.filter(|rule| {
+                text(rule, "/metadata/namespace") == namespace_of(id)
+                    && is_foreign(world, id, text(rule, "/metadata/name"))
+            });
+            let rules: Vec<_> =
+                own.chain(foreign).filter(|rule| rule["metadata"]["deletionTimestamp"].is_null()).collect();
+            for pod in model.list("pods").into_iter().filter(|pod| is_workload(pod)) {
+                let (name, uid) = (text(&pod, "/metadata/name"), text(&pod, "/metadata/uid"));
+                let node = node_of(model, &pod);
+                let all_ready = |orders: Orders| {
+                    let waits = rules
+                        .iter()
+                        .filter(|rule| orders(ordering(rule)) && matches(rule, &pod, node.as_deref()));
+                    waits.into_iter().all(|rule| {
+                        let key = (id, text(rule, "/metadata/name").to_owned(), uid.to_owned());
+                        companions.iter().any(|pod| {
+                            companion(pod).as_ref() == Some(&key)
+                                && is_ready(pod)
+                                && pod["metadata"]["deletionTimestamp"].is_null()
+                        })
+                    })
+                };
+                let open = is_true(&pod, keys::COMPANIONS_GATE);
+                // A Pod waits without an end for a rule whose name is taken.
+                let waits = |rule: &std::sync::Arc<Value>| {
+                    is_foreign(world, id, text(rule, "/metadata/name"))
+                        && gates(ordering(rule))
+                        && matches(rule, &pod, node.as_deref())
+                };
+                if model.list("workloadrules").iter().any(waits) {
+                    continue;
+                }
+                if is_gated(&pod) && open != all_ready(gates) {
+                    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+                    let says: Vec<_> = conditions.map(|condition| text(condition, "/message")).collect();
+                    missing.push(format!(
+                        "the gate of {name} of {id} is open: {open}, and its companions aren't so: {says:?}"
+                    ));
+                }
+                let starts = held(&pod).is_some() && pod["spec"]["nodeName"].is_string() && all_ready(holds);
+                if starts && text(&pod, "/status/phase") == "Pending" {
+                    missing.push(format!("Pod {name} of {id} doesn't start, and its companions are ready"));
+                }
+            }
+        }
+        missing
+    }
+}
+
+fn text_of<'a>(pod: &'a Value, annotation: &str) -> &'a str {
+    pod["metadata"]["annotations"].get(annotation).and_then(Value::as_str).unwrap_or_default()
+}

@@ -1,0 +1,261 @@
+//! What must hold while companions of an earlier template are replaced: of a rule's companions, and of those of one owner's workloads, no
+//! more than `maxUnavailable` are down at a time because a manager has replaced them.
+//!
+//! It counts what managers have to know: replacements of the same state of the rule, of workloads that haven't changed since. In rounds
+//! in which requests are lost or watches stand still nothing is counted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::wanted::{Wanted, companion, is_ready, is_workload, served, wanted};
+use super::{Judge, Key, PLATFORM};
+use crate::model::Commit;
+use crate::world::hosts::is_true;
+use crate::world::{World, at, text};
+
+/// A manager that takes a tenant over knows the replacements of so long before.
+const KNOWN: Duration = Duration::from_secs(2);
+
+/// After so long a manager knows that a workload isn't ready.
+const TOLD: Duration = Duration::from_secs(5);
+
+/// A companion that a manager has deleted because its rule has another template.
+#[derive(Debug, Clone)]
+pub(super) struct Replaced {
+    client: String,
+    time: Timestamp,
+    /// The uid and the generation of the rule.
+    rule: (String, i64),
+    /// The workload was ready.
+    was_ready: bool,
+}
+
+/// How many companions of so many may be down.
+fn most(rule: &Value, all: usize) -> usize {
+    let gates = !matches!(text(rule, "/spec/ordering"), "" | "Parallel");
+    let share = |percent: usize| all * percent / 100;
+    let most = match at(rule, "/spec/updateStrategy/rollingUpdate/maxUnavailable") {
+        Some(Value::String(percent)) => share(percent.trim_end_matches('%').parse().unwrap_or(25)),
+        Some(count) => usize::try_from(count.as_u64().unwrap_or(1)).unwrap_or(1),
+        None => share(if gates { 10 } else { 25 }),
+    };
+    most.max(1)
+}
+
+fn version(rule: &Value) -> (String, i64) {
+    let generation = rule["metadata"]["generation"].as_i64().unwrap_or_default();
+    (text(rule, "/metadata/uid").to_owned(), generation)
+}
+
+fn owner(pod: &Value) -> Option<&str> {
+    Some(text(pod, "/metadata/ownerReferences/0/uid")).filter(|uid| !uid.is_empty())
+}
+
+fn image(object: &Value, pointer: &str) -> String {
+    text(object, pointer).to_owned()
+}
+
+impl Judge {
+    /// The numbers of companions of a rule, and of workloads of an owner, are the largest since the last rest.
+    pub(super) fn grows(&self, world: &World, commit: &Commit) {
+        let Some(key) = commit.new.as_ref().filter(|_| commit.old.is_none()).and_then(|pod| companion(pod))
+        else {
+            return;
+        };
+        let of_rule =
+            |other: &Arc<Value>| companion(other).is_some_and(|other| (other.0, &other.1) == (key.0, &key.1));
+        let count = world.infra.list("pods").iter().filter(|pod| of_rule(pod)).count();
+        let mut found = self.found.lock();
+        let most = found.most_companions.entry((key.0, key.1)).or_default();
+        *most = (*most).max(count);
+    }
+
+    /// A workload is written: the same of its owner, and since when it isn't ready.
+    pub(super) fn workload_grows(&self, world: &World, id: &'static str, commit: &Commit) {
+        let Some(pod) = &commit.new else { return };
+        let uid = text(pod, "/metadata/uid").to_owned();
+        let facts = |pod: &Value| {
+            let metadata = &pod["metadata"];
+            [&metadata["labels"], &metadata["annotations"], &pod["spec"]["nodeName"]].map(Value::clone)
+        };
+        let mut found = self.found.lock();
+        if commit.old.as_ref().is_none_or(|old| facts(old) != facts(pod)) {
+            found.facts_at.insert(uid.clone(), commit.revision);
+        }
+        if is_true(pod, "Ready") {
+            found.unready_since.remove(&uid);
+        } else {
+            found.unready_since.entry(uid).or_insert(commit.time);
+        }
+        if commit.old.is_none()
+            && let Some(of) = owner(pod)
+        {
+            let pods = world.tenants[id].list("pods");
+            let count = pods.iter().filter(|pod| is_workload(pod) && owner(pod) == Some(of)).count();
+            let most = found.most_owned.entry((id, of.to_owned())).or_default();
+            *most = (*most).max(count);
+        }
+    }
+
+    /// A manager deletes a companion.
+    pub(super) fn replaced(&self, world: &World, commit: &Commit, key: &Key) {
+        let Some(old) = commit.old.as_ref().filter(|_| commit.client.starts_with("manager")) else { return };
+        let Some(rule) = served(world, key) else { return };
+        let all = wanted(world);
+        let Some(Wanted { pod, has_dpu: true, .. }) = all.get(key) else { return };
+        let now = image(&rule, "/spec/template/spec/containers/0/image");
+        if image(old, "/spec/containers/0/image") == now
+            || text(old, "/status/phase") == "Failed"
+            || !is_ready(old)
+        {
+            return;
+        }
+        self.untried(world, commit, key, &now);
+        let version = version(&rule);
+        self.counted(world, commit, key, (&rule, &version), pod);
+        let replaced = Replaced {
+            client: commit.client.clone(),
+            time: commit.time,
+            rule: version,
+            was_ready: is_true(pod, "Ready"),
+        };
+        self.found.lock().replaced.insert(key.clone(), replaced);
+    }
+
+    /// Companions are replaced only for a template that the API server takes.
+    fn untried(&self, world: &World, commit: &Commit, key: &Key, image: &str) {
+        let version = served(world, key)
+            .map(|rule| text(&rule, "/metadata/resourceVersion").parse().unwrap_or(u64::MAX));
+        let plural = if key.1.starts_with(PLATFORM) { "adminworkloadrules" } else { "workloadrules" };
+        let shown = version.and_then(|version| world.infra.shown(&commit.client, plural, version));
+        let knows = shown.is_some_and(|shown| shown + KNOWN <= commit.sent);
+        if knows && image.starts_with(crate::world::kubelet::REFUSED) {
+            let client = &commit.client;
+            self.violation(
+                world,
+                format!("{client} deletes the companion of {key:?} for a template that is refused"),
+            );
+        }
+    }
+
+    fn counted(
+        &self,
+        world: &World,
+        commit: &Commit,
+        key: &Key,
+        (rule, version): (&Value, &(String, i64)),
+        pod: &Value,
+    ) {
+        let companions = world.infra.list("pods");
+        let serves = |key: &Key| {
+            companions.iter().any(|pod| {
+                companion(pod).as_ref() == Some(key)
+                    && is_ready(pod)
+                    && pod["metadata"]["deletionTimestamp"].is_null()
+            })
+        };
+        let all = wanted(world);
+        let found = self.found.lock();
+        if found.blind || found.restored || found.moved || found.reborn.contains(key.0) {
+            return;
+        }
+        let claimed = found.claimed.get(key.0).copied();
+        let others = found.replaced.iter().filter(|(other, replaced)| {
+            let same = replaced.client == commit.client
+                || claimed.is_some_and(|claimed| replaced.time + KNOWN <= claimed);
+            (other.0, &other.1) == (key.0, &key.1)
+                && *other != key
+                && replaced.rule == *version
+                && same
+                && !found.changed.contains(&(other.0, other.2.clone()))
+                && all.get(*other).is_some_and(|wanted| wanted.has_dpu)
+        });
+        let gets_ready = |key: &Key, replaced: &Replaced| {
+            let since = found.unready_since.get(&key.2);
+            let waits = since.is_some_and(|since| *since > replaced.time && *since + TOLD <= commit.sent);
+            replaced.was_ready && !found.disturbed && waits && world.has_agent(key.0)
+        };
+        let (mut down, mut of_owner) = (1, 1);
+        for (other, replaced) in others {
+            let is_down = !serves(other);
+            down += usize::from(is_down);
+            let same = all
+                .get(other)
+                .is_some_and(|wanted| owner(&wanted.pod).is_some() && owner(&wanted.pod) == owner(pod));
+            of_owner += usize::from(same && (is_down || gets_ready(other, replaced)));
+        }
+        let is_same =
+            |pod: &Arc<Value>| companion(pod).is_some_and(|other| (other.0, &other.1) == (key.0, &key.1));
+        // Those that are deleted count too.
+        let exist = companions.iter().filter(|pod| is_same(pod)).count() + down;
+        let total =
+            found.most_companions.get(&(key.0, key.1.clone())).copied().unwrap_or_default().max(exist);
+        let pods = world.tenants[key.0].list("pods");
+        let of = owner(pod);
+        let owns =
+            pods.iter().filter(|other| of.is_some() && is_workload(other) && owner(other) == of).count();
+        let most_owned = of.and_then(|of| found.most_owned.get(&(key.0, of.to_owned()))).copied();
+        let owned = most_owned.unwrap_or_default().max(owns);
+        drop(found);
+        if down > most(rule, total) {
+            let most = most(rule, total);
+            self.violation(
+                world,
+                format!(
+                    "{} takes {down} of {total} companions of {key:?} down, at most {most}",
+                    commit.client
+                ),
+            );
+        }
+        if owner(pod).is_some() && of_owner > most(rule, owned) {
+            let most = most(rule, owned);
+            self.violation(
+                world,
+                format!(
+                    "{} takes {of_owner} of {owned} companions of an owner of {key:?} down, at most {most}",
+                    commit.client
+                ),
+            );
+        }
+    }
+
+    /// Facts and places of companions that aren't as their rules and workloads say.
+    pub(super) fn facts_missing(world: &World) -> Vec<String> {
+        let (all, mut missing) = (wanted(world), Vec::new());
+        for pod in world.infra.list("pods") {
+            let Some(key) = companion(&pod).filter(|(id, ..)| world.has_agent(id)) else { continue };
+            let Some(Wanted { rule, pod: workload, image: now, .. }) = all.get(&key) else { continue };
+            if image(&pod, "/spec/containers/0/image") != *now {
+                continue;
+            }
+            let node = crate::world::hosts::node_of(&world.tenants[key.0], workload);
+            for (name, value) in super::matching::facts(rule, workload, node.as_deref()) {
+                let found = pod["metadata"]["annotations"].get(name).and_then(Value::as_str);
+                if found != value {
+                    missing.push(format!(
+                        "the companion of {key:?} has the fact {name} {found:?}, and not {value:?}"
+                    ));
+                }
+            }
+            let stale = pod["metadata"]["annotations"].as_object().into_iter().flatten().find(|(name, _)| {
+                name.starts_with("example.com/")
+                    && !super::matching::facts(rule, workload, None).iter().any(|(fact, _)| fact == name)
+            });
+            if let Some((name, _)) = stale {
+                missing.push(format!("the companion of {key:?} still has the fact {name}"));
+            }
+            let bound =
+                pod["spec"]["nodeName"].as_str().and_then(|node| world.infra.get("nodes", None, node));
+            let host =
+                bound.as_ref().map(|node| node["metadata"]["labels"][outrigger_core::keys::DPU_HOST].clone());
+            let same = text(rule, "/spec/dpuSelectionPolicy") == "SameNode";
+            if same && host.is_some_and(|host| host.as_str() != node.as_deref()) {
+                missing.push(format!("the companion of {key:?} isn't on the DPU of its workload's host"));
+            }
+        }
+        missing
+    }
+}

@@ -1,0 +1,91 @@
+//! Kubelets: Pods that are bound run, at once, after a while or never, as the images of their templates say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_core::keys;
+use serde_json::{Value, json};
+
+use super::hosts::set_conditions;
+use super::{World, namespace_of, text};
+use crate::model::{Model, Verb};
+use crate::world::TENANTS;
+
+/// What the images of templates begin with whose Pods take a while to be Ready, never are, or are refused.
+pub(crate) const SLOW: &str = "slow-";
+/// See [`SLOW`].
+pub(crate) const NEVER: &str = "never-";
+/// See [`SLOW`].
+pub(crate) const REFUSED: &str = "refused-";
+
+/// How long a slow one takes at most.
+const TAKES: Duration = Duration::from_secs(20);
+
+impl World {
+    /// Kubelets: Pods that are bound run.
+    pub(super) fn run_pods(self: &Arc<Self>, model: &Model) {
+        for pod in model.list("pods") {
+            let runs = text(&pod, "/status/phase") != "Pending";
+            if runs || !pod["spec"]["nodeName"].is_string() || !pod["metadata"]["deletionTimestamp"].is_null()
+            {
+                continue;
+            }
+            let image = text(&pod, "/spec/containers/0/image");
+            if image.starts_with(SLOW) {
+                self.start_later(model, &pod);
+            } else {
+                run(model, &pod, !image.starts_with(NEVER));
+            }
+        }
+    }
+
+    fn start_later(self: &Arc<Self>, model: &Model, pod: &Arc<Value>) {
+        let uid = text(pod, "/metadata/uid").to_owned();
+        if !self.asking.lock().insert(uid.clone()) {
+            return;
+        }
+        let takes = self.environment.random.below(TAKES);
+        let (world, model, pod) = (self.clone(), model.clone(), pod.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(takes).await;
+            let namespace = pod["metadata"]["namespace"].as_str();
+            if let Some(now) = model.get("pods", namespace, text(&pod, "/metadata/name"))
+                && text(&now, "/metadata/uid") == uid
+                && text(&now, "/status/phase") == "Pending"
+                && now["metadata"]["deletionTimestamp"].is_null()
+            {
+                run(&model, &now, true);
+            }
+            world.asking.lock().remove(&uid);
+        });
+    }
+
+    /// A policy of the infrastructure cluster refuses some images of companions, also in dry runs.
+    pub(super) fn refuse_templates(&self) {
+        self.infra.admit(|attempt| {
+            let namespace = attempt.info.namespace.as_deref().unwrap_or_default();
+            let is_companion = attempt.kind.plural == "pods"
+                && attempt.info.verb == Verb::Create
+                && (namespace == keys::ADMIN_NAMESPACE
+                    || TENANTS.iter().any(|(id, _)| namespace == namespace_of(id)));
+            if is_companion && text(&attempt.object, "/spec/containers/0/image").starts_with(REFUSED) {
+                return Err((
+                    422,
+                    "admission policy images denied the request: the image isn't allowed".to_owned(),
+                ));
+            }
+            Ok(attempt.object.clone())
+        });
+    }
+}
+
+fn run(model: &Model, pod: &Value, ready: bool) {
+    let at = (pod["metadata"]["namespace"].as_str(), text(pod, "/metadata/name"), Some("status"));
+    let conditions = if ready {
+        json!(["Ready", "ContainersReady"].map(|kind| json!({"type": kind, "status": "True"})))
+    } else {
+        set_conditions(pod, &[("Ready", false), ("ContainersReady", false)])
+    };
+    let status = json!({"phase": "Running", "conditions": conditions});
+    let _ = model.merge("kubelet", "pods", at, json!({"status": status}));
+}

@@ -1,0 +1,56 @@
+//! What a history has beside what all have. Seeds before [`Scope::FIRST`] have nothing of it, so their histories stay as they are; of the
+//! others each leaves some of it out.
+
+use jiff::Timestamp;
+use outrigger_runtime::environment::Environment;
+
+/// What a history has besides.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// Rules have several terms, values and operators, read annotations and Nodes, inject facts, and have terms of their own for DPUs.
+    pub selectors: bool,
+    /// Administrators write rules in a tenant's namespace of the infrastructure cluster.
+    pub foreign: bool,
+    /// Pages of lists have one to four objects.
+    pub pages: bool,
+    /// Clusters are restored with later revisions while processes live.
+    pub restores: bool,
+    /// Companions start slowly or never, and templates are refused.
+    pub starts: bool,
+    /// Companions and workloads fail, users delete companions, and administrators taint Nodes.
+    pub failures: bool,
+    /// Workloads have owners, whose rollouts are slow.
+    pub owners: bool,
+    /// Rules have orderings: Pods get gates and claims, and hosts ask before they start Pods.
+    pub orderings: bool,
+}
+
+impl Scope {
+    /// The first seed whose history has more.
+    pub const FIRST: u64 = 2000;
+
+    /// The scope of the history of a seed. It draws no number of the history's own.
+    pub fn of(seed: u64) -> Self {
+        const OTHER: u64 = 0x5c0_7e0f;
+        if seed < Self::FIRST {
+            return Self::default();
+        }
+        let random = Environment::simulated(seed ^ OTHER, Timestamp::UNIX_EPOCH).random;
+        let has = |of_six: u64| random.seed() % 6 < of_six;
+        Self {
+            selectors: has(4),
+            foreign: has(3),
+            pages: has(2),
+            restores: has(3),
+            starts: has(4),
+            failures: has(4),
+            owners: has(4),
+            orderings: has(4),
+        }
+    }
+
+    /// Whether it has anything.
+    pub fn is_wide(&self) -> bool {
+        *self != Self::default()
+    }
+}
