@@ -20,7 +20,7 @@ fn an_object_without_owner_is_no_companion() {
     // Somebody gives it to another rule.
     cache.applied("p", k.clone(), pod("u", true));
     assert_eq!(cache.applied("p", other.clone(), pod("u", true)), Some(k.clone()));
-    assert_eq!((cache.get(&k), cache.keys().collect::<Vec<_>>()), (None, vec![other]));
+    assert_eq!((cache.get(&k), cache.keys().collect::<Vec<_>>()), (None, vec![other.clone()]));
     cache.deleted(Kind::Pod, "p");
     // That there was one is remembered as long as it may be created again.
     assert!([&k, &other].iter().all(|key| cache.has_run(key)));
