@@ -120,7 +120,7 @@ impl History {
         if selectors {
             if self.below(3) == 0 {
                 // Terms are ORed: each of them has to be kept on the tenant's DPUs.
-                let terms = [("Exists", json!(null)), ("DoesNotExist", json!(null))].map(|(operator, _)| {
+                let terms = ["Exists", "DoesNotExist"].map(|operator| {
                     json!({"matchExpressions": [{"key": "example.com/rack", "operator": operator}]})
                 });
                 pod["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
