@@ -42,7 +42,7 @@ mod tests {
                     // `default("x")` is none, and neither is what a comment says.
                     let before = text[..*at].chars().next_back().unwrap_or(' ');
                     let line = text[..*at].lines().next_back().unwrap_or_default();
-                    !before.is_alphanumeric() && !line.trim_start().starts_with("//")
+                    !before.is_alphanumeric() && before != '_' && !line.trim_start().starts_with("//")
                 });
                 let names = calls.filter_map(|(at, _)| text[at + SWITCH.len()..].split('"').next());
                 found.extend(names.map(|name| (name.to_owned(), part.to_owned())));
