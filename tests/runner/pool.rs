@@ -19,6 +19,7 @@ use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, SysconfVar, sysconf};
+use outrigger_tests::control_plane::RARE_COLLECTION;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::jobs::Job;
@@ -110,6 +111,7 @@ impl Pool<'_> {
         let (date, began) = (Timestamp::now(), Instant::now());
         let child = Command::new(&job.program.path)
             .args(&job.args)
+            .envs([RARE_COLLECTION])
             .envs(job.env.iter().cloned())
             .env("CARGO_MANIFEST_DIR", &job.program.directory)
             .current_dir(&job.program.directory)
