@@ -13,10 +13,10 @@ async fn all_parts_start_in_one_cluster_where_no_pod_starts_before_its_companion
     let infra = &turn.rack.plane.infra;
     // The agent of the tenant blue is in the other cluster.
     let components = ["cert-manager", "companions-first"];
-    infra.apply(&turn.rack.overlay("deploy/overlays/all-in-one", &components, "green").unwrap()).unwrap();
     let spec = json!({"identities": [tenant_identity("green")], "hosts": [CONTROL.name]});
     infra.apply(&[tenant("green", spec)]).unwrap();
     turn.rack.connect(infra, "green").await.unwrap();
+    infra.apply(&turn.rack.overlay("deploy/overlays/all-in-one", &components, "green").unwrap()).unwrap();
     let parts = [
         "deployment/outrigger-webhook",
         "deployment/outrigger-manager",

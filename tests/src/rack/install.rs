@@ -12,6 +12,7 @@ use super::{IMAGE, Machine, Rack};
 use crate::control_plane::Cluster;
 use crate::outrigger::{INFRASTRUCTURE, SYSTEM, TENANT};
 use crate::shipped::kustomize;
+use crate::tenant::namespace;
 use crate::{InWords, eventually, holds, issued, within};
 
 /// The namespace of the plugin on hosts.
@@ -37,9 +38,10 @@ impl Rack {
     /// Tenant is there. `manager` is a Node of the infrastructure cluster.
     pub async fn install_agent(&self, id: &str, manager: Machine) -> anyhow::Result<()> {
         let tenant = &self.plane.tenant;
-        tenant.apply(&self.overlay(TENANT, &["companions-first"], id)?)?;
-        tenant.apply(&way_to_manager(manager))?;
+        // The Secret first: a kubelet that misses one looks again after ever longer times.
         self.connect(tenant, id).await?;
+        tenant.apply(&way_to_manager(manager))?;
+        tenant.apply(&self.overlay(TENANT, &["companions-first"], id)?)?;
         ready(tenant, &["deployment/outrigger-agent", "daemonset/outrigger-host"]).await;
         eventually("rules are taken", || async {
             let status = self.plane.infra.get(&["tenant", id]).in_words()?["status"].take();
@@ -62,6 +64,7 @@ impl Rack {
         let ca = STANDARD.decode(manager["ca.crt"].as_str().context("no CA")?)?;
         let metadata = |name: &str| json!({"name": name, "namespace": SYSTEM});
         cluster.apply(&[
+            namespace(SYSTEM),
             json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": metadata("outrigger-agent-tls"),
                 "data": {"tls.crt": agent["tls.crt"], "tls.key": agent["tls.key"]}}),
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata("outrigger-ca"),
