@@ -14,7 +14,7 @@ source "${BASH_SOURCE[0]%/*}/cgroups.sh"
 
 if [ "$1" != inside ]; then
     cgroup=$1
-    for left in /sys/fs/cgroup/"${hierarchies[0]}"/"${cgroup%-*}"-*; do
+    for left in /sys/fs/cgroup/"${hierarchies[0]}"/"${cgroup%%-*}"-*; do
         [ -e "/proc/${left##*-}" ] || remove_cgroup "${left##*/}"
     done
     make_cgroup "$cgroup" || { echo "real Nodes need cgroups: this machine doesn't let its root make any" >&2; exit 1; }

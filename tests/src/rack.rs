@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::{Context, bail};
@@ -100,7 +101,9 @@ impl Rack {
             bail!("real Nodes can't start on this machine: {what}");
         }
         let program = tool("node")?;
-        let cgroup = format!("outrigger-{}", std::process::id());
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let cgroup = format!("outrigger-{number}-{}", std::process::id());
         let wrapper = [root().join("tests/node/rack.sh").display().to_string(), cgroup.clone()];
         let plane = ControlPlane::start_in(&wrapper, &["--nodes-address=10.77.0.1", "--cert-manager"])?;
         let rack = Self { plane, program, cgroup };
