@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use outrigger_tests::control_plane::Cluster;
 use outrigger_tests::outrigger::{SYSTEM, tenant_identity};
 use outrigger_tests::pki::Authority;
-use outrigger_tests::rack::{HOSTS, Rack, ready};
+use outrigger_tests::rack::{HOSTS, Rack, ready, way_to_manager};
 use outrigger_tests::shipped::of_kind;
 use outrigger_tests::tenant::{namespace, tenant};
 use outrigger_tests::{InWords, eventually, holds, root};
@@ -124,13 +124,20 @@ async fn each_starts(rack: &Rack, overlay: &str) {
         say(&format!("{overlay} with {combination:?}"));
         let mut objects = rack.overlay(&format!("deploy/overlays/{overlay}"), &components, BLUE).unwrap();
         objects.retain(|object| object["kind"] != "CustomResourceDefinition");
+        if components.contains(&"imperator") {
+            // It is Imperator's own there.
+            objects.insert(0, namespace("imperator-system"));
+        }
         prepare(rack, cluster, overlay, &components, &mut objects);
         cluster.apply(&objects).unwrap();
         if overlay == "all-in-one" {
-            cluster.apply(&[its_tenant()]).unwrap();
+            eventually("a Tenant is admitted", || async { cluster.apply(&[its_tenant()]).in_words() }).await;
         }
         if overlay == "tenant" || (overlay == "all-in-one" && components.contains(&"cert-manager")) {
             rack.connect(cluster, BLUE).await.unwrap();
+        }
+        if overlay == "tenant" {
+            cluster.apply(&way_to_manager(CONTROL)).unwrap();
         }
         all_run(cluster, &objects).await;
         remove(cluster, objects).await;
@@ -166,7 +173,9 @@ fn prepare(rack: &Rack, cluster: &Cluster, overlay: &str, components: &[&str], o
         own.extend(["outrigger-webhook", "outrigger-manager"].map(server));
         own.push(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata("outrigger-ca"),
             "data": {"ca.crt": authority.pem()}}));
-        for webhook in objects.iter_mut().filter_map(|object| object["webhooks"].as_array_mut()).flatten() {
+        for webhook in
+            objects.iter_mut().filter_map(|object| object.get_mut("webhooks")?.as_array_mut()).flatten()
+        {
             // That of the gate is the agent's own affair.
             if webhook["clientConfig"]["service"]["name"] == "outrigger-webhook" {
                 webhook["clientConfig"]["caBundle"] = json!(STANDARD.encode(authority.pem()));

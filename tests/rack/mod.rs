@@ -4,6 +4,7 @@
 mod combinations;
 mod main_job;
 mod one_cluster;
+mod operation;
 mod order;
 mod shared;
 mod workloads;

@@ -8,6 +8,8 @@ use std::thread;
 
 use anyhow::{Context, bail};
 use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use outrigger_core::keys;
 use serde_json::json;
 use tokio::net::TcpStream;
@@ -17,7 +19,7 @@ use crate::outrigger::binary;
 use crate::shipped::output;
 use crate::{InWords, eventually, root};
 
-pub use install::{HOSTS, ready};
+pub use install::{HOSTS, ready, way_to_manager};
 
 mod install;
 
@@ -241,6 +243,23 @@ impl Rack {
             self.program.display().to_string(),
         ];
         self.plane.run(&format!("machine-{name}"), &args, &[])
+    }
+
+    /// Kills the processes on a machine that are this part of Outrigger or of the Node, such as `webhook` or `kubelet`: the word that their
+    /// program gets first. Returns how many there were.
+    pub fn kill(&self, machine: Machine, part: &str) -> anyhow::Result<usize> {
+        let cgroup = format!("/{}/{}/", self.cgroup, machine.name);
+        let mut killed = 0;
+        for entry in std::fs::read_dir("/proc")?.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            // A process may end meanwhile.
+            let read = |file: &str| std::fs::read_to_string(entry.path().join(file)).unwrap_or_default();
+            if read("cmdline").split('\0').nth(1) == Some(part) && read("cgroup").contains(&cgroup) {
+                kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+                killed += 1;
+            }
+        }
+        Ok(killed)
     }
 
     /// Switches a machine off: all that runs on it ends at once. Its disk stays.

@@ -101,7 +101,7 @@ impl Rack {
 }
 
 /// How the tenant's cluster reaches the manager: a Service whose endpoint is a Node of the infrastructure cluster.
-fn way_to_manager(node: Machine) -> [Value; 2] {
+pub fn way_to_manager(node: Machine) -> [Value; 2] {
     let metadata = json!({"name": "outrigger-manager", "namespace": SYSTEM, "labels": {"kubernetes.io/service-name": "outrigger-manager"}});
     [
         json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata,
