@@ -1,8 +1,5 @@
 //! What goes on while parts of Outrigger, or of its Nodes, are restarted.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use outrigger_tests::outrigger::SYSTEM;
@@ -18,66 +15,11 @@ use super::workloads::{
 
 const SERVERS: [&str; 2] = ["deployment/outrigger-webhook", "deployment/outrigger-manager"];
 
-/// A client that has Pods of a tenant admitted, one after the other, until it is told to stop. It returns how many were, and all refusals.
-fn admissions(client: kube::Client, stop: Arc<AtomicBool>) -> tokio::task::JoinHandle<(usize, Vec<String>)> {
-    tokio::spawn(async move {
-        let api: Api<Pod> = Api::namespaced(client, "tenant-blue");
-        let pod = json!({"metadata": {"generateName": "asks-"}, "spec": {"containers": [runs("echo here")]}});
-        let (mut admitted, mut refusals) = (0, Vec::new());
-        while !stop.load(Ordering::Relaxed) {
-            match dry_run(&api, &pod).await {
-                Ok(_) => admitted += 1,
-                Err(error) => refusals.push(error.to_string()),
-            }
-        }
-        (admitted, refusals)
-    })
-}
-
-/// How often containers of a namespace with this label of a part have been restarted.
+/// How often containers of these Pods have been restarted.
 fn restarts(pods: &Value) -> u64 {
     let statuses =
         pods["items"].as_array().into_iter().flatten().map(|pod| &pod["status"]["containerStatuses"][0]);
     statuses.filter_map(|status| status["restartCount"].as_u64()).sum()
-}
-
-#[tokio::test]
-#[ignore = "long"]
-async fn no_admission_is_lost_while_webhook_and_manager_are_rolled_out_and_renewed() {
-    let turn = turn().await;
-    let infra = &turn.rack.plane.infra;
-    let stop = Arc::new(AtomicBool::new(false));
-    let clients = [
-        admissions(infra.client_without_retries().await, stop.clone()),
-        admissions(infra.client_without_retries().await, stop.clone()),
-    ];
-    infra.kubectl(&[&["rollout", "restart", "-n", SYSTEM], &SERVERS[..]].concat()).unwrap();
-    ready(infra, &SERVERS).await;
-
-    // cert-manager issues another certificate, which the kubelet writes into the webhooks' volumes.
-    let secret =
-        || infra.get(&["secret", "outrigger-webhook-tls", "-n", SYSTEM]).unwrap()["data"]["tls.crt"].take();
-    let former = secret();
-    infra.kubectl(&["delete", "secret", "outrigger-webhook-tls", "-n", SYSTEM]).unwrap();
-    eventually("cert-manager issues another certificate", || async {
-        let now = infra.get(&["secret", "outrigger-webhook-tls", "-n", SYSTEM]).in_words()?;
-        holds(now["data"]["tls.crt"].is_string() && now["data"]["tls.crt"] != former, "not yet")
-    })
-    .await;
-    eventually("webhooks serve it", || async {
-        let log = infra
-            .kubectl(&["logs", "-n", SYSTEM, "-l", "app.kubernetes.io/component=webhook", "--tail=-1"])
-            .in_words()?;
-        holds(log.matches("reloaded").count() >= 2, log)
-    })
-    .await;
-
-    stop.store(true, Ordering::Relaxed);
-    for client in clients {
-        let (admitted, refusals) = client.await.unwrap();
-        assert!(admitted > 50, "{admitted}");
-        assert!(refusals.is_empty(), "{admitted} were admitted, but: {refusals:?}");
-    }
 }
 
 #[tokio::test]
