@@ -12,7 +12,7 @@ help: ## List the targets
 	@echo
 	@echo "  make long SHARD=2/4   runs one part of four; tests that passed on this commit are not run again"
 	@echo "  make long ONLY=WORD   runs those with the word in their names"
-	@echo "  make demo KEEP=1   keeps the demo's clusters and prints how to use them"
+	@echo "  make demo KEEP=1   keeps the demo's clusters and prints how to use them; NODES=kwok runs no containers"
 
 # Runs a step of CI: `$(STEP) NAME COMMAND` keeps what it took, and ends it when CI's time is over.
 STEP := @tests/step.sh
@@ -30,9 +30,9 @@ test-tools: control-plane ## Build what tests need beside it: grpcurl, Helm, pro
 	$(STEP) test-tools tests/build-tools.sh
 
 .PHONY: demo
-demo: control-plane ## Run the main job on two real clusters
+demo: control-plane ## Run the main job on two clusters, with real Nodes where root can have them; NODES=real or kwok chooses
 	@$(CARGO) build --locked --bin outrigger --bin demo
-	@target/debug/demo $(if $(KEEP),--keep)
+	@target/debug/demo $(if $(KEEP),--keep) $(if $(NODES),--nodes=$(NODES))
 
 .PHONY: test
 test: test-tools compile ## Run all tests, the end-to-end ones on a real control plane; ONLY=e2e those with the word in their names

@@ -1,112 +1,55 @@
 //! The steps of the demo.
 
-use std::io::Write;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, bail, ensure};
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
-use kube::api::{Api, ListParams};
-use kube::runtime::watcher::{Config, Event, watcher};
+use anyhow::{bail, ensure};
+use kube::api::Api;
 use outrigger_core::keys;
-use outrigger_core::workload::Workload;
 use outrigger_tests::console::ConsoleProcess;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, build};
-use outrigger_tests::gate;
-use outrigger_tests::outrigger::{Outrigger, SYSTEM, binary};
-use outrigger_tests::tenant::{annotation, host, is_ready, node_of};
+use outrigger_tests::outrigger::{SYSTEM, binary};
+use outrigger_tests::tenant::host;
 use serde_json::json;
 
-const LIMIT: Duration = Duration::from_secs(60);
-/// Pods that the last step starts to measure how quickly companions are created.
-const SAMPLES: usize = 200;
+use crate::nodes::{Installed, Kind};
+use crate::pods::{Demo, SAMPLES, measure};
+use crate::show::Show;
 
-/// What tells the user.
-struct Show {
-    number: usize,
-}
-
-impl Show {
-    fn line(&self, text: &str) {
-        let _ = writeln!(std::io::stdout(), "{text}");
-    }
-
-    /// Runs a step: says what is done, and then how long it took.
-    async fn step<T>(
-        &mut self,
-        what: &str,
-        step: impl Future<Output = anyhow::Result<T>>,
-    ) -> anyhow::Result<T> {
-        self.number += 1;
-        let began = Instant::now();
-        self.line(&format!("\n[{}] {what}", self.number));
-        let result = step.await.with_context(|| format!("step {}, {what}", self.number))?;
-        self.line(&format!("    done in {:.2} s", began.elapsed().as_secs_f64()));
-        Ok(result)
-    }
-
-    /// Runs kubectl and shows what a user would type and see.
-    fn kubectl(&self, cluster: &Cluster, name: &str, args: &[&str]) -> anyhow::Result<()> {
-        self.line(&format!("    $ kubectl --context {name} {}", args.join(" ")));
-        for line in cluster.kubectl(args)?.lines() {
-            self.line(&format!("      {line}"));
-        }
-        Ok(())
-    }
-}
-
-/// Runs the demo; with `keep` the clusters stay until the process is ended.
-pub(crate) async fn run(keep: bool) -> anyhow::Result<()> {
-    let mut show = Show { number: 0 };
+/// Runs the demo on Nodes of a kind; with `keep` the clusters stay until the process is ended.
+pub(crate) async fn run(kind: Option<Kind>, keep: bool) -> anyhow::Result<()> {
+    let mut show = Show::default();
     show.line("Outrigger: a Pod starts on a host, its companion starts on the DPU in that host.");
+    let (kind, why) = kind.map_or_else(Kind::of_machine, |kind| (kind, "as you asked for".to_owned()));
+    show.line(&format!("Nodes: {}, {why}.", kind.describe()));
     build()?;
-    let plane = show
-        .step(
-            "Start two clusters: infrastructure (its Nodes are DPUs) and tenant (its Nodes are hosts)",
-            async { ControlPlane::start_with(&["--cert-manager"]) },
-        )
-        .await?;
-    let dir = plane.dir.clone();
-    let mut outrigger = Outrigger::new(plane)?;
-    let result = tour(&mut show, &mut outrigger).await;
+    let mut nodes = Installed::start(&mut show, kind).await?;
+    let result = tour(&mut show, &mut nodes).await;
+    let plane = nodes.plane();
     if let Err(error) = result {
-        show.line(&format!("\nLogs of every process: {}", dir.join("logs").display()));
+        show.line(&format!("\nLogs of every process: {}", plane.dir.join("logs").display()));
         // The clusters go; what they said stays.
         return Err(error);
     }
     if keep {
-        stay(&show, &outrigger).await?;
+        stay(&show, plane).await?;
     }
     Ok(())
 }
 
-/// What is shipped, as it is shipped, but for where loopback leads.
-async fn install(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
+async fn tour(show: &mut Show, nodes: &mut Installed) -> anyhow::Result<()> {
     show.step(
         "Install Outrigger from deploy/ and certs/: definitions, roles, policies; cert-manager issues the certificates",
-        async {
-            o.install_issued().await?;
-            o.plane.tenant.apply(&[host("host-a"), host("host-b")])?;
-            o.start_webhook()?;
-            o.start_manager()?;
-            tokio::time::timeout(LIMIT, o.ready()).await.context("not ready in time")
-        },
+        nodes.install(),
     )
     .await?;
+    let (infra, tenant) = (&nodes.plane().infra, &nodes.plane().tenant);
     let ready = "custom-columns=NAME:.metadata.name,READY:.status.conditions[?(@.type=='Ready')].status,UNTIL:.status.notAfter";
-    show.kubectl(&o.plane.infra, "infra", &["get", "certificates", "-n", SYSTEM, "-o", ready])
-}
-
-async fn tour(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
-    install(show, o).await?;
-    let o = &*o;
-    let (infra, tenant) = (&o.plane.infra, &o.plane.tenant);
+    show.kubectl(infra, "infra", &["get", "certificates", "-n", SYSTEM, "-o", ready])?;
+    if nodes.are_real() {
+        show.kubectl(infra, "infra", &["get", "pods", "-n", SYSTEM, "-o", "wide"])?;
+    }
     show.step("The platform admits two tenants; blue's agent connects with blue's certificate", async {
         infra.apply_file("tests/demo/clusters.yaml")?;
         infra.kubectl(&["wait", "--for=condition=Ready", "tenants", "--all", "--timeout=60s"])?;
-        o.issued.as_ref().context("no cert-manager")?.agent(infra, "blue").await?;
-        let gate = gate::install(tenant, |configuration| configuration)?;
-        o.start_agent_with("blue", &[&["--namespace=*".to_owned()], &gate[..]].concat())
+        nodes.install_agent("blue").await
     })
     .await?;
     show.kubectl(infra, "infra", &["get", "tenants"])?;
@@ -124,6 +67,7 @@ async fn tour(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
     };
     show.step("The tenant starts a Deployment of 3, in its own cluster", async {
         tenant.apply_file("tests/demo/workload.yaml")?;
+        tenant.kubectl(&["rollout", "status", "deployment", "web", "-n", "shop", "--timeout=60s"])?;
         demo.companions_ready(3).await
     })
     .await?;
@@ -139,12 +83,23 @@ async fn tour(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
         "get", "pod", "-n", "tenant-blue", &companion, "-o",
         r"jsonpath=tenant-node-name: {.metadata.annotations.tenant-node-name}{'\n'}entire-workload: {.metadata.annotations.entire-workload}{'\n'}env TENANT_NODE_NAME: {.spec.containers[0].env[0].valueFrom.fieldRef.fieldPath}{'\n'}volume /workload-info/workload: {.spec.volumes[0].downwardAPI.items[0].fieldRef.fieldPath}{'\n'}",
     ])?;
+    if nodes.are_real() {
+        let log = infra.kubectl(&["logs", &companion, "-n", "tenant-blue"])?;
+        show.line("    What the companion's own container has said, which read these facts:");
+        show.kubectl(infra, "infra", &["logs", &companion, "-n", "tenant-blue"])?;
+        let workload = demo.workload_of(&companion).await?;
+        ensure!(log.contains(&workload), "the log doesn't name {workload}");
+    }
     told(tenant, 3)?;
     show.kubectl(tenant, "tenant", &["get", "workloadrules", "-n", "universe"])?;
 
     why(show, tenant, &demo).await?;
-    before_ready(show, tenant, &demo).await?;
-    escape(show, o).await?;
+    if nodes.are_real() {
+        before_start(show, infra, tenant, &demo).await?;
+    } else {
+        before_ready(show, tenant, &demo).await?;
+    }
+    escape(show, infra).await?;
 
     show.step("The tenant scales to 1: the manager deletes two companions", async {
         tenant.kubectl(&["scale", "deployment", "web", "-n", "shop", "--replicas=1"])?;
@@ -152,10 +107,30 @@ async fn tour(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
     })
     .await?;
 
+    if !nodes.are_real() {
+        how_quickly(show, &demo).await?;
+    }
+    told(tenant, 1)?;
+    show.line("\nWhat the tenant sees of it, in its own cluster:");
+    let conditions =
+        r#"jsonpath={range .status.conditions[*]}{.type}={.status} {.reason}: {.message}{'\n'}{end}"#;
+    show.kubectl(tenant, "tenant", &["get", "workloadrule", "firewall", "-n", "universe", "-o", conditions])?;
+
+    show.step("The tenant deletes its rule: the manager deletes the last companion", async {
+        tenant.kubectl(&["delete", "workloadrule", "firewall", "-n", "universe"])?;
+        demo.companions_ready(0).await
+    })
+    .await?;
+    show.line("\nThat is the main job. `make demo KEEP=1` leaves the clusters running.");
+    Ok(())
+}
+
+/// Companions of many Pods, which only kwok lets "run" at once on such a machine.
+async fn how_quickly(show: &mut Show, demo: &Demo) -> anyhow::Result<()> {
     let times = show
         .step(
             &format!("How quickly? {SAMPLES} more Pods are bound to hosts, one by one and then at once"),
-            measure(&demo),
+            measure(demo),
         )
         .await?;
     for (what, mut times) in times {
@@ -171,19 +146,6 @@ async fn tour(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
     if cfg!(debug_assertions) {
         show.line("    This build is not optimized: docs/performance.md has the figures of one that is.");
     }
-
-    told(tenant, 1)?;
-    show.line("\nWhat the tenant sees of it, in its own cluster:");
-    let conditions =
-        r#"jsonpath={range .status.conditions[*]}{.type}={.status} {.reason}: {.message}{'\n'}{end}"#;
-    show.kubectl(tenant, "tenant", &["get", "workloadrule", "firewall", "-n", "universe", "-o", conditions])?;
-
-    show.step("The tenant deletes its rule: the manager deletes the last companion", async {
-        tenant.kubectl(&["delete", "workloadrule", "firewall", "-n", "universe"])?;
-        demo.companions_ready(0).await
-    })
-    .await?;
-    show.line("\nThat is the main job. `make demo KEEP=1` leaves the clusters running.");
     Ok(())
 }
 
@@ -217,20 +179,22 @@ async fn why(show: &mut Show, tenant: &Cluster, demo: &Demo) -> anyhow::Result<(
     demo.companions_ready(3).await
 }
 
+/// Has the rule order its workloads and their companions.
+fn order(tenant: &Cluster, ordering: &str) -> anyhow::Result<()> {
+    let patch = json!({"spec": {"ordering": ordering}});
+    tenant.patch("workloadrule/firewall", &["-n", "universe"], &patch)
+}
+
 /// A rule with an ordering: its workload isn't ready before the companion.
 async fn before_ready(show: &mut Show, tenant: &Cluster, demo: &Demo) -> anyhow::Result<()> {
-    let order = |ordering: &str| {
-        let patch = json!({"spec": {"ordering": ordering}});
-        tenant.patch("workloadrule/firewall", &["-n", "universe"], &patch).map(drop)
-    };
     let between = show
         .step(
             "With ordering: BeforeReady a new Pod gets a readiness gate, and isn't Ready before its firewall is",
             async {
-                order("BeforeReady")?;
+                order(tenant, "BeforeReady")?;
                 let pod = json!({"metadata": {"name": "guarded", "labels": {"app": "web"}},
                 "spec": {"nodeName": "host-a", "containers": [{"name": "c", "image": "i"}]}});
-                demo.gets_gate(&pod).await?;
+                demo.would_get(&pod, |spec| spec.readiness_gates.is_some_and(|gates| !gates.is_empty())).await?;
                 outrigger_tests::create(&demo.work, &pod).await?;
                 demo.follow_guarded().await
             },
@@ -243,13 +207,50 @@ async fn before_ready(show: &mut Show, tenant: &Cluster, demo: &Demo) -> anyhow:
     ));
     show.kubectl(tenant, "tenant", &["get", "pod", "guarded", "-n", "shop", "-o", "wide"])?;
     tenant.kubectl(&["delete", "pod", "guarded", "-n", "shop", "--grace-period=0", "--force"])?;
-    order("Parallel")?;
+    order(tenant, "Parallel")?;
+    demo.companions_ready(3).await
+}
+
+/// A rule with an ordering: no container of its workload starts before the companion is ready.
+async fn before_start(show: &mut Show, infra: &Cluster, tenant: &Cluster, demo: &Demo) -> anyhow::Result<()> {
+    let companion = show
+        .step(
+            "With ordering: BeforeStart the kubelet starts a Pod's container only when its firewall is ready",
+            async {
+                order(tenant, "BeforeStart")?;
+                let pod = json!({"metadata": {"name": "guarded", "labels": {"app": "web"}},
+                "spec": {"nodeSelector": {"kubernetes.io/hostname": "host-a"},
+                    "containers": [{"name": "c", "image": "registry.example/web:1"}]}});
+                demo.would_get(&pod, |spec| spec.resource_claims.is_some_and(|claims| !claims.is_empty()))
+                    .await?;
+                outrigger_tests::create(&demo.work, &pod).await?;
+                tenant.kubectl(&[
+                    "wait",
+                    "--for=condition=Ready",
+                    "pod/guarded",
+                    "-n",
+                    "shop",
+                    "--timeout=60s",
+                ])?;
+                demo.started_after_companion("guarded").await
+            },
+        )
+        .await?;
+    let times = "jsonpath=container started: {.status.containerStatuses[0].state.running.startedAt}{'\\n'}Pod ready:         {.status.conditions[?(@.type=='Ready')].lastTransitionTime}{'\\n'}";
+    let logs = ["logs", "--timestamps"];
+    for (cluster, name, pod, namespace) in
+        [(infra, "infra", companion.as_str(), "tenant-blue"), (tenant, "tenant", "guarded", "shop")]
+    {
+        show.kubectl(cluster, name, &["get", "pod", pod, "-n", namespace, "-o", times])?;
+        show.kubectl(cluster, name, &[&logs[..], &[pod, "-n", namespace]].concat())?;
+    }
+    tenant.kubectl(&["delete", "pod", "guarded", "-n", "shop"])?;
+    order(tenant, "Parallel")?;
     demo.companions_ready(3).await
 }
 
 /// The other tenant tries to get out.
-async fn escape(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
-    let infra = &o.plane.infra;
+async fn escape(show: &mut Show, infra: &Cluster) -> anyhow::Result<()> {
     let as_mallory = |file: &str| {
         let objects = std::fs::read_to_string(outrigger_tests::root().join(file))?;
         infra.kubectl_with(&["apply", "--as=mallory", "-f", "-"], &objects)
@@ -284,167 +285,33 @@ async fn escape(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
     ])
 }
 
-/// The tenant's Pods on both sides.
-struct Demo {
-    companions: Api<Pod>,
-    work: Api<Pod>,
-}
-
-impl Demo {
-    async fn list(&self) -> anyhow::Result<Vec<Pod>> {
-        Ok(self.companions.list(&ListParams::default().labels(keys::RULE)).await?.items)
-    }
-
-    async fn companions_ready(&self, count: usize) -> anyhow::Result<()> {
-        let began = Instant::now();
-        loop {
-            let all = self.list().await?;
-            let ready = all.iter().filter(|c| is_ready(c) && c.metadata.deletion_timestamp.is_none()).count();
-            if ready == count && all.len() == count {
-                return Ok(());
-            }
-            ensure!(
-                began.elapsed() < LIMIT,
-                "{ready} of {} companions are ready, {count} are wanted",
-                all.len()
-            );
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-
-    /// Waits until a Pod would get the readiness gate.
-    async fn gets_gate(&self, pod: &serde_json::Value) -> anyhow::Result<()> {
-        let began = Instant::now();
-        loop {
-            let would_be = outrigger_tests::dry_run(&self.work, pod).await?;
-            if would_be.spec.is_some_and(|spec| spec.readiness_gates.is_some_and(|gates| !gates.is_empty())) {
-                return Ok(());
-            }
-            ensure!(began.elapsed() < LIMIT, "no Pod gets the gate");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    /// Returns how long the companion of the Pod `guarded` took, and then the Pod, to be ready. Fails if the Pod was ready first.
-    async fn follow_guarded(&self) -> anyhow::Result<[Duration; 2]> {
-        let began = Instant::now();
-        let uid = self.work.get("guarded").await?.uid().context("no uid")?;
-        let serves = |c: &Pod| annotation(c, "entire-workload").is_some_and(|told| told.contains(&uid));
-        let mut companion = None;
-        loop {
-            // In this order: what is ready now, was not ready when it was asked about before.
-            let pod = is_ready(&self.work.get("guarded").await?);
-            let is_protected = self.list().await?.iter().any(|c| serves(c) && is_ready(c));
-            ensure!(is_protected || !pod, "the Pod is ready before its companion");
-            if is_protected && companion.is_none() {
-                companion = Some(began.elapsed());
-            }
-            if let (Some(companion), true) = (companion, pod) {
-                return Ok([companion, began.elapsed().saturating_sub(companion)]);
-            }
-            ensure!(began.elapsed() < LIMIT, "companion {companion:?}, Pod {pod}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    async fn one_companion(&self) -> anyhow::Result<String> {
-        Ok(self.list().await?.first().context("no companion")?.name_any())
-    }
-
-    async fn check_companions(&self) -> anyhow::Result<()> {
-        let work = self.work.list(&ListParams::default()).await?.items;
-        let companions = self.list().await?;
-        ensure!(companions.len() == work.len(), "{} companions of {} Pods", companions.len(), work.len());
-        for c in companions {
-            let name = c.name_any();
-            let told =
-                annotation(&c, "entire-workload").with_context(|| format!("{name} knows no workload"))?;
-            let workload: Workload = serde_json::from_str(told)?;
-            let Some(pod) = work.iter().find(|p| p.uid().as_deref() == Some(workload.id.as_str())) else {
-                bail!("{name} serves {}, which is no Pod of the tenant", workload.id);
-            };
-            let host = node_of(pod);
-            ensure!(annotation(&c, "tenant-node-name") == Some(host), "{name} got another node");
-            ensure!(node_of(&c).ends_with(host), "{name} runs on {}, its workload on {host}", node_of(&c));
-        }
-        Ok(())
-    }
-}
-
-/// Times from the binding of a tenant's Pod to the creation of its companion, both as seen by a watch of their cluster.
-async fn measure(demo: &Demo) -> anyhow::Result<Vec<(String, Vec<Duration>)>> {
-    use futures::StreamExt;
-    let config = Config::default().labels(keys::RULE);
-    let mut seen = std::pin::pin!(watcher(demo.companions.clone(), config));
-    while !matches!(seen.next().await, Some(Ok(Event::InitDone))) {}
-    let mut results = Vec::new();
-    for at_once in [1, SAMPLES / 2] {
-        let names: Vec<String> = (0..SAMPLES / 2).map(|i| format!("sample-{at_once}-{i}")).collect();
-        let mut times = Vec::new();
-        for group in names.chunks(at_once) {
-            let creates = group.iter().map(|name| create(demo, name));
-            let bound: std::collections::HashMap<String, Instant> =
-                futures::future::try_join_all(creates).await?.into_iter().collect();
-            let mut missing = bound.len();
-            while missing > 0 {
-                let next = tokio::time::timeout(LIMIT, seen.next()).await.context("no companion in time")?;
-                let Some(Ok(Event::Apply(companion))) = next else { continue };
-                let Some(told) = annotation(&companion, "entire-workload") else { continue };
-                let workload: Workload = serde_json::from_str(told)?;
-                // The first sight of it; later events are its progress.
-                if companion.status.as_ref().and_then(|s| s.conditions.as_ref()).is_none()
-                    && let Some(bound) = bound.get(&workload.resource_name)
-                {
-                    times.push(bound.elapsed());
-                    missing -= 1;
-                }
-            }
-        }
-        let what = if at_once == 1 { "one at a time".to_owned() } else { format!("{at_once} at once") };
-        results.push((what, times));
-    }
-    let samples = ListParams::default().labels("sample=yes");
-    demo.work.delete_collection(&kube::api::DeleteParams::default(), &samples).await?;
-    demo.companions_ready(1).await?;
-    Ok(results)
-}
-
-/// Creates a Pod that is bound to a host from the start; returns when the API server has it.
-async fn create(demo: &Demo, name: &str) -> anyhow::Result<(String, Instant)> {
-    let pod = json!({"metadata": {"name": name, "labels": {"app": "web", "sample": "yes"}},
-        "spec": {"nodeName": "host-a", "containers": [{"name": "c", "image": "i"}]}});
-    let began = Instant::now();
-    outrigger_tests::create(&demo.work, &pod).await?;
-    Ok((name.to_owned(), began))
-}
-
 /// Leaves everything running and says what to try.
-async fn stay(show: &Show, o: &Outrigger) -> anyhow::Result<()> {
+async fn stay(show: &Show, plane: &ControlPlane) -> anyhow::Result<()> {
     let kubectl = |cluster: &Cluster| cluster.kubectl_command().join(" ");
     let console = ConsoleProcess::start(&[
-        format!("--kubeconfig={}", o.plane.infra.kubeconfig.display()),
-        format!("--tenant-kubeconfig={}", o.plane.tenant.kubeconfig.display()),
+        format!("--kubeconfig={}", plane.infra.kubeconfig.display()),
+        format!("--tenant-kubeconfig={}", plane.tenant.kubeconfig.display()),
     ])?;
     show.line("\nBoth clusters stay until Ctrl-C. To look at them in a browser (the URL works once):");
     show.line(&format!("  {}", console.url));
     show.line("\nTo look at them in a terminal:");
-    show.line(&format!("  infra()  {{ {} \"$@\"; }}", kubectl(&o.plane.infra)));
-    show.line(&format!("  tenant() {{ {} \"$@\"; }}", kubectl(&o.plane.tenant)));
+    show.line(&format!("  infra()  {{ {} \"$@\"; }}", kubectl(&plane.infra)));
+    show.line(&format!("  tenant() {{ {} \"$@\"; }}", kubectl(&plane.tenant)));
     show.line(&format!(
         "  explain() {{ {} explain --tenant blue --kubeconfig {} --tenant-kubeconfig {} \"$@\"; }}",
         binary()?.display(),
-        o.plane.infra.kubeconfig.display(),
-        o.plane.tenant.kubeconfig.display()
+        plane.infra.kubeconfig.display(),
+        plane.tenant.kubeconfig.display()
     ));
     show.line("\nKubeconfigs:");
-    show.line(&format!("  {}", o.plane.infra.kubeconfig.display()));
-    show.line(&format!("  {}", o.plane.tenant.kubeconfig.display()));
+    show.line(&format!("  {}", plane.infra.kubeconfig.display()));
+    show.line(&format!("  {}", plane.tenant.kubeconfig.display()));
     show.line("\nThings to try (docs/quickstart.md has more):");
     show.line("  tenant apply -f tests/demo/rule.yaml");
     show.line("  tenant scale deployment web -n shop --replicas=5");
     show.line("  infra get pods -n tenant-blue -o wide --watch");
     show.line("  tenant describe workloadrule firewall -n universe");
-    show.line(&format!("\nLogs: {}", o.plane.dir.join("logs").display()));
+    show.line(&format!("\nLogs: {}", plane.dir.join("logs").display()));
     tokio::signal::ctrl_c().await?;
     Ok(())
 }

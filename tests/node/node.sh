@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # node.sh DIR CLUSTER NAME NUMBER CGROUP PROGRAM: runs a Node in the rack that it is started in, until it is killed.
 #
-# DIR is the control plane's directory, CGROUP the directory under each controller's that is the Node's, PROGRAM what build.sh builds.
+# DIR is the control plane's directory, CGROUP the directory in each hierarchy of cgroups that the Node's are in, PROGRAM what build.sh builds.
 # The Node has namespaces of its own for all that the kernel has them for but users: so each program has the paths, the processes and
 # the cgroups that it has on a machine of its own, and whoever kills the first process has switched the Node off. Its disk is
 # DIR/nodes/NAME, which stays.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 dir=$1 cluster=$2 name=$3 number=$4 cgroup=$5 program=$6
-controllers=(cpu cpuacct cpuset memory devices freezer blkio pids)
+source "${BASH_SOURCE[0]%/*}/cgroups.sh"
 
 plug_in() {
     ip netns add "$name"
@@ -29,22 +29,20 @@ plug_in() {
     done
 }
 
-if [ "${7:-}" != inside ]; then
+case ${7:-} in
+'')
     [ -e "/run/netns/$name" ] || plug_in
-    for controller in "${controllers[@]}" systemd; do
-        at=/sys/fs/cgroup/$controller
-        mkdir -p "$at/$cgroup"
-        # A cgroup of processors takes no process before it has some.
-        if [ "$controller" = cpuset ]; then
-            for file in cpuset.cpus cpuset.mems; do
-                cp "$at/$file" "$at/$(dirname "$cgroup")/$file"
-                cp "$at/$file" "$at/$cgroup/$file"
-            done
-        fi
-        echo $$ >"$at/$cgroup/tasks"
-    done
-    exec nsenter --net="/run/netns/$name" unshare --mount --pid --fork --kill-child --cgroup --uts --ipc "$0" "${@:1:6}" inside
-fi
+    # A Node that is switched on again gets new ones: those of before may have processes that are about to end.
+    cgroup=$cgroup/$$
+    make_cgroup "$cgroup"
+    exec nsenter --net="/run/netns/$name" unshare --mount --pid --fork --kill-child --uts --ipc \
+        "$0" "$dir" "$cluster" "$name" "$number" "$cgroup" "$program" outside
+    ;;
+outside)
+    enter_cgroup "$cgroup"
+    exec unshare --cgroup "$0" "${@:1:6}" inside
+    ;;
+esac
 
 disk=$dir/nodes/$name
 keys=$dir/$cluster/nodes/$name
@@ -52,12 +50,7 @@ hostname "$name"
 mount --make-rprivate /
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
-mount -t tmpfs tmpfs /sys/fs/cgroup
-for controller in "${controllers[@]}" name=systemd; do
-    at=/sys/fs/cgroup/${controller#name=}
-    mkdir "$at"
-    mount -t cgroup -o "${controller/name=/none,name=}" cgroup "$at"
-done
+mount_cgroups
 mount -t tmpfs tmpfs /run
 mkdir -p "$disk" /run/disk
 mount --bind "$disk" /run/disk

@@ -10,22 +10,17 @@
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
-# remove CGROUP: of every controller, with all that are in it. One with processes stays.
-remove() {
-    local at
-    for at in /sys/fs/cgroup/*/"$1"; do
-        [ ! -d "$at" ] || find "$at" -depth -type d -exec rmdir {} \; 2>/dev/null || true
-    done
-}
+source "${BASH_SOURCE[0]%/*}/cgroups.sh"
 
 if [ "$1" != inside ]; then
     cgroup=$1
-    for left in /sys/fs/cgroup/cpu/"${cgroup%-*}"-*; do
-        [ -e "/proc/${left##*-}" ] || remove "${left##*/}"
+    for left in /sys/fs/cgroup/"${hierarchies[0]}"/"${cgroup%%-*}"-*; do
+        [ -e "/proc/${left##*-}" ] || remove_cgroup "${left##*/}"
     done
+    make_cgroup "$cgroup" || { echo "real Nodes need cgroups: this machine doesn't let its root make any" >&2; exit 1; }
     status=0
     unshare --net --mount --pid --fork --kill-child "$0" inside "${@:2}" || status=$?
-    remove "$cgroup"
+    remove_cgroup "$cgroup"
     exit $status
 fi
 

@@ -6,11 +6,10 @@ use outrigger_tests::tenant::rule;
 use outrigger_tests::{InWords, eventually, holds};
 use serde_json::json;
 
-use super::install::{DPU, HOST, turn};
+use super::shared::{DPU, HOST, turn};
 use super::workloads::{deployment, name, pods, ready, runs, spec, workload};
 
 #[tokio::test]
-#[ignore = "long"]
 async fn companions_run_on_the_dpu_of_their_workloads_host_and_know_them() {
     let turn = turn().await;
     let (rack, infra, hosts) = (turn.rack, &turn.rack.plane.infra, &turn.rack.plane.tenant);

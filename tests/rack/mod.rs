@@ -1,8 +1,10 @@
 //! Outrigger on real Nodes, by its shipped manifests: kubelets start its containers and those of workloads and companions, mount Secrets,
 //! ask probes, and Services lead from one cluster to the other. What needs many Nodes runs on kwok, in `tests/e2e`.
 
-mod install;
+mod combinations;
 mod main_job;
 mod one_cluster;
+mod operation;
 mod order;
+mod shared;
 mod workloads;

@@ -7,7 +7,7 @@ use outrigger_tests::tenant::rule;
 use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
-use super::install::{DPU, turn};
+use super::shared::{DPU, turn};
 use super::workloads::{
     condition, deployment, name, pods, ready, ready_since, runs, spec, started, workload,
 };
@@ -19,7 +19,6 @@ fn by_workload(companions: &[Value]) -> Result<BTreeMap<&str, &Value>, String> {
 }
 
 #[tokio::test]
-#[ignore = "long"]
 async fn containers_wait_for_companions_which_return_with_a_dpu_that_was_off() {
     let turn = turn().await;
     let (rack, hosts) = (turn.rack, &turn.rack.plane.tenant);

@@ -5,7 +5,7 @@ use outrigger_tests::rack::Rack;
 use outrigger_tests::{InWords, eventually, holds};
 use serde_json::{Value, json};
 
-use super::install::BLUE;
+use super::shared::BLUE;
 
 /// A container that runs commands, and stays.
 pub(super) fn runs(commands: &str) -> Value {

@@ -10,8 +10,8 @@ use outrigger_tests::scenarios::SCENARIOS;
 pub(crate) const SUITES: &str = "suites";
 
 /// The suites that take longest, and so begin first: what is left over at the end keeps few processors busy.
-const FIRST: [&str; 9] =
-    ["e2e", "abuse", "docs", "rolling", "faults", "restarts", "crash", "release", "certificates"];
+const FIRST: [&str; 10] =
+    ["rack", "e2e", "abuse", "docs", "rolling", "faults", "restarts", "crash", "release", "certificates"];
 
 /// A suite that is run as a whole with something set in its environment.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -36,10 +36,7 @@ impl Issued {
 
     /// Has a tenant's agent get its certificate, as `certs/examples/agent.yaml` tells.
     pub async fn agent(&self, infra: &Cluster, tenant: &str) -> anyhow::Result<()> {
-        let text = std::fs::read_to_string(root().join("certs/examples/agent.yaml"))?;
-        let mut certificate: Value = serde_yaml::from_str(&text.replace("blue", tenant))?;
-        certificate["spec"]["uris"] = json!([tenant_identity(tenant)]);
-        infra.apply(&[certificate])?;
+        infra.apply(&[agent_certificate(tenant)?])?;
         self.mount(infra, &format!("outrigger-agent-{tenant}-tls")).await
     }
 
@@ -75,6 +72,14 @@ impl Issued {
     pub fn agent_ca(&self) -> PathBuf {
         self.dir.join("outrigger-agent-ca/ca.crt")
     }
+}
+
+/// What `certs/examples/agent.yaml` is for a tenant.
+pub fn agent_certificate(tenant: &str) -> anyhow::Result<Value> {
+    let text = std::fs::read_to_string(root().join("certs/examples/agent.yaml"))?;
+    let mut certificate: Value = serde_yaml::from_str(&text.replace("blue", tenant))?;
+    certificate["spec"]["uris"] = json!([tenant_identity(tenant)]);
+    Ok(certificate)
 }
 
 /// The bundles of all entries of both webhook configurations, each once, PEM.

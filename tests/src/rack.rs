@@ -3,17 +3,25 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::{Context, bail};
 use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use outrigger_core::keys;
 use serde_json::json;
 use tokio::net::TcpStream;
 
 use crate::control_plane::{Cluster, ControlPlane, tool};
 use crate::outrigger::binary;
-use crate::root;
 use crate::shipped::output;
+use crate::{InWords, eventually, root};
+
+pub use install::{HOSTS, ready, way_to_manager};
+
+mod install;
 
 /// The name of Outrigger's image on all Nodes.
 pub const IMAGE: &str = "outrigger.example/outrigger:test";
@@ -38,20 +46,70 @@ pub struct Machine {
     pub name: &'static str,
     /// From 2 to 60; no other Node has it. It has the address 10.77.0.NUMBER.
     pub number: u8,
+    /// The host that it is the DPU of, if it is one.
+    pub host: Option<&'static str>,
+}
+
+impl Machine {
+    /// One of the infrastructure cluster's.
+    pub const fn infra(name: &'static str, number: u8, host: Option<&'static str>) -> Self {
+        Self { cluster: "infra", name, number, host }
+    }
+
+    /// One of the tenant's cluster.
+    pub const fn tenant(name: &'static str, number: u8) -> Self {
+        Self { cluster: "tenant", name, number, host: None }
+    }
+
+    /// Its address on the rack's switch.
+    pub fn address(self) -> String {
+        format!("10.77.0.{}", self.number)
+    }
+}
+
+/// An image that runs a script by busybox.
+#[derive(Debug, Clone, Copy)]
+pub struct Script {
+    /// The name of the image, with its tag.
+    pub image: &'static str,
+    /// What its containers run.
+    pub script: &'static str,
+}
+
+/// What this machine lacks for real Nodes, if it lacks anything.
+pub fn lacking() -> Option<String> {
+    if !nix::unistd::Uid::effective().is_root() {
+        return Some("you are not root".to_owned());
+    }
+    let found = |program: &str| {
+        ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+            .iter()
+            .any(|directory| std::path::Path::new(directory).join(program).exists())
+    };
+    let missing = ["containerd", "runc"].into_iter().find(|program| !found(program));
+    if let Some(program) = missing.filter(|_| !found("apt-get")) {
+        return Some(format!("there is no {program}, and no apt-get to install it"));
+    }
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--net", "--mount", "--pid", "--fork", "--cgroup", "true"]);
+    output(unshare).err().map(|_| "root can't create namespaces".to_owned())
 }
 
 impl Rack {
-    /// Starts both clusters without Nodes, with their DNS, and makes the images that Nodes have. An error says what the machine lacks.
-    pub fn start() -> anyhow::Result<Self> {
-        if !nix::unistd::Uid::effective().is_root() {
-            bail!("real Nodes need root: run it as root, or leave it out");
+    /// Starts both clusters without Nodes, with their DNS, and makes the images that Nodes have: pause, busybox, Outrigger's and these.
+    /// An error says what the machine lacks.
+    pub fn start(scripts: &[Script]) -> anyhow::Result<Self> {
+        if let Some(what) = lacking() {
+            bail!("real Nodes can't start on this machine: {what}");
         }
         let program = tool("node")?;
-        let cgroup = format!("outrigger-{}", std::process::id());
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let cgroup = format!("outrigger-{number}-{}", std::process::id());
         let wrapper = [root().join("tests/node/rack.sh").display().to_string(), cgroup.clone()];
         let plane = ControlPlane::start_in(&wrapper, &["--nodes-address=10.77.0.1", "--cert-manager"])?;
         let rack = Self { plane, program, cgroup };
-        rack.make_images()?;
+        rack.make_images(scripts)?;
         let netns = rack.network()?;
         for cluster in [&rack.plane.infra, &rack.plane.tenant] {
             forward(&netns, cluster)?;
@@ -61,7 +119,7 @@ impl Rack {
         Ok(rack)
     }
 
-    fn make_images(&self) -> anyhow::Result<()> {
+    fn make_images(&self, scripts: &[Script]) -> anyhow::Result<()> {
         let dir = self.plane.dir.join("images");
         std::fs::create_dir_all(&dir)?;
         let busybox = ["sh", "sleep", "cat", "ls", "echo", "date", "wget", "nc"]
@@ -71,6 +129,9 @@ impl Rack {
             .collect::<Vec<_>>();
         image(&dir, "docker.io/library/pause:1", r#"["/bin/busybox","sleep","2147483647"]"#, &busybox)?;
         image(&dir, "docker.io/library/busybox:1", "[]", &busybox)?;
+        for Script { image: name, script } in scripts {
+            image(&dir, name, &json!(["sh", "-c", script]).to_string(), &busybox)?;
+        }
         let stripped = self.plane.dir.join("outrigger");
         let mut strip = Command::new("strip");
         strip.arg("-o").arg(&stripped).arg(binary()?);
@@ -134,12 +195,43 @@ impl Rack {
         if name == "infra" { &self.plane.infra } else { &self.plane.tenant }
     }
 
+    /// Switches machines on, and waits until they are Nodes.
+    pub async fn add(&self, machines: &[Machine]) {
+        for machine in machines {
+            self.on(*machine).expect("a machine");
+        }
+        for machine in machines {
+            let node = format!("node/{}", machine.name);
+            let labels = machine.host.map_or(json!({}), |host| json!({keys::DPU_HOST: host}));
+            let labels = json!({"metadata": {"labels": labels}});
+            eventually(&format!("{node} is there"), || async {
+                self.cluster(machine.cluster)
+                    .patch(&node, &[], &labels)
+                    .with_context(|| self.last_words(*machine))
+                    .in_words()
+            })
+            .await;
+        }
+    }
+
+    /// The end of what a machine's programs have said, for those who wait for it.
+    fn last_words(&self, machine: Machine) -> String {
+        let logs = self.plane.dir.join("nodes").join(machine.name).join("log");
+        let files = ["containerd", "kubelet"].map(|program| logs.join(format!("{program}.log")));
+        let files = [vec![self.plane.log(&format!("machine-{}", machine.name))], files.to_vec()].concat();
+        let end = |file: &PathBuf| {
+            let text = std::fs::read_to_string(file).unwrap_or_default();
+            let lines: Vec<_> = text.lines().rev().take(3).collect();
+            format!("{}: {}", file.display(), lines.into_iter().rev().collect::<Vec<_>>().join("\n"))
+        };
+        files.iter().map(end).collect::<Vec<_>>().join("\n")
+    }
+
     /// Switches a machine on, which then becomes a Node, or is one again.
     pub fn on(&self, machine: Machine) -> anyhow::Result<()> {
-        let Machine { cluster, name, number } = machine;
-        let address = format!("10.77.0.{number}");
-        self.plane
-            .command(&format!("node {}", json!({"cluster": cluster, "name": name, "address": address})))?;
+        let Machine { cluster, name, number, .. } = machine;
+        let node = json!({"cluster": cluster, "name": name, "address": machine.address()});
+        self.plane.command(&format!("node {node}"))?;
         let script = root().join("tests/node/node.sh").display().to_string();
         let args = [
             script,
@@ -151,6 +243,23 @@ impl Rack {
             self.program.display().to_string(),
         ];
         self.plane.run(&format!("machine-{name}"), &args, &[])
+    }
+
+    /// Kills the processes on a machine that are this part of Outrigger or of the Node, such as `webhook` or `kubelet`: the word that their
+    /// program gets first. Returns how many there were.
+    pub fn kill(&self, machine: Machine, part: &str) -> anyhow::Result<usize> {
+        let cgroup = format!("/{}/{}/", self.cgroup, machine.name);
+        let mut killed = 0;
+        for entry in std::fs::read_dir("/proc")?.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            // A process may end meanwhile.
+            let read = |file: &str| std::fs::read_to_string(entry.path().join(file)).unwrap_or_default();
+            if read("cmdline").split('\0').nth(1) == Some(part) && read("cgroup").contains(&cgroup) {
+                kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+                killed += 1;
+            }
+        }
+        Ok(killed)
     }
 
     /// Switches a machine off: all that runs on it ends at once. Its disk stays.

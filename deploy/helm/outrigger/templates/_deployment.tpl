@@ -1,6 +1,6 @@
 {{/*
 A part's Deployment: dict "root", "component", "args", "env", "ports", "mounts", "volumes", and "replicated" for what runs
-several times; "command" where the subcommand is not the component's name.
+several times; "tolerations" beside those of the values; "command" where the subcommand is not the component's name.
 */}}
 {{- define "outrigger.deployment" -}}
 {{- $values := index .root.Values .component -}}
@@ -52,7 +52,7 @@ spec:
       nodeSelector:
         {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- with $values.tolerations }}
+      {{- with concat (.tolerations | default list) ($values.tolerations | default list) }}
       tolerations:
         {{- toYaml . | nindent 8 }}
       {{- end }}
