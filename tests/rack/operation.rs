@@ -24,7 +24,7 @@ fn restarts(pods: &Value) -> u64 {
 
 #[tokio::test]
 #[ignore = "long"]
-async fn a_killed_webhook_is_back_at_once_and_pods_are_admitted_by_the_other_one() {
+async fn killed_webhooks_are_started_again_and_pods_are_admitted_then() {
     let turn = turn().await;
     let infra = &turn.rack.plane.infra;
     let of = ["pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=webhook"];
