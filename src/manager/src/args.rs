@@ -90,8 +90,8 @@ pub struct ManagerArgs {
     pub max_concurrent_reconciles: usize,
 
     /// How long a companion of an AdminWorkloadRule waits before it is replaced in a rollout because of what its tenant tells about the
-    /// workload's owner and its PodDisruptionBudgets: 30m, 2h. 0s: such companions never wait for it. Companions of tenants' own rules wait
-    /// without a limit.
+    /// workload's owner and its PodDisruptionBudgets, or because the tenant has more workloads than its DPUs have room for: 30m, 2h. 0s: such
+    /// companions never wait for it. Companions of tenants' own rules wait without a limit.
     #[arg(long, env = "OUTRIGGER_ADMIN_ROLLOUT_DEADLINE", default_value = "1h", value_parser = duration, value_name = "DURATION")]
     pub admin_rollout_deadline: Duration,
 

@@ -1,4 +1,5 @@
-//! Companions of rules of the platform whose replacement waits for what their tenant tells about owners and PodDisruptionBudgets.
+//! Companions of rules of the platform whose replacement waits for what their tenant causes: owners and PodDisruptionBudgets that it tells, and
+//! workloads that are more than its DPUs have room for.
 //!
 //! The beginning is recorded on the companion itself, by an annotation ([`keys::ROLLOUT_HELD`]). A tenant can make its agent change to
 //! another manager, and the administrator's deadline would begin again with each change if managers counted it by themselves.

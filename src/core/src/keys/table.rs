@@ -168,7 +168,7 @@ keys! {
         Annotation on "companions of rules with `lingerSeconds`" by "manager": "When the workload ended, by the clock of the manager. The companion is deleted `lingerSeconds` later";
     /// It is read by [`crate::companion::Held`].
     pub const ROLLOUT_HELD = "outrigger.dev/rollout-held",
-        Annotation on "companions of AdminWorkloadRules" by "manager": "Since when its replacement waits for the workload's owner and PodDisruptionBudgets, and the rule's generation. It waits for `--admin-rollout-deadline`";
+        Annotation on "companions of AdminWorkloadRules" by "manager": "Since when its replacement waits for the workload's owner and PodDisruptionBudgets, or for companions without room, and the rule's generation. It waits for `--admin-rollout-deadline`";
     /// The manager sets it when it makes a companion in the place of none, and again in the place of one that has it and that never
     /// had a Node. One that a rollout has deleted and one that was missing when the manager began aren't known to be of that kind.
     pub const FIRST_COMPANION = "outrigger.dev/first-companion",
