@@ -44,7 +44,9 @@ mod tests {
                     let line = text[..*at].lines().next_back().unwrap_or_default();
                     !before.is_alphanumeric() && before != '_' && !line.trim_start().starts_with("//")
                 });
-                let names = calls.filter_map(|(at, _)| text[at + SWITCH.len()..].split('"').next());
+                // Nor is a function of this name with a second argument.
+                let calls = calls.filter_map(|(at, _)| text[at + SWITCH.len()..].split_once('"'));
+                let names = calls.filter(|(_, after)| after.starts_with(')')).map(|(name, _)| name);
                 found.extend(names.map(|name| (name.to_owned(), part.to_owned())));
             }
         }
