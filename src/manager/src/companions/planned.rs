@@ -80,8 +80,8 @@ pub(super) fn planned(data: &TenantData, key: &CompanionKey, location: &Companio
 
 /// How much longer a companion that was refused has to wait, unless its rule has changed since.
 pub(super) fn still_refused(data: &TenantData, key: &CompanionKey, now: Instant) -> Option<Duration> {
-    let Desired::Wanted { rule, .. } = data.index.desired(key) else { return None };
     let refusal = data.refusals.get(key)?;
+    let Desired::Wanted { rule, .. } = data.index.desired(key) else { return None };
     let left = refusal.until.checked_duration_since(now)?;
     (refusal.generation == rule.generation() && !left.is_zero()).then_some(left)
 }
