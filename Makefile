@@ -53,7 +53,6 @@ RUNNER := CARGO=$(CARGO) $(CARGO) run --locked --quiet -p outrigger-tests --bin 
 
 .PHONY: long long-record
 long: test-tools ## Run the tests that take longer than CI allows (SHARD=2/4 a part of them); resumes
-	@tests/mutants/build.sh >/dev/null
 	$(CARGO) build --locked --bin outrigger
 	@$(RUNNER) long $(if $(SHARD),--shard $(SHARD)) $(ONLY)
 
@@ -84,8 +83,8 @@ fuzz: ## Run 10 million inputs of the fuzzer; TARGET=reviews runs one target, SE
 	@target/measured/fuzz $(if $(TARGET),--target $(TARGET)) --seed $(or $(SEED),0) --count $(or $(COUNT),10000000)
 
 .PHONY: mutants
-mutants: ## Run unit tests on changed code: CRATE=core SHARD=1/40 or FILE=src/core/src/index.rs; AGAIN=1 runs survivors, TABLE=1 prints figures
-	@$(CARGO) run --locked --quiet -p outrigger-mutants -- $(if $(TABLE),table,run $(or $(CRATE),core) $(if $(FILE),--file '$(FILE)',$(if $(AGAIN),--again,$(subst /, ,$(or $(SHARD),1/40)))))
+mutants: ## Run unit tests on changed code: CRATE=core or admission, FILE=src/core/src/index.rs, SINCE=v0.1.0 or SHARD=0/40; ITERATE=1 only on survivors
+	@SINCE=$(SINCE) tests/mutants/run.sh $(or $(CRATE),core) $(if $(FILE),--file '$(FILE)') $(if $(SHARD),--shard $(SHARD)) $(if $(ITERATE),--iterate)
 
 .PHONY: words
 words: ## Search texts for phrases that tests/words.txt rejects

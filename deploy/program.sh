@@ -7,7 +7,7 @@
 # The program is static, with glibc in it. musl would do as well, but then tests would run on another C library than
 # installations, and another resolver of names.
 #
-# Profile dev is for tests: it takes the objects of dependencies that `cargo build` has made, where they have the same features. All
+# Profile dev is for tests: it takes the objects of dependencies that `cargo build` has made, with the features that tests give them. All
 # others have no path of the build in them, so that builds in different directories can be the same, and contain the list of their
 # dependencies (cargo-auditable).
 set -euo pipefail
@@ -18,7 +18,9 @@ profile=$1 target=$2
 cargo=${CARGO:-cargo}
 out=${CARGO_TARGET_DIR:-$PWD/target}
 args=(rustc --locked --quiet --profile "$profile" --package outrigger-cli --bin outrigger)
-if [ -n "${FEATURES:-}" ]; then args+=(--features "$FEATURES"); fi
+features=${FEATURES:-}
+if [ "$profile" = dev ]; then features="as-tested $features"; fi
+args+=(--features "$features")
 static=(-- -C target-feature=+crt-static)
 
 if [ "$profile" = dev ]; then

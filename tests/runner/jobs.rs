@@ -10,8 +10,23 @@ use outrigger_tests::scenarios::SCENARIOS;
 pub(crate) const SUITES: &str = "suites";
 
 /// The suites that take longest, and so begin first: what is left over at the end keeps few processors busy.
-const FIRST: [&str; 10] =
-    ["rack", "e2e", "abuse", "docs", "rolling", "faults", "restarts", "crash", "release", "certificates"];
+///
+/// Those that mostly wait (`rack`, `restarts`, `certificates`, `faults`, `console`) alternate with those that work.
+const FIRST: [&str; 13] = [
+    "rack",
+    "e2e",
+    "restarts",
+    "abuse",
+    "certificates",
+    "docs",
+    "faults",
+    "deploy",
+    "release",
+    "crash",
+    "console",
+    "rolling",
+    "boot",
+];
 
 /// A suite that is run as a whole with something set in its environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,12 +93,6 @@ impl Job {
         let job = Self::suite(suite, program);
         let args = [job.args, vec!["--nocapture".to_owned()]].concat();
         Self { name: format!("{suite} {key}={value}"), env: vec![(key.to_owned(), value)], args, ..job }
-    }
-
-    /// A line of what the program of mutation testing lists: its arguments.
-    pub(crate) fn mutants(program: Program, line: &str) -> Self {
-        let args = line.split_whitespace().map(str::to_owned).collect();
-        Self { name: format!("mutants {line}"), program, args, env: Vec::new() }
     }
 }
 
@@ -213,9 +222,6 @@ mod tests {
         let one = Job::test(program(SUITES), "outages::etcd::a");
         assert_eq!(one.name, "outages::etcd::a");
         assert_eq!(one.args, ["--ignored", "--exact", "outages::etcd::a", "--nocapture"]);
-        let shard = Job::mutants(program("mutants"), "run core 1 40");
-        assert_eq!(shard.name, "mutants run core 1 40");
-        assert_eq!(shard.args, ["run", "core", "1", "40"]);
     }
 
     #[test]

@@ -3,8 +3,7 @@
 //! `runner test` runs each program of unit tests, and each suite in a process of its own, several at once while processors are idle. A
 //! failure is printed at once, and all of them again at the end. Logs and results are in `target/ci`.
 //!
-//! `runner long` runs the tests that test programs list as ignored, the jobs of [`jobs::in_environments`], and the shards of
-//! mutation testing, one after the other. Results are lines of JSON in `target/long/<commit>/results.jsonl`, beside the logs. What has
+//! `runner long` runs the tests that test programs list as ignored and the jobs of [`jobs::in_environments`], one after the other. Results are lines of JSON in `target/long/<commit>/results.jsonl`, beside the logs. What has
 //! passed on a commit isn't run again, unless the work tree has changes that aren't committed. Those begin whose last success is the
 //! oldest, so that several runs, each too short for all, run each of them once. `runner matrix` runs the jobs of
 //! [`matrix::in_environments`] in the same way, and `runner record-matrix` writes their results into `docs/compatibility.md`.

@@ -30,9 +30,6 @@ pub(crate) fn find_all() -> anyhow::Result<Vec<Job>> {
 /// Builds the test programs and lists the long jobs in them.
 pub(crate) fn find_long() -> anyhow::Result<Vec<Job>> {
     let mut jobs = Vec::new();
-    for program in programs("bin", &["build", "-p", "outrigger-mutants"])? {
-        jobs.extend(lines_of(&program, &["list"])?.lines().map(|line| Job::mutants(program.clone(), line)));
-    }
     let programs = programs("test", &["test", "-p", "outrigger-tests", "-p", "outrigger-fuzz", "--no-run"])?;
     for program in &programs {
         let tests = listed(&lines_of(program, &["--list", "--ignored", "--format", "terse"])?);
