@@ -24,7 +24,7 @@ pub(crate) use self::start::{ClaimName, Start};
 use super::decide::{Condition, decide};
 use super::told::Companions;
 use crate::metrics::{Metrics, WriteOutcome};
-use crate::queue::{self, Queue};
+use crate::paced::{self, FORBIDDEN, Queue, Step};
 
 mod bind;
 mod known;
@@ -45,8 +45,6 @@ const POD_EVENTS: Rate = Rate { burst: 3.0, minute: 1.0 };
 /// Time for which a stream has to be complete, and a Pod known, before silence about the Pod means that no rule matches it. The
 /// manager receives a new Pod a moment after the agent, and a manager that has just started doesn't know any.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Pause after the API server has forbidden a write of a Pod, or all in a namespace, or an Event. Only an administrator can change that.
-pub(super) const FORBIDDEN: Duration = Duration::from_secs(300);
 
 /// The state of the stream from the manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,15 +115,6 @@ struct State {
     withdrawn: HashMap<String, Cause>,
     /// Namespaces in which the agent may not write, each with the time of the next attempt.
     forbidden: HashMap<String, Instant>,
-}
-
-/// What has to be done for a Pod.
-enum Step {
-    Nothing,
-    Later(Instant),
-    /// No write of any Pod before that.
-    Full(Instant),
-    Write(Write),
 }
 
 impl Board {
@@ -296,27 +285,14 @@ impl Board {
 
     /// Waits for the next write.
     pub(super) async fn next(&self) -> Write {
-        queue::next(&self.changed, || self.take()).await
+        paced::next(&self.changed, || self.take()).await
     }
 
     /// Returns the next write, or when there may be one.
     fn take(&self) -> Result<Write, Option<Instant>> {
         let now = self.clock.now();
-        let mut state = self.state.lock();
-        while let Some(id) = state.pop(now) {
-            match state.examine(&id, self.after, now) {
-                Step::Nothing => {}
-                Step::Later(at) => state.queue.push_later(id, at),
-                Step::Full(at) => {
-                    state.push(&id);
-                    // A gate may have to be opened before that.
-                    let due = state.queue.next_due();
-                    return Err(Some(due.map_or(at, |due| due.min(at))));
-                }
-                Step::Write(write) => return Ok(write),
-            }
-        }
-        Err(state.queue.next_due())
+        let examine = |state: &mut State, id: &WorkloadId| state.examine(id, self.after, now);
+        paced::take(&mut *self.state.lock(), |state| &mut state.queue, now, examine)
     }
 
     /// Records what came of a write.
@@ -325,19 +301,11 @@ impl Board {
         let mut state = self.state.lock();
         let State { pods, forbidden, .. } = &mut *state;
         let Some(known) = pods.get_mut(id) else { return };
-        known.busy = false;
+        known.pace.done(outcome, now, jitter);
         match outcome {
-            WriteOutcome::Ok => {
-                known.failures = 0;
-                known.pause = None;
-                forbidden.remove(&known.namespace);
-            }
-            WriteOutcome::Failed => {
-                known.pause = Some(now + queue::pause(known.failures, jitter));
-                known.failures = known.failures.saturating_add(1);
-            }
+            WriteOutcome::Ok => _ = forbidden.remove(&known.namespace),
             WriteOutcome::Forbidden => _ = forbidden.insert(known.namespace.clone(), now + FORBIDDEN),
-            WriteOutcome::Refused => known.pause = Some(now + FORBIDDEN),
+            WriteOutcome::Failed | WriteOutcome::Refused => {}
         }
         // It may have changed meanwhile.
         state.push(id);
@@ -347,11 +315,6 @@ impl Board {
 }
 
 impl State {
-    fn pop(&mut self, now: Instant) -> Option<WorkloadId> {
-        let Self { pods, queue, .. } = self;
-        queue.pop(now, |id| pods.get(id).is_some_and(|known| known.gated()))
-    }
-
     fn push(&mut self, id: &WorkloadId) {
         if let Some(known) = self.pods.get(id) {
             self.queue.push(id.clone(), known.gated());
@@ -379,10 +342,10 @@ impl State {
     }
 
     /// Compares a Pod with the conditions that it should have.
-    fn examine(&mut self, id: &WorkloadId, after: Duration, now: Instant) -> Step {
+    fn examine(&mut self, id: &WorkloadId, after: Duration, now: Instant) -> Step<Write> {
         let Some(known) = self.pods.get_mut(id) else { return Step::Nothing };
         // A write in progress examines the Pod once more.
-        if known.busy || known.deleted {
+        if known.pace.is_busy() || known.deleted {
             return Step::Nothing;
         }
         let (knowledge, due) = known.knowledge(self.link, self.stream, after, now);
@@ -397,25 +360,20 @@ impl State {
         if new.is_empty() {
             return due.filter(|due| *due > now).map_or(Step::Nothing, Step::Later);
         }
-        if let Some(pause) = known.pause.filter(|pause| *pause > now) {
-            return Step::Later(pause);
-        }
         if let Some(until) = self.forbidden.get(&known.namespace).filter(|until| **until > now) {
             return Step::Later(*until);
         }
+        if let Some(at) = known.pace.next(POD_WRITES, now) {
+            return Step::Later(at);
+        }
         let opens = new.gate.as_ref().is_some_and(Condition::is_true);
         let (bucket, rate) = if opens { (&mut self.openings, OPENINGS) } else { (&mut self.writes, WRITES) };
-        let writes = known.writes.get_or_insert_with(|| Bucket::new(POD_WRITES, now));
-        let (own, all) = (writes.next(POD_WRITES, now), bucket.next(rate, now));
-        if own > now {
-            return Step::Later(own);
-        }
+        let all = bucket.next(rate, now);
         if all > now {
             return if known.gated() && !opens { Step::Later(now + CLOSING) } else { Step::Full(all) };
         }
-        writes.spend(1.0);
         bucket.spend(1.0);
-        known.busy = true;
+        known.pace.begin();
         let event = known.news(&new).filter(|_| {
             let own = known.events.get_or_insert_with(|| Bucket::new(POD_EVENTS, now));
             let there = own.refill(POD_EVENTS, now) >= 1.0 && self.events.take(EVENTS, now);

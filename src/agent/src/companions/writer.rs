@@ -18,10 +18,11 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::Board;
-use super::board::{FORBIDDEN, Write};
+use super::board::Write;
 use super::decide::{Condition, Status};
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
+use crate::paced::FORBIDDEN;
 use crate::store::WorkloadStore;
 
 /// Number of writes at the same time.

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::{ResourceClaimTemplate, ResourceSlice};
@@ -22,17 +23,24 @@ use tracing::warn;
 
 use self::binding::Binding;
 use super::plan::{Found, Seen, plan, template};
-use super::write::{Key, Outcome, Pace, Publishing, Write};
+use super::write::{Key, Publishing, Write};
 use crate::companions::Board;
+use crate::metrics::WriteOutcome;
 use crate::namespaces::Scope;
 use crate::nodes::{Knowledge, Told};
-use crate::queue::{self, Queue};
+use crate::paced::{self, Pace, Queue, Step};
 
 mod binding;
 mod hosts;
 
 /// Writes of all objects.
 const WRITES: Rate = Rate { burst: 200.0, minute: 3000.0 };
+/// Changes of one pool or template, as of one Node: of a DPU that comes and goes the first changes are written at once, then one every
+/// ten seconds.
+const CHANGES: Rate = Rate { burst: 5.0, minute: 6.0 };
+/// Pause after the API server has forbidden a write. Only an administrator can change that.
+const FORBIDDEN: Duration = Duration::from_secs(60);
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Devices {
@@ -109,15 +117,6 @@ struct Template {
     found: Found,
     /// It was deleted, and the watch hasn't shown that yet.
     deleted: bool,
-}
-
-/// What has to be done.
-enum Step {
-    Nothing,
-    Later(Instant),
-    /// No write at all before that.
-    Full(Instant),
-    Write(Write),
 }
 
 impl Devices {
@@ -286,7 +285,7 @@ impl Devices {
 
     /// Waits for the next write.
     pub(super) async fn next(&self) -> (Key, Write) {
-        queue::next(&self.changed, || self.take()).await
+        paced::next(&self.changed, || self.take()).await
     }
 
     /// Returns the next write, or when there may be one.
@@ -297,34 +296,27 @@ impl Devices {
             return Err(None);
         }
         let Class::Exists(class) = state.class.clone() else { return Err(None) };
-        while let Some(key) = state.queue.pop(now, |_| false) {
-            let withdrawn = state.withdrawn(&key, now);
-            let step = state.examine(&key, now);
-            self.tell(&state);
-            if let (Key::Node(node), Some(board), Some(cause)) = (&key, &self.board, withdrawn) {
+        let examine = |state: &mut State, key: &Key| {
+            let withdrawn = state.withdrawn(key, now);
+            let step = state.examine(key, now);
+            self.tell(state);
+            if let (Key::Node(node), Some(board), Some(cause)) = (key, &self.board, withdrawn) {
                 board.withdrawn(node, cause);
             }
-            match step {
-                Step::Nothing => {}
-                Step::Later(at) => state.queue.push_later(key, at),
-                Step::Full(at) => {
-                    state.queue.push(key, false);
-                    return Err(Some(at));
-                }
-                Step::Write(write) => return Ok((key, write.owned_by(&class))),
-            }
-        }
-        Err(state.queue.next_due())
+            step
+        };
+        let (key, write) = paced::take(&mut *state, |state| &mut state.queue, now, examine)?;
+        Ok((key, write.owned_by(&class)))
     }
 
     /// Records what came of a write, and the names of the objects that it has deleted.
-    pub(super) fn done(&self, key: &Key, outcome: Outcome, deleted: &[String], jitter: f64) {
+    pub(super) fn done(&self, key: &Key, outcome: WriteOutcome, deleted: &[String], jitter: f64) {
         let now = self.clock.now();
         self.update(|state| {
             match outcome {
-                Outcome::Done | Outcome::Exists => _ = state.forbidden.remove(key),
-                Outcome::Forbidden => _ = state.forbidden.insert(key.clone()),
-                Outcome::Failed => {}
+                WriteOutcome::Ok => _ = state.forbidden.remove(key),
+                WriteOutcome::Refused | WriteOutcome::Forbidden => _ = state.forbidden.insert(key.clone()),
+                WriteOutcome::Failed => {}
             }
             let pace = match key {
                 Key::Node(name) => state.pools.get_mut(name).map(|pool| {
@@ -342,6 +334,9 @@ impl Devices {
             };
             if let Some(pace) = pace {
                 pace.done(outcome, now, jitter);
+                if state.forbidden.contains(key) {
+                    pace.pause(now + FORBIDDEN);
+                }
             }
             // It may have changed meanwhile.
             state.queue.push(key.clone(), false);
@@ -373,7 +368,7 @@ impl State {
         }
     }
 
-    fn examine(&mut self, key: &Key, now: Instant) -> Step {
+    fn examine(&mut self, key: &Key, now: Instant) -> Step<(Key, Write)> {
         let (wish, due) = match key {
             Key::Node(name) => self.slices_of(name, now),
             Key::Namespace(name) => (self.template_of(name), None),
@@ -387,10 +382,10 @@ impl State {
             return due.map_or(Step::Nothing, Step::Later);
         };
         // A write in progress examines it once more.
-        if pace.busy {
+        if pace.is_busy() {
             return Step::Nothing;
         }
-        if let Some(at) = pace.next(now) {
+        if let Some(at) = pace.next(CHANGES, now) {
             return Step::Later(at);
         }
         let all = self.writes.next(WRITES, now);
@@ -399,7 +394,7 @@ impl State {
         }
         pace.begin();
         self.writes.spend(write.cost());
-        Step::Write(write)
+        Step::Write((key.clone(), write))
     }
 
     /// Returns what has to be written for a Node, and when silence about it will mean something.
@@ -409,7 +404,7 @@ impl State {
             // The watch may be behind: the API server is asked before anything is deleted.
             let slices = pool.slices.iter().filter(|(_, seen)| !seen.deleted);
             let orphans: Vec<_> = slices.map(|(name, seen)| (name.clone(), seen.uid.clone())).collect();
-            if pool.slices.is_empty() && !pool.pace.busy {
+            if pool.slices.is_empty() && !pool.pace.is_busy() {
                 self.pools.remove(name);
             }
             return ((!orphans.is_empty()).then_some(Write::Orphans(orphans)), None);
@@ -430,7 +425,7 @@ impl State {
     fn template_of(&mut self, name: &str) -> Option<Write> {
         let home = self.homes.get(name)?;
         if !home.alive {
-            if home.templates.is_empty() && !home.pace.busy {
+            if home.templates.is_empty() && !home.pace.is_busy() {
                 self.homes.remove(name);
             }
             return None;

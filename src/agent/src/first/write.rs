@@ -1,25 +1,12 @@
 //! What is written, and when it may be.
 
-use std::time::Duration;
-
 use k8s_openapi::Resource;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use outrigger_core::gate::Hold;
 use outrigger_core::keys;
-use outrigger_runtime::bucket::{Bucket, Rate};
-use tokio::time::Instant;
 
 use super::plan::Op;
-use crate::queue;
-
-/// Changes of one pool or template, as of one Node: of a DPU that comes and goes the first changes are written at once, then one every
-/// ten seconds.
-const CHANGES: Rate = Rate { burst: 5.0, minute: 6.0 };
-/// Pause after the API server has forbidden a write. Only an administrator can change that.
-const FORBIDDEN: Duration = Duration::from_secs(60);
-/// Pause after which the API server is asked again whether a Node exists that the watch doesn't show.
-const ASKED: Duration = Duration::from_secs(60);
 
 /// Whether devices are published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,28 +75,6 @@ impl Write {
     }
 }
 
-/// What came of a write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Done,
-    /// The Node exists, so nothing was written.
-    Exists,
-    Failed,
-    Forbidden,
-}
-
-/// When something may be written.
-#[derive(Debug, Default)]
-pub(super) struct Pace {
-    /// It is being written.
-    pub busy: bool,
-    /// Failed writes in a row.
-    failures: u32,
-    /// No write before that.
-    pause: Option<Instant>,
-    changes: Option<Bucket>,
-}
-
 impl Write {
     /// Number of requests.
     pub(super) fn cost(&self) -> f64 {
@@ -119,34 +84,5 @@ impl Write {
             Self::CreateTemplate(_) | Self::DeleteTemplate(..) => 1,
         };
         u32::try_from(requests).map_or(f64::MAX, f64::from)
-    }
-}
-
-impl Pace {
-    /// Returns when something may be written; `None` if now.
-    pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
-        let changes = self.changes.get_or_insert_with(|| Bucket::new(CHANGES, now));
-        let at = changes.next(CHANGES, now).max(self.pause.unwrap_or(now));
-        (at > now).then_some(at)
-    }
-
-    /// A write begins.
-    pub(super) fn begin(&mut self) {
-        self.changes.iter_mut().for_each(|changes| changes.spend(1.0));
-        self.busy = true;
-    }
-
-    /// A write has ended.
-    pub(super) fn done(&mut self, outcome: Outcome, now: Instant, jitter: f64) {
-        self.busy = false;
-        match outcome {
-            Outcome::Done => (self.failures, self.pause) = (0, None),
-            Outcome::Exists => self.pause = Some(now + ASKED),
-            Outcome::Failed => {
-                self.pause = Some(now + queue::pause(self.failures, jitter));
-                self.failures = self.failures.saturating_add(1);
-            }
-            Outcome::Forbidden => self.pause = Some(now + FORBIDDEN),
-        }
     }
 }

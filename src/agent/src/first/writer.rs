@@ -27,7 +27,7 @@ use tracing::{debug, info, warn};
 use super::Devices;
 use super::board::Class;
 use super::plan::{self, Op};
-use super::write::{Key, Outcome, Write};
+use super::write::{Key, Write};
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
 use crate::namespaces::Scope;
@@ -181,10 +181,10 @@ impl Writer {
                     Ok(outcome) => outcome,
                     Err(error) => self.failed(&key, &error),
                 };
-                if outcome != Outcome::Forbidden {
+                if outcome != WriteOutcome::Forbidden {
                     self.forbidden.set(None);
                 }
-                self.count(&key, outcome);
+                self.context.metrics.device_write(matches!(key, Key::Namespace(_)), outcome);
                 self.devices.done(&key, outcome, &deleted, self.context.environment.random.fraction());
             }
         }))
@@ -197,7 +197,7 @@ impl Writer {
         key: &Key,
         write: Write,
         deleted: &mut Vec<String>,
-    ) -> Result<Outcome, kube::Error> {
+    ) -> Result<WriteOutcome, kube::Error> {
         let client = &self.context.client;
         let slices: Api<ResourceSlice> = Api::all(client.clone());
         match (key, write) {
@@ -210,7 +210,8 @@ impl Writer {
             }
             (Key::Node(node), Write::Orphans(orphans)) => {
                 if Api::<Node>::all(client.clone()).get_opt(node).await?.is_some() {
-                    return Ok(Outcome::Exists);
+                    debug!(node, "the watch of Nodes lacks one that exists; asking again");
+                    return Ok(WriteOutcome::Failed);
                 }
                 for (name, uid) in orphans {
                     delete(&slices, &name, &uid).await?;
@@ -236,7 +237,7 @@ impl Writer {
             (Key::Node(_), Write::CreateTemplate(_) | Write::DeleteTemplate(..))
             | (Key::Namespace(_), Write::Slices(_) | Write::Orphans(_)) => {}
         }
-        Ok(Outcome::Done)
+        Ok(WriteOutcome::Ok)
     }
 
     async fn write_slice(
@@ -266,7 +267,7 @@ impl Writer {
         Ok(())
     }
 
-    fn failed(&self, key: &Key, error: &kube::Error) -> Outcome {
+    fn failed(&self, key: &Key, error: &kube::Error) -> WriteOutcome {
         let what = match key {
             Key::Node(name) | Key::Namespace(name) => name,
         };
@@ -276,23 +277,14 @@ impl Writer {
                 if self.forbidden.set(Some(text)) {
                     warn!(of = what, reason = %status.message, "may not publish devices");
                 }
-                Outcome::Forbidden
+                WriteOutcome::Forbidden
             }
             // Somebody else has changed it, or it is gone.
             error => {
                 debug!(of = what, %error, "failed to publish devices; retrying");
-                Outcome::Failed
+                WriteOutcome::Failed
             }
         }
-    }
-
-    fn count(&self, key: &Key, outcome: Outcome) {
-        let outcome = match outcome {
-            Outcome::Done | Outcome::Exists => WriteOutcome::Ok,
-            Outcome::Failed => WriteOutcome::Failed,
-            Outcome::Forbidden => WriteOutcome::Forbidden,
-        };
-        self.context.metrics.device_write(matches!(key, Key::Namespace(_)), outcome);
     }
 }
 

@@ -2,8 +2,6 @@
 //!
 //! All limits of rates are kept here. Level-based: however often a DPU changes, the next write of its Node holds the last state.
 
-use std::time::Duration;
-
 use outrigger_core::map::HashMap;
 use outrigger_proto::companion::HostStatus;
 use outrigger_runtime::bucket::{Bucket, Rate};
@@ -17,14 +15,12 @@ use tokio::time::Instant;
 use super::decide::{self, Marks, decide};
 use super::told::{HostListener, Told};
 use crate::metrics::WriteOutcome;
-use crate::queue::{self, Queue};
+use crate::paced::{self, FORBIDDEN, Pace, Queue, Step};
 
 /// Writes of all Nodes.
 const WRITES: Rate = Rate { burst: 100.0, minute: 1500.0 };
 /// Writes of one Node, as of one Pod: of a DPU that comes and goes the first changes are written at once, then one every ten seconds.
 const NODE_WRITES: Rate = Rate { burst: 5.0, minute: 6.0 };
-/// Pause after the API server has forbidden a kind of write, or refused that of one Node. Only an administrator can change that.
-const FORBIDDEN: Duration = Duration::from_secs(300);
 
 /// What of a Node is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,22 +66,7 @@ struct Known {
     uid: String,
     has: Marks,
     deleted: bool,
-    /// It is being written.
-    busy: bool,
-    /// Failed writes in a row.
-    failures: u32,
-    /// No write before that.
-    pause: Option<Instant>,
-    writes: Option<Bucket>,
-}
-
-/// What has to be done for a Node.
-enum Step {
-    Nothing,
-    Later(Instant),
-    /// No write of any Node before that.
-    Full(Instant),
-    Write(Box<Write>),
+    pace: Pace,
 }
 
 impl Hosts {
@@ -103,25 +84,14 @@ impl Hosts {
 
     /// Waits for the next write.
     pub(super) async fn next(&self) -> Write {
-        queue::next(&self.changed, || self.take()).await
+        paced::next(&self.changed, || self.take()).await
     }
 
     /// Returns the next write, or when there may be one.
     fn take(&self) -> Result<Write, Option<Instant>> {
         let now = self.clock.now();
-        let mut state = self.state.lock();
-        while let Some(name) = state.queue.pop(now, |_| false) {
-            match state.examine(&name, self.taints, now) {
-                Step::Nothing => {}
-                Step::Later(at) => state.queue.push_later(name, at),
-                Step::Full(at) => {
-                    state.queue.push(name, false);
-                    return Err(Some(at));
-                }
-                Step::Write(write) => return Ok(*write),
-            }
-        }
-        Err(state.queue.next_due())
+        let examine = |state: &mut State, name: &String| state.examine(name, self.taints, now);
+        paced::take(&mut *self.state.lock(), |state| &mut state.queue, now, examine)
     }
 
     /// Records what came of a write.
@@ -136,16 +106,10 @@ impl Hosts {
             }
         }
         let Some(known) = state.nodes.get_mut(name) else { return };
-        known.busy = false;
-        let is = |wanted| outcomes.iter().any(|(_, outcome)| *outcome == wanted);
-        if is(WriteOutcome::Refused) {
-            known.pause = Some(now + FORBIDDEN);
-        } else if is(WriteOutcome::Failed) {
-            known.pause = Some(now + queue::pause(known.failures, jitter));
-            known.failures = known.failures.saturating_add(1);
-        } else {
-            (known.failures, known.pause) = (0, None);
-        }
+        let worst = [WriteOutcome::Refused, WriteOutcome::Failed]
+            .into_iter()
+            .find(|wanted| outcomes.iter().any(|(_, outcome)| outcome == wanted));
+        known.pace.done(worst.unwrap_or(WriteOutcome::Ok), now, jitter);
         // It may have changed meanwhile.
         state.queue.push(name.to_owned(), false);
         drop(state);
@@ -219,11 +183,11 @@ impl State {
     }
 
     /// Compares a Node with what it should have.
-    fn examine(&mut self, name: &str, taints: bool, now: Instant) -> Step {
+    fn examine(&mut self, name: &str, taints: bool, now: Instant) -> Step<Write> {
         let (knowledge, due) = self.told.knowledge(name, now);
         let Some(known) = self.nodes.get_mut(name) else { return Step::Nothing };
         // A write in progress examines the Node once more.
-        if known.busy || known.deleted {
+        if known.pace.is_busy() || known.deleted {
             return Step::Nothing;
         }
         let mut change = decide(knowledge, &known.has, taints);
@@ -238,28 +202,23 @@ impl State {
         if change.is_empty() {
             return later.map_or(Step::Nothing, Step::Later);
         }
-        if let Some(pause) = known.pause.filter(|pause| *pause > now) {
-            return Step::Later(pause);
+        if let Some(at) = known.pace.next(NODE_WRITES, now) {
+            return Step::Later(at);
         }
-        let writes = known.writes.get_or_insert_with(|| Bucket::new(NODE_WRITES, now));
-        let (own, all) = (writes.next(NODE_WRITES, now), self.writes.next(WRITES, now));
-        if own > now {
-            return Step::Later(own);
-        }
+        let all = self.writes.next(WRITES, now);
         if all > now {
             return Step::Full(all);
         }
-        writes.spend(1.0);
+        known.pace.begin();
         self.writes.spend(1.0);
-        known.busy = true;
         let (name, uid, has) = (name.to_owned(), known.uid.clone(), known.has.clone());
-        Step::Write(Box::new(Write { name, uid, has, change }))
+        Step::Write(Write { name, uid, has, change })
     }
 }
 
 impl Known {
     fn new(uid: String, has: Marks, deleted: bool) -> Self {
-        Self { uid, has, deleted, busy: false, failures: 0, pause: None, writes: None }
+        Self { uid, has, deleted, pace: Pace::default() }
     }
 }
 

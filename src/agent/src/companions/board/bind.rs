@@ -9,11 +9,11 @@ use outrigger_runtime::bucket::Rate;
 use tokio::time::Instant;
 
 use super::known::Known;
-use super::{Board, ClaimName, FORBIDDEN, State};
+use super::{Board, ClaimName, State};
 use crate::binding::Allocation;
 use crate::companions::decide::{self, Knowledge};
 use crate::metrics::WriteOutcome;
-use crate::queue;
+use crate::paced::{self, Step};
 
 /// Writes of conditions of all claims. Pods are bound no faster than that.
 pub(super) const BINDS: Rate = Rate { burst: 200.0, minute: 6000.0 };
@@ -37,32 +37,6 @@ pub(crate) struct Bind {
     pub claim: ClaimName,
     pub allocation: Allocation,
     pub verdict: Verdict,
-}
-
-/// When the condition of a claim may be written.
-#[derive(Debug, Default)]
-pub(super) struct Pace {
-    busy: bool,
-    /// Failed writes in a row.
-    failures: u32,
-    /// No write before that.
-    pause: Option<Instant>,
-}
-
-impl Pace {
-    /// There is another allocation.
-    pub(super) fn renew(&mut self) {
-        (self.failures, self.pause) = (0, None);
-    }
-}
-
-/// What has to be done for a claim.
-enum Step {
-    Nothing,
-    Later(Instant),
-    /// No write of any claim before that.
-    Full(Instant),
-    Write(Bind),
 }
 
 impl Board {
@@ -105,25 +79,14 @@ impl Board {
 
     /// Waits for the next write of a claim.
     pub(crate) async fn next_bind(&self) -> Bind {
-        queue::next(&self.bindable, || self.take_bind()).await
+        paced::next(&self.bindable, || self.take_bind()).await
     }
 
     /// Returns the next write of a claim, or when there may be one.
     pub(super) fn take_bind(&self) -> Result<Bind, Option<Instant>> {
         let now = self.clock.now();
-        let mut state = self.state.lock();
-        while let Some(id) = state.binds.pop(now, |_| true) {
-            match state.examine_bind(&id, self.after, now) {
-                Step::Nothing => {}
-                Step::Later(at) => state.binds.push_later(id, at),
-                Step::Full(at) => {
-                    state.binds.push(id, true);
-                    return Err(Some(at));
-                }
-                Step::Write(bind) => return Ok(bind),
-            }
-        }
-        Err(state.binds.next_due())
+        let examine = |state: &mut State, id: &WorkloadId| state.examine_bind(id, self.after, now);
+        paced::take(&mut *self.state.lock(), |state| &mut state.binds, now, examine)
     }
 
     /// Records what came of a write of a claim.
@@ -131,16 +94,9 @@ impl Board {
         let now = self.clock.now();
         let mut state = self.state.lock();
         let Some(known) = state.pods.get_mut(id) else { return };
-        let pace = &mut known.pace;
-        pace.busy = false;
-        match outcome {
-            WriteOutcome::Ok => (pace.failures, pace.pause) = (0, None),
-            WriteOutcome::Failed => {
-                pace.pause = Some(now + queue::pause(pace.failures, jitter));
-                pace.failures = pace.failures.saturating_add(1);
-            }
-            WriteOutcome::Refused | WriteOutcome::Forbidden => pace.pause = Some(now + FORBIDDEN),
-        }
+        // A right that is missing is tried again with each claim.
+        let outcome = if outcome == WriteOutcome::Forbidden { WriteOutcome::Refused } else { outcome };
+        known.bind_pace.done(outcome, now, jitter);
         // It may have changed meanwhile.
         state.binds.push(id.clone(), true);
         drop(state);
@@ -151,10 +107,10 @@ impl Board {
 impl State {
     /// Compares the claim of a Pod with what it should say. A claim that says something already stays as it is: the scheduler acts
     /// on it at any moment.
-    fn examine_bind(&mut self, id: &WorkloadId, after: std::time::Duration, now: Instant) -> Step {
+    fn examine_bind(&mut self, id: &WorkloadId, after: std::time::Duration, now: Instant) -> Step<Bind> {
         let Some(known) = self.pods.get_mut(id) else { return Step::Nothing };
         let (Some(allocation), Some(claim)) = (&known.allocation, &known.claim) else { return Step::Nothing };
-        if allocation.decided || known.deleted || known.pace.busy {
+        if allocation.decided || known.deleted || known.bind_pace.is_busy() {
             return Step::Nothing;
         }
         let Some(ordered) = &self.ordered else { return Step::Nothing };
@@ -165,8 +121,8 @@ impl State {
             Some(cause) if matches!(knowledge, Knowledge::Told(_)) => Verdict::Unavailable(*cause),
             _ => return due.filter(|due| *due > now).map_or(Step::Nothing, Step::Later),
         };
-        if let Some(pause) = known.pace.pause.filter(|pause| *pause > now) {
-            return Step::Later(pause);
+        if let Some(at) = known.bind_pace.next(BINDS, now) {
+            return Step::Later(at);
         }
         let all = self.binding.next(BINDS, now);
         if all > now {
@@ -174,7 +130,7 @@ impl State {
         }
         let bind = Bind { id: id.clone(), claim: claim.clone(), allocation: allocation.clone(), verdict };
         self.binding.spend(1.0);
-        known.pace.busy = true;
+        known.bind_pace.begin();
         Step::Write(bind)
     }
 }

@@ -12,12 +12,12 @@ use outrigger_runtime::bucket::Bucket;
 use outrigger_runtime::pod::Pod;
 use tokio::time::Instant;
 
-use super::bind::Pace;
 use super::start::ClaimName;
 use super::{Link, NewCondition, SILENCE, Write};
 use crate::binding::Allocation;
 use crate::companions::decide::{Condition, Conditions, Knowledge};
 use crate::companions::told::{Companions, Rules};
+use crate::paced::Pace;
 use crate::pod::{is_gated, workload};
 
 /// A Pod.
@@ -37,7 +37,7 @@ pub(super) struct Known {
     /// The allocation of its claim, if the scheduler binds it when the claim says so.
     pub(super) allocation: Option<Allocation>,
     /// When its claim may be written.
-    pub(super) pace: Pace,
+    pub(super) bind_pace: Pace,
     pub(super) deleted: bool,
     /// Since when the agent has known it, on the Node that it is on.
     pub(super) seen: Instant,
@@ -49,13 +49,8 @@ pub(super) struct Known {
     pub(super) told: Option<(u64, Companions)>,
     /// Since when one of its companions isn't ready.
     pub(super) wrong: Option<Instant>,
-    /// It is being written.
-    pub(super) busy: bool,
-    /// Failed writes in a row.
-    pub(super) failures: u32,
-    /// No write before that.
-    pub(super) pause: Option<Instant>,
-    pub(super) writes: Option<Bucket>,
+    /// When its conditions may be written.
+    pub(super) pace: Pace,
     pub(super) events: Option<Bucket>,
 }
 
@@ -74,17 +69,14 @@ impl Known {
             gate,
             claim,
             allocation: None,
-            pace: Pace::default(),
+            bind_pace: Pace::default(),
             deleted: pod.metadata.deletion_timestamp.is_some(),
             seen,
             moved: false,
             too_large: None,
             told: None,
             wrong: None,
-            busy: false,
-            failures: 0,
-            pause: None,
-            writes: None,
+            pace: Pace::default(),
             events: None,
         }
     }
@@ -111,7 +103,7 @@ impl Known {
         let same = |before: &Allocation| allocation.as_ref().is_some_and(|now| now.is_same(before));
         if !self.allocation.as_ref().is_some_and(same) {
             // Failures were those of another one.
-            self.pace.renew();
+            self.bind_pace.renew();
         }
         self.allocation = allocation;
         let before = self.place();

@@ -17,7 +17,7 @@ struct Stage {
     templates: BTreeMap<(String, String), ResourceClaimTemplate>,
     written: u64,
     /// What every write answers.
-    outcome: Outcome,
+    outcome: WriteOutcome,
 }
 
 fn host(name: &str, ready: bool) -> HostStatus {
@@ -45,7 +45,7 @@ impl Stage {
         devices.listed();
         devices.classed(Class::Exists("c".into()));
         let (slices, templates) = (BTreeMap::new(), BTreeMap::new());
-        Self { devices, slices, templates, written: 0, outcome: Outcome::Done }
+        Self { devices, slices, templates, written: 0, outcome: WriteOutcome::Ok }
     }
 
     /// A stream on which the manager told of these hosts, and of nothing else.
@@ -82,7 +82,7 @@ impl Stage {
         let mut all = Vec::new();
         while let Ok((key, write)) = self.devices.take() {
             let mut deleted = Vec::new();
-            if self.outcome == Outcome::Done {
+            if self.outcome == WriteOutcome::Ok {
                 match write {
                     Write::Slices(ops) => {
                         for op in ops {
@@ -188,7 +188,7 @@ async fn slices_of_a_node_that_the_watch_lacks_are_deleted_after_asking() {
     let (key, write) = stage.devices.take().unwrap();
     assert_eq!(write, Write::Orphans(vec![("a-companions-0".into(), "u".into())]));
     // The API server has it.
-    stage.devices.done(&key, Outcome::Exists, &[], 0.0);
+    stage.devices.done(&key, WriteOutcome::Failed, &[], 0.0);
     assert_eq!(stage.writes(), []);
     assert_eq!(stage.later(61).await, [Key::Node("a".into())], "it is asked again");
     assert_eq!(stage.published(), []);
@@ -288,11 +288,11 @@ async fn what_is_not_published_is_told() {
     assert_eq!(stage.writes(), []);
     stage.devices.classed(Class::Exists("c".into()));
     is(Publishing::Working);
-    stage.outcome = Outcome::Forbidden;
+    stage.outcome = WriteOutcome::Forbidden;
     assert_eq!(stage.writes().len(), 1);
     is(Publishing::Forbidden);
     assert_eq!(stage.later(50).await, [], "an administrator has to act first");
-    stage.outcome = Outcome::Done;
+    stage.outcome = WriteOutcome::Ok;
     assert_eq!(stage.later(11).await.len(), 1);
     is(Publishing::Working);
     stage.devices.unread();
@@ -306,7 +306,7 @@ async fn a_failed_write_is_tried_again_and_a_node_that_goes_meanwhile_is_forgott
     let mut stage = Stage::new();
     stage.node("a", Some("10"));
     stage.told(&[("a", true)]);
-    stage.outcome = Outcome::Failed;
+    stage.outcome = WriteOutcome::Failed;
     assert_eq!(stage.writes().len(), 1);
     assert_eq!(stage.later(1).await.len(), 1);
     HostListener::node(&stage.devices, &gone("", "a"));
@@ -322,7 +322,7 @@ async fn what_is_forbidden_and_no_longer_needed_is_not_told() {
     stage.devices.claims(true);
     let publishing = stage.devices.publishing();
     stage.namespace("shop", false);
-    stage.outcome = Outcome::Forbidden;
+    stage.outcome = WriteOutcome::Forbidden;
     assert_eq!(stage.writes().len(), 1);
     assert_eq!(*publishing.borrow(), Publishing::Forbidden);
     stage.devices.namespace(gone("", "shop"));

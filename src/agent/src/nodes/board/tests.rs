@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use std::collections::BTreeMap;
 
 use outrigger_core::keys;
