@@ -64,12 +64,12 @@ for directory in kubelet containerd; do
     mkdir -p "$disk/$directory" "/var/lib/$directory"
     mount --bind "$disk/$directory" "/var/lib/$directory"
 done
-mkdir -p "$disk/log"
+mkdir -p "$disk"/{log,kubelet.conf.d,manifests}
 mount --bind "$disk/log" /var/log
 # A kubelet's volumes have to be seen by containers that were started before.
 mount --make-rshared /
 
-mkdir -p /run/cni /run/manifests
+mkdir -p /run/cni
 echo "nameserver 127.0.0.1" >/run/resolv.conf
 cat >/run/cni/pods.conflist <<X
 {"cniVersion": "1.0.0", "name": "pods", "plugins": [
@@ -104,7 +104,7 @@ oomScoreAdj: 0
 clusterDNS: [10.96.0.10]
 clusterDomain: cluster.local
 resolvConf: /run/resolv.conf
-staticPodPath: /run/manifests
+staticPodPath: $disk/manifests
 evictionHard: {memory.available: 50Mi}
 # The machine has processors for two Nodes at most.
 nodeStatusUpdateFrequency: 5s
@@ -130,8 +130,8 @@ again() {
 containerd() { command containerd --config /run/containerd.toml; }
 proxy() { "$program" kube-proxy --config /run/proxy.yaml; }
 kubelet() {
-    "$program" kubelet --config /run/kubelet.yaml --kubeconfig "$keys.kubeconfig" --hostname-override "$name" \
-        --node-ip "10.77.0.$number"
+    "$program" kubelet --config /run/kubelet.yaml --config-dir "$disk/kubelet.conf.d" --kubeconfig "$keys.kubeconfig" \
+        --hostname-override "$name" --node-ip "10.77.0.$number"
 }
 again containerd &
 until ctr --address /run/containerd.sock version >/dev/null 2>&1; do sleep 0.1; done

@@ -162,7 +162,12 @@ fn prepare(rack: &Rack, cluster: &Cluster, overlay: &str, components: &[&str], o
     };
     let server = |name: &str| secret(&format!("{name}-tls"), &[&format!("{name}.{SYSTEM}.svc")]);
     let mut own = vec![namespace(SYSTEM), server("outrigger-console")];
-    own.extend(["outrigger-webhook-clients", "outrigger-gate-clients"].map(|name| secret(name, &[])));
+    // API servers show a certificate to webhooks.
+    let side = if overlay == "tenant" { "tenant" } else { "infra" };
+    let clients = std::fs::read_to_string(rack.plane.dir.join(side).join("webhooks/ca.crt")).unwrap();
+    own.extend(["outrigger-webhook-clients", "outrigger-gate-clients"].map(
+        |name| json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata(name), "stringData": {"ca.crt": clients}}),
+    ));
     let is_issued = components.contains(&"cert-manager") || overlay == "tenant";
     let is_self_signed = components.iter().any(|name| name.starts_with("self-signed"));
     if !is_issued {

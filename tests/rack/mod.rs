@@ -2,9 +2,15 @@
 //! ask probes, and Services lead from one cluster to the other. What needs many Nodes runs on kwok, in `tests/e2e`.
 
 mod combinations;
+mod isolation;
 mod main_job;
 mod one_cluster;
 mod operation;
 mod order;
+mod placement;
+mod pressure;
+mod rights;
 mod shared;
+mod traffic;
+mod undisturbed;
 mod workloads;

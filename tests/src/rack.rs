@@ -216,7 +216,7 @@ impl Rack {
 
     /// The end of what a machine's programs have said, for those who wait for it.
     fn last_words(&self, machine: Machine) -> String {
-        let logs = self.plane.dir.join("nodes").join(machine.name).join("log");
+        let logs = self.disk(machine).join("log");
         let files = ["containerd", "kubelet"].map(|program| logs.join(format!("{program}.log")));
         let files = [vec![self.plane.log(&format!("machine-{}", machine.name))], files.to_vec()].concat();
         let end = |file: &PathBuf| {
@@ -248,18 +248,70 @@ impl Rack {
     /// Kills the processes on a machine that are this part of Outrigger or of the Node, such as `webhook` or `kubelet`: the word that their
     /// program gets first. Returns how many there were.
     pub fn kill(&self, machine: Machine, part: &str) -> anyhow::Result<usize> {
+        let processes = self.processes(machine, part)?;
+        for pid in &processes {
+            kill(*pid, Signal::SIGKILL)?;
+        }
+        Ok(processes.len())
+    }
+
+    /// The processes on a machine that are a part of Outrigger or of the Node.
+    fn processes(&self, machine: Machine, part: &str) -> anyhow::Result<Vec<Pid>> {
         let cgroup = format!("/{}/{}/", self.cgroup, machine.name);
-        let mut killed = 0;
+        let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc")?.flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
             // A process may end meanwhile.
             let read = |file: &str| std::fs::read_to_string(entry.path().join(file)).unwrap_or_default();
             if read("cmdline").split('\0').nth(1) == Some(part) && read("cgroup").contains(&cgroup) {
-                kill(Pid::from_raw(pid), Signal::SIGKILL)?;
-                killed += 1;
+                found.push(Pid::from_raw(pid));
             }
         }
-        Ok(killed)
+        Ok(found)
+    }
+
+    /// Uses up the memory that one container of a part of Outrigger may have, until the kernel kills the part's process there.
+    pub fn exhaust_memory(&self, machine: Machine, part: &str) -> anyhow::Result<()> {
+        let pid = *self.processes(machine, part)?.first().with_context(|| format!("no {part}"))?;
+        let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+        let of = |marks: &str| cgroups.lines().find_map(|line| line.split_once(marks).map(|(_, path)| path));
+        let (path, limit) = match of(":memory:") {
+            Some(path) => (format!("/sys/fs/cgroup/memory{path}"), "memory.limit_in_bytes"),
+            None => (format!("/sys/fs/cgroup{}", of("0::").context("no cgroup")?), "memory.max"),
+        };
+        let limit: u64 = std::fs::read_to_string(format!("{path}/{limit}"))?.trim().parse()?;
+        // A file in memory belongs to the cgroup of its writer, and the writer itself has almost none: the kernel kills the other one.
+        let file = PathBuf::from(format!("/dev/shm/{}-memory", self.cgroup));
+        let mut writer = Command::new("sh");
+        let script = r#"echo $$ >"$1/cgroup.procs" && exec head -c "$2" /dev/zero >"$3""#;
+        writer.args(["-c", script, "sh", &path, &limit.to_string()]).arg(&file);
+        let written = writer.status();
+        std::fs::remove_file(&file)?;
+        written.context("no writer").map(drop)
+    }
+
+    /// Changes a machine's kubelet by a file of its configuration, or takes that file away, and restarts it.
+    pub fn configure_kubelet(
+        &self,
+        machine: Machine,
+        settings: Option<&serde_json::Value>,
+    ) -> anyhow::Result<()> {
+        let file = self.disk(machine).join("kubelet.conf.d/test.conf");
+        match settings {
+            Some(settings) => {
+                let mut settings = settings.clone();
+                settings["apiVersion"] = json!("kubelet.config.k8s.io/v1beta1");
+                settings["kind"] = json!("KubeletConfiguration");
+                std::fs::write(file, settings.to_string())?;
+            }
+            None => std::fs::remove_file(file)?,
+        }
+        self.kill(machine, "kubelet").map(drop)
+    }
+
+    /// The directory that is a machine's disk: static Pods are in its directory `manifests`, logs in `log`.
+    pub fn disk(&self, machine: Machine) -> PathBuf {
+        self.plane.dir.join("nodes").join(machine.name)
     }
 
     /// Switches a machine off: all that runs on it ends at once. Its disk stays.
