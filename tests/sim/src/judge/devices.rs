@@ -22,6 +22,13 @@ fn count(template: &Value) -> Option<u64> {
     at(template, "/spec/spec/devices/requests/0/exactly/count").and_then(Value::as_u64)
 }
 
+/// Whether a write changes the devices of a rule, and not its image.
+pub(super) fn have_changed(commit: &Commit) -> bool {
+    let (Some(old), Some(new)) = (&commit.old, &commit.new) else { return false };
+    let image = |rule: &Value| text(rule, "/spec/template/spec/containers/0/image").to_owned();
+    image(old) == image(new) && asked(old) != asked(new)
+}
+
 impl Judge {
     /// A write in the infrastructure cluster that may be about devices.
     pub(super) fn devices_written(&self, world: &World, commit: &Commit) {
