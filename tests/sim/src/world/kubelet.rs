@@ -49,13 +49,14 @@ impl World {
             return false;
         }
         let uid = text(pod, "/metadata/uid").to_owned();
-        if self.asking.lock().insert(uid.clone()) {
+        let waits = format!("ends {uid}");
+        if self.asking.lock().insert(waits.clone()) {
             let world = self.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_secs(grace)).await;
                 let is_node = |node: &str| world.infra.get("nodes", None, node).is_some();
                 world.infra.finish_deletions(|pod, node| is_node(node) && text(pod, "/metadata/uid") == uid);
-                world.asking.lock().remove(&uid);
+                world.asking.lock().remove(&waits);
             });
         }
         true
