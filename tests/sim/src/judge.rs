@@ -376,7 +376,14 @@ impl Judge {
         let lived = commit.time.duration_since(ended).unsigned_abs();
         let same = text(&rule, "/spec/template/spec/containers/0/image")
             == text(companion, "/spec/containers/0/image");
-        if same && matches(&rule, &last, last["spec"]["nodeName"].as_str()) && lived < least {
+        let matched = same && matches(&rule, &last, last["spec"]["nodeName"].as_str());
+        if matched && mark(companion).is_none() && !linger(&rule).is_zero() {
+            let client = &commit.client;
+            self.violation(
+                world,
+                format!("{client} deletes the companion of {key:?}, which is ready and lingers"),
+            );
+        } else if matched && lived < least {
             let client = &commit.client;
             self.violation(
                 world,

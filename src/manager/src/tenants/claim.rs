@@ -264,6 +264,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_restored_status_says_again_that_no_agent_is_connected() {
+        let context = fixtures::context(FakeApi::default().client());
+        let state = fixtures::served_tenant(&context);
+        let (number, me) = (fixtures::connect(&state), context.identity.clone());
+        let shown = || {
+            let tenant = serde_json::from_value(fixtures::tenant_claimed(1, &me)).unwrap();
+            context.tenant(Change::Applied(tenant));
+            state.lock().stream.unwritten().map(|said| said.fields["connected"].clone())
+        };
+        assert_eq!(shown(), None);
+        state.lock().stream.end(number, jiff::Timestamp::UNIX_EPOCH);
+        assert_eq!(shown(), Some(json!(false)));
+    }
+
+    #[tokio::test]
     async fn a_superseded_stream_does_not_claim_again_after_a_newer_one() {
         const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";
         let api = FakeApi::default();

@@ -4,16 +4,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_core::gate::Hold;
 use outrigger_core::keys;
 use serde_json::{Value, json};
 
 use super::{APPS, History};
-use crate::world::hosts::{allocated_to, set_conditions};
+use crate::model::Model;
+use crate::world::hosts::{allocated_to, free_devices, set_conditions};
 use crate::world::kubelet::{NEVER, SLOW};
 use crate::world::{ADMIN, DEVICE_CLASS, RULES_NAMESPACE, SCHEDULER, SHOP, claim_of, text};
 
 /// How long a DPU takes to restart at most.
 const RESTARTS: Duration = Duration::from_secs(30);
+
+/// Devices that no claim has and that aren't in this pool.
+fn free_elsewhere(model: &Model, pool: &str) -> Vec<(String, String)> {
+    let mut free = free_devices(model, Hold::Binding);
+    free.retain(|(other, _)| other != pool);
+    free
+}
 
 impl History {
     /// A rule gets another image or other devices, and stays as it is otherwise. So its companions are replaced one after the other.
@@ -127,6 +136,16 @@ impl History {
             let at = (Some(SHOP), text(&claim, "/metadata/name"), Some("status"));
             let none = json!({"status": {"allocation": null, "reservedFor": null, "devices": null}});
             let _ = model.merge(SCHEDULER, "resourceclaims", at, none);
+            let other = allocated_to(&claim).filter(|_| self.below(2) == 0);
+            let other = other.and_then(|pool| self.pick(&free_elsewhere(model, pool)));
+            if let Some((pool, device)) = other {
+                let mut allocation = claim["status"]["allocation"].clone();
+                let result = &mut allocation["devices"]["results"][0];
+                (result["pool"], result["device"]) = (json!(pool), json!(device));
+                let reserved = &claim["status"]["reservedFor"];
+                let status = json!({"status": {"allocation": allocation, "reservedFor": reserved}});
+                let _ = model.merge(SCHEDULER, "resourceclaims", at, status);
+            }
         }
     }
 }

@@ -71,12 +71,16 @@ pub(super) struct Found {
     pub(super) facts_at: BTreeMap<String, u64>,
     /// See [`Self::facts_at`].
     pub(super) placed_at: BTreeMap<String, Timestamp>,
+    /// The images that rules have, after those that they had before, by uid.
+    pub(super) images: BTreeMap<String, [String; 2]>,
     /// What rules and workloads have been since the last rest.
     pub(super) possible: Possible,
     /// Which managers serve tenants, and the revisions at which they have claimed their streams.
     pub(super) holders: BTreeMap<&'static str, (String, u64)>,
     /// When managers have claimed the streams of tenants the last time.
     pub(super) claimed: BTreeMap<&'static str, Timestamp>,
+    /// Since when Nodes that are handed over have been nobody's.
+    pub(super) nobodys: BTreeMap<String, Timestamp>,
     /// When the Lease was written the last time.
     pub(super) renewed: Option<Timestamp>,
     /// When Events came, by who told them and what.

@@ -119,7 +119,14 @@ impl Judge {
         {
             return;
         }
-        self.untried(world, commit, key, &now);
+        let was_current = {
+            let found = self.found.lock();
+            let same = |before: &[String; 2]| before[0] == image(old, "/spec/containers/0/image");
+            let uid = text(&rule, "/metadata/uid");
+            let changed = found.moved || found.restored || found.changed.contains(&(key.0, key.2.clone()));
+            !changed && found.images.get(uid).is_some_and(same)
+        };
+        self.untried(world, commit, key, (&now, was_current));
         let version = version(&rule);
         self.counted(world, commit, key, (&rule, &version), pod);
         self.budgeted(world, commit, key, &version, pod);
@@ -132,14 +139,14 @@ impl Judge {
         self.found.lock().replaced.insert(key.clone(), replaced);
     }
 
-    /// Companions are replaced only for a template that the API server takes.
-    fn untried(&self, world: &World, commit: &Commit, key: &Key, image: &str) {
+    /// Companions are replaced only for a template that the API server takes. `was_current`: before this template, the companion had the latest.
+    fn untried(&self, world: &World, commit: &Commit, key: &Key, (image, was_current): (&str, bool)) {
         let version = served(world, key)
             .map(|rule| text(&rule, "/metadata/resourceVersion").parse().unwrap_or(u64::MAX));
         let plural = if key.1.starts_with(PLATFORM) { "adminworkloadrules" } else { "workloadrules" };
         let shown = version.and_then(|version| world.infra.shown(&commit.client, plural, version));
         let knows = shown.is_some_and(|shown| shown + KNOWN <= commit.sent);
-        if knows && image.starts_with(crate::world::kubelet::REFUSED) {
+        if (knows || was_current) && image.starts_with(crate::world::kubelet::REFUSED) {
             let client = &commit.client;
             self.violation(
                 world,
