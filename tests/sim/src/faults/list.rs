@@ -239,12 +239,14 @@ pub const FAULTS: &[Fault] = &[
         "error-of-a-claim-is-empty",
         "host",
         "A claim that isn't ready and has no cause gets an empty error, for which the kubelet starts the Pod.",
-    ),
+    )
+    .unseen("No history runs the plugin of a host: kubelets ask the agent themselves."),
     fault(
         "answers-are-about-any-claims",
         "host",
         "Answers of the agent aren't compared with the claims that were asked about.",
-    ),
+    )
+    .unseen("No history runs the plugin of a host: kubelets ask the agent themselves."),
     fault(
         "late-answer-is-taken",
         "runtime",

@@ -79,8 +79,8 @@ pub(super) struct Found {
     pub(super) holders: BTreeMap<&'static str, (String, u64)>,
     /// When managers have claimed the streams of tenants the last time.
     pub(super) claimed: BTreeMap<&'static str, Timestamp>,
-    /// Since when Nodes that are handed over have been nobody's.
-    pub(super) nobodys: BTreeMap<String, Timestamp>,
+    /// Since when Nodes that are handed over have been unowned.
+    pub(super) unowned: BTreeMap<String, Timestamp>,
     /// When the Lease was written the last time.
     pub(super) renewed: Option<Timestamp>,
     /// When Events came, by who told them and what.
