@@ -266,7 +266,8 @@ mod tests {
     #[tokio::test]
     async fn a_restored_status_says_again_that_no_agent_is_connected() {
         let context = fixtures::context(FakeApi::default().client());
-        let state = fixtures::served_tenant(&context);
+        context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
+        let state = context.states.state("tenant-blue");
         let (number, me) = (fixtures::connect(&state), context.identity.clone());
         let shown = || {
             let tenant = serde_json::from_value(fixtures::tenant_claimed(1, &me)).unwrap();
