@@ -161,6 +161,12 @@ impl Context {
             if !stream.connected && stream.claim > 0 {
                 data.stream.lost_since(stream.since.as_ref().map(|since| since.0));
             }
+            if stream.connected
+                && *stream.holder == *self.identity
+                && data.stream.shown_connected(stream.claim)
+            {
+                self.queues.stream_statuses.add([id.clone()]);
+            }
             data.assess_hosts(&self.registry, self.environment.clock.wall());
             if data.stream.unused_claim().is_some() {
                 self.queues.unused_claims.add_after(id.clone(), UNUSED);

@@ -17,6 +17,7 @@ use crate::process::pick;
 use crate::trace::Trace;
 use crate::world::{MOVING, SHOP, TENANTS, World};
 
+mod changes;
 mod dpus;
 mod faults;
 mod machines;
@@ -138,8 +139,11 @@ impl History {
                 }
                 this.bring_back();
             }
+            if judge.has_found() {
+                break;
+            }
         }
-        if violations.is_empty() {
+        if violations.is_empty() && !judge.has_found() {
             violations = this.rest(CALM, LINGERS).await;
         }
         violations.splice(0..0, judge.violations());

@@ -17,6 +17,7 @@ use crate::world::hosts::allocated_to;
 use crate::world::kubelet::{NEVER, REFUSED};
 use crate::world::{AFFINITY, TENANTS, World, at, namespace_of, text};
 
+mod budgets;
 mod devices;
 mod found;
 mod machines;
@@ -24,6 +25,7 @@ mod matching;
 mod offloading;
 mod orders;
 mod others;
+mod possible;
 pub mod promises;
 mod rollouts;
 mod states;
@@ -71,6 +73,11 @@ impl Judge {
         self.found.lock().violations.clone()
     }
 
+    /// Whether something was violated.
+    pub fn has_found(&self) -> bool {
+        !self.found.lock().violations.is_empty()
+    }
+
     fn count(&self, world: &World, commit: &Commit) {
         let violation = self.found.lock().count(commit);
         if let Some(violation) = violation {
@@ -94,6 +101,13 @@ impl Judge {
         }
         self.ordered(&world, id, commit);
         let mut found = self.found.lock();
+        if commit.kind.plural == "workloadrules" && devices::have_changed(commit) {
+            found.other_devices.insert((id, commit.name.clone()));
+        }
+        if commit.kind.plural == "poddisruptionbudgets" {
+            found.budget(id, commit);
+        }
+        found.possible.of_tenant(&world.tenants[id], id, commit);
         let name = match commit.kind.plural {
             "pods" => text(object, "/metadata/uid").to_owned(),
             "workloadrules" => commit.name.clone(),
@@ -126,8 +140,12 @@ impl Judge {
         if commit.kind.plural == "adminworkloadrules" {
             let mut found = self.found.lock();
             for (id, _) in TENANTS {
+                found.possible.rule((id, format!("{PLATFORM}{}", commit.name)), commit);
                 let rule = (id, format!("{PLATFORM}{}", commit.name));
                 found.known.insert(rule.clone());
+                if devices::have_changed(commit) {
+                    found.other_devices.insert(rule.clone());
+                }
                 found.changed.insert(rule);
             }
         }
@@ -158,6 +176,8 @@ impl Judge {
         if commit.old.is_none() {
             self.created(&world, &key, object);
             self.companion_created(&world, commit, &key, object);
+            self.was_possible(&world, &commit.client, &key);
+            self.beside_the_holder(&world, commit, key.0);
         }
         let leaving = |object: &Option<Arc<Value>>| {
             object.as_ref().is_none_or(|object| !object["metadata"]["deletionTimestamp"].is_null())
@@ -180,6 +200,7 @@ impl Judge {
         if is_foreign(&commit.old) || is_foreign(&commit.new) {
             let mut found = self.found.lock();
             found.known.insert((id, commit.name.clone()));
+            found.possible.rule((id, commit.name.clone()), commit);
             found.changed.insert((id, commit.name.clone()));
         }
     }
@@ -256,11 +277,13 @@ impl Judge {
         if std::mem::take(&mut found.moved) || found.restored {
             found.reborn.extend(TENANTS.map(|(id, _)| id).into_iter().filter(|id| !world.has_agent(id)));
         }
+        found.possible.rested(|id| world.has_agent(id));
         found.offloadings.clear();
         (found.disturbed, found.blind) = (false, false);
         found.replaced.clear();
-        found.most_companions.clear();
-        found.most_owned.clear();
+        // Those of tenants without an agent change when it is there again.
+        found.other_devices.retain(|(id, _)| !world.has_agent(id));
+        found.count_all(&world);
         found.most_slots = 0;
         if std::mem::take(&mut found.restored) {
             found.states = States::default();
@@ -297,7 +320,12 @@ impl Judge {
             text(&rule, "/spec/template/spec/containers/0/image") == image
                 && rule["metadata"]["deletionTimestamp"].is_null()
         });
-        if same && commit.client.starts_with("manager") && !self.has_changed(key.0, &key.2) {
+        let has_other_devices = self.found.lock().other_devices.contains(&(key.0, key.1.clone()));
+        if same
+            && !has_other_devices
+            && commit.client.starts_with("manager")
+            && !self.has_changed(key.0, &key.2)
+        {
             self.violation(
                 world,
                 format!("{} deletes the companion of {key:?}, which is wanted", commit.client),
@@ -348,7 +376,14 @@ impl Judge {
         let lived = commit.time.duration_since(ended).unsigned_abs();
         let same = text(&rule, "/spec/template/spec/containers/0/image")
             == text(companion, "/spec/containers/0/image");
-        if same && matches(&rule, &last, last["spec"]["nodeName"].as_str()) && lived < least {
+        let matched = same && matches(&rule, &last, last["spec"]["nodeName"].as_str());
+        if matched && mark(companion).is_none() && !linger(&rule).is_zero() {
+            let client = &commit.client;
+            self.violation(
+                world,
+                format!("{client} deletes the companion of {key:?}, which is ready and lingers"),
+            );
+        } else if matched && lived < least {
             let client = &commit.client;
             self.violation(
                 world,
@@ -377,12 +412,13 @@ impl Judge {
             there.entry(key).or_default().push((image, ready));
         }
         let mut missing = Vec::new();
-        for (key, Wanted { image, has_dpu, .. }) in &wanted {
+        for (key, Wanted { image, has_dpu, pod, .. }) in &wanted {
             let refused = image.starts_with(REFUSED);
             let stays = refused || image.starts_with(NEVER);
             match there.get(key).map(Vec::as_slice) {
                 // A rollout of a template that never gets ready stops, and one that is refused doesn't begin.
                 Some([(found, _)]) if stays && found != image => {}
+                Some([(found, true)]) if found != image && budgets::hold(&world.tenants[key.0], pod) => {}
                 Some([(_, is_ready)]) if image.starts_with(NEVER) && !is_ready => {}
                 None if refused => {}
                 Some([(found, is_ready)]) if found == image && is_ready == has_dpu => {}

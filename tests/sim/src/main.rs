@@ -108,7 +108,7 @@ fn history(seed: u64, events: u64) -> io::Result<Command> {
     Ok(command)
 }
 
-/// Puts faults back, and prints a table of what finds them. Succeeds if each has been found.
+/// Puts faults back, and prints a table of what finds them. Succeeds if each has been found, or the list says why it isn't.
 fn put_back(arguments: &Arguments) -> ExitCode {
     if faults::reached().is_none() {
         println!("this program has no switches: build it with --features outrigger-sim/faults");
@@ -132,7 +132,7 @@ fn put_back(arguments: &Arguments) -> ExitCode {
         let history = |number| history(arguments.first + number, arguments.events);
         let found = faults::search(fault, arguments.count, history, |ran| violations(ran).into_iter().next());
         let (number, violation) = found.found.as_ref().map_or_else(
-            || (String::from("none"), String::new()),
+            || (String::from("none"), fault.unseen.to_owned()),
             |(number, violation)| (number.to_string(), violation.chars().take(160).collect()),
         );
         let tests = match units.as_ref().map(|units| units.find(fault)) {
@@ -141,7 +141,7 @@ fn put_back(arguments: &Arguments) -> ExitCode {
             Some(Ok(tests)) => format!("{} ({})", tests[0], tests.len()),
             Some(Err(error)) => error.to_string(),
         };
-        all &= found.found.is_some();
+        all &= found.found.is_some() || !fault.unseen.is_empty();
         let (reached, ran) = (found.reached, found.ran);
         println!(
             "| {} | {} | {reached} of {ran} | {number} | {violation} | {tests} |",

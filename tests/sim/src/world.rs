@@ -16,12 +16,14 @@ use crate::network::{Network, Wire};
 use crate::process::{self, Replicas, Running};
 use crate::trace::Trace;
 
+pub(crate) mod budgets;
 mod devices;
 pub(crate) mod hosts;
 pub(crate) mod kubelet;
 mod machines;
 mod scope;
 
+use budgets::count_budgets;
 pub use devices::{DEVICE_CLASS, claim_of, devices};
 pub use machines::{GUESTS, MACHINE, machine, machine_types};
 pub use scope::Scope;
@@ -42,7 +44,7 @@ const RULES: ModelKind =
 pub const INFRA: &str = "infra";
 
 /// The scheduler's user.
-const SCHEDULER: &str = "system:kube-scheduler";
+pub(crate) const SCHEDULER: &str = "system:kube-scheduler";
 
 /// The user who makes what administrators make.
 pub const ADMIN: &str = "admin";
@@ -315,17 +317,20 @@ impl World {
             self.make_claims();
             self.run_sets();
             self.schedule();
-            self.infra.finish_deletions(is_node);
+            self.infra.finish_deletions(|pod, node| is_node(node) && !self.ends_later(pod));
             self.run_pods(&self.infra);
         }
         for ((id, model), _) in self.tenants.iter().zip(changed).filter(|(_, changed)| *changed) {
             // There are no Nodes: Pods are bound to hosts.
-            model.finish_deletions(|_| true);
+            model.finish_deletions(|_, _| true);
             model.collect_garbage();
             if self.scope.orderings {
                 self.run_hosts(id);
             } else {
                 self.run_pods(model);
+            }
+            if self.scope.budgets {
+                count_budgets(model);
             }
         }
     }

@@ -97,18 +97,25 @@ struct Companion<'a> {
 
 impl Companion<'_> {
     async fn step(&self, traced: &mut TracedStep<'_>) -> Action {
-        let decided = match self.decide(false) {
-            // The API server knows the latest claim. It is an earlier one where the cluster's state was restored.
-            Err(Undecided::LaterClaim) => match self.look_at_tenant().await {
-                Ok(()) => self.decide(true),
-                Err(action) => return action,
-            },
-            decided => decided,
-        };
-        let (plan, kind) = match decided {
-            Ok(decided) => decided,
-            Err(Undecided::LaterClaim) => return Action::Requeue(STALE_PAUSE),
-            Err(Undecided::Ends(action)) => return action,
+        // The API server knows the latest claim, and the state of the rule. Both are earlier ones where the cluster's state was restored.
+        let mut asked = Asked::default();
+        let (plan, kind) = loop {
+            let answer = match self.decide(asked) {
+                Ok(decided) => break decided,
+                Err(Undecided::LaterClaim) if !asked.claim => {
+                    asked.claim = true;
+                    self.look_at_tenant().await
+                }
+                Err(Undecided::LaterRule) => {
+                    asked.rule = true;
+                    self.look_at_rule().await
+                }
+                Err(Undecided::LaterClaim) => return Action::Requeue(STALE_PAUSE),
+                Err(Undecided::Ends(action)) => return action,
+            };
+            if let Err(action) = answer {
+                return action;
+            }
         };
         let done = match plan {
             Plan::Nothing => return Action::Done,
@@ -161,6 +168,21 @@ impl Companion<'_> {
         })
     }
 
+    /// Whether the API server has the companion's rule as it is known here: then there is no later state of it.
+    async fn look_at_rule(&self) -> Result<(), Action> {
+        let name = &self.id.key.rule;
+        let known = self.state.lock().rules.get(name).map(|rule| (rule.uid.clone(), rule.generation));
+        let rule = self.state.rule_id(name);
+        match crate::rules::deleted::state(&self.context.client, &rule).await {
+            Ok(found) if found == known => Ok(()),
+            Ok(_) => Err(Action::Requeue(STALE_PAUSE)),
+            Err(error) => {
+                info!(%rule, %error, "reading the rule failed; retrying");
+                Err(Action::Wait)
+            }
+        }
+    }
+
     /// What follows from the end of a step.
     fn concluded(
         &self,
@@ -199,9 +221,9 @@ impl Companion<'_> {
         self.context.environment.clock.now()
     }
 
-    /// The next step and the kind of the object that it is about, or why no step can be made now. `knows_claim`: the API server has
-    /// just been asked for the latest claim.
-    fn decide(&self, knows_claim: bool) -> Result<(Plan, Kind), Undecided> {
+    /// The next step and the kind of the object that it is about, or why no step can be made now. `asked`: what the API server has
+    /// just been asked for.
+    fn decide(&self, asked: Asked) -> Result<(Plan, Kind), Undecided> {
         let key = &self.id.key;
         let mut data = self.state.lock();
         let data = &mut *data;
@@ -220,10 +242,10 @@ impl Companion<'_> {
         if let Some(pause) = still_refused(data, key, self.now()) {
             return Err(Undecided::Ends(Action::Requeue(pause)));
         }
-        if is_of_later_rule(data, key) {
-            return Err(Undecided::Ends(Action::Requeue(STALE_PAUSE)));
+        if !asked.rule && is_of_later_rule(data, key) {
+            return Err(Undecided::LaterRule);
         }
-        if !knows_claim && is_of_later_claim(data, key) && !fault("later-claims-are-not-respected") {
+        if !asked.claim && is_of_later_claim(data, key) && !fault("later-claims-are-not-respected") {
             return Err(Undecided::LaterClaim);
         }
         let (plan, kind) = planned(data, key, &self.location);
@@ -450,6 +472,17 @@ enum Undecided {
     Ends(Action),
     /// It was made under a later claim on the tenant's stream than is known here.
     LaterClaim,
+    /// It was made from a later state of its rule than is known here.
+    LaterRule,
+}
+
+/// What the API server was asked for during a step.
+#[derive(Debug, Clone, Copy, Default)]
+struct Asked {
+    /// The latest claim on the tenant's stream.
+    claim: bool,
+    /// The state of the companion's rule.
+    rule: bool,
 }
 
 #[cfg(test)]

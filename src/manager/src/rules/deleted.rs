@@ -62,6 +62,19 @@ impl DeletedRules {
     }
 }
 
+/// The uid and the generation of a rule, as the API server has it.
+pub(crate) async fn state(client: &Client, rule: &RuleId) -> Result<Option<(String, i64)>, kube::Error> {
+    let (client, name) = (client.clone(), rule.name.as_str());
+    let metadata = if rule.name.is_admin() {
+        let rules: Api<PartialObjectMeta<AdminWorkloadRule>> = Api::namespaced(client, &rule.namespace);
+        found(rules.get(name).await)?.map(|rule| rule.metadata)
+    } else {
+        let rules: Api<PartialObjectMeta<WorkloadRule>> = Api::namespaced(client, &rule.namespace);
+        found(rules.get(name).await)?.map(|rule| rule.metadata)
+    };
+    Ok(metadata.map(|of| (of.uid.unwrap_or_default(), of.generation.unwrap_or_default())))
+}
+
 /// Whether an admin rule is the one with this uid and stays. The companions of one that is being deleted are deleted first:
 /// it may have no other way to reach them than its finalizer.
 fn is_live(rule: &AdminWorkloadRule, uid: &str) -> bool {

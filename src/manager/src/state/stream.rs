@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use outrigger_core::companion::StreamClaim;
 use outrigger_core::fault;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -233,6 +234,18 @@ impl Stream {
         self.released = holder.is_empty();
         self.foreign = claim;
         self.claim < claim && self.lose()
+    }
+
+    /// The Tenant's status shows that an agent is connected under this claim of this replica. Has it say again that none is, if its
+    /// stream has ended and that was said: the cluster was restored. Returns whether it does.
+    pub(crate) fn shown_connected(&mut self, claim: u64) -> bool {
+        let has_ended = self.claim == claim && !self.connected && self.told == 0 && self.raising == 0;
+        let Some(of) = self.on_tenant(claim).filter(|_| has_ended && self.unwritten.fields.is_empty()) else {
+            return false;
+        };
+        let since = self.lost_at.map(Time);
+        self.say(&of, [("connected", Value::from(false)), ("since", json!(since))]);
+        true
     }
 
     /// The Tenant's status is to have these fields, under this claim. They replace those of another claim.

@@ -61,6 +61,8 @@ pub(crate) async fn raise(
         match writes::status(&api(context), &Version::of(&tenant), json!({"stream": stream})).await {
             Ok(written) => {
                 let resource_version = version(written.resource_version().as_deref());
+                // What a list shows after that isn't the state from before that the cache has: the cluster was restored.
+                context.feeds.tenants.answer(written);
                 return Ok(RaisedClaim { uid, resource_version, claim: stream.claim });
             }
             Err(kube::Error::Api(status)) if status.code == 404 => return Err(gone()),
@@ -208,6 +210,7 @@ mod tests {
     use outrigger_core::companion::StreamClaim;
     use outrigger_runtime::cache::Change;
     use outrigger_runtime::fake_api::{FakeApi, failure};
+    use outrigger_runtime::watch::Event;
 
     use super::*;
     use crate::fixtures;
@@ -234,6 +237,46 @@ mod tests {
         let calls = api.calls("PATCH");
         assert_eq!(calls.len(), 4);
         assert_eq!(calls[0].1[0], json!({"op": "test", "path": "/metadata/uid", "value": "u"}));
+    }
+
+    #[tokio::test]
+    async fn a_restored_claim_is_noticed_where_no_watch_has_shown_the_later_one() {
+        const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";
+        let api = FakeApi::default();
+        let context = fixtures::context(api.client());
+        context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
+        let state = context.states.state("tenant-blue");
+        let listed = |version: u64| {
+            let tenant = serde_json::from_value(fixtures::tenant_claimed(1, "another")).unwrap();
+            context.feeds.tenants.event(Event::ListStarted);
+            context.feeds.tenants.event(Event::Listed(tenant));
+            context.feeds.tenants.event(Event::ListCompleted { version });
+        };
+        listed(9);
+        let (id, me) = (TenantId::new("blue").unwrap(), context.identity.clone());
+        let stream = state.lock().stream.begin(1, tokio::time::Instant::now()).unwrap().number;
+        api.answers("PATCH", &format!("{TENANT}/status"), 200, fixtures::tenant_claimed(2, &me));
+        let raised = raise(&context, &id, &state, stream).await.unwrap();
+        state.lock().stream.claimed(stream, raised).unwrap();
+        assert!(state.lock().stream.check(stream).is_ok());
+        listed(1000);
+        assert!(state.lock().stream.check(stream).is_err(), "the agent has to connect again");
+    }
+
+    #[tokio::test]
+    async fn a_restored_status_says_again_that_no_agent_is_connected() {
+        let context = fixtures::context(FakeApi::default().client());
+        context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
+        let state = context.states.state("tenant-blue");
+        let (number, me) = (fixtures::connect(&state), context.identity.clone());
+        let shown = || {
+            let tenant = serde_json::from_value(fixtures::tenant_claimed(1, &me)).unwrap();
+            context.tenant(Change::Applied(tenant));
+            state.lock().stream.unwritten().map(|said| said.fields["connected"].clone())
+        };
+        assert_eq!(shown(), None);
+        state.lock().stream.end(number, jiff::Timestamp::UNIX_EPOCH);
+        assert_eq!(shown(), Some(json!(false)));
     }
 
     #[tokio::test]

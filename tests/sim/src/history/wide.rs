@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{APPS, History};
 use crate::process::pick;
 use crate::world::hosts::{held, set_conditions};
-use crate::world::kubelet::{NEVER, REFUSED, SLOW};
+use crate::world::kubelet::{LONG_GRACE, NEVER, REFUSED, SLOW};
 use crate::world::{ADMIN, DEVICE_CLASS, MOVING, SHOP, Scope, TENANTS, namespace_of, text};
 
 /// The values of the label and of the annotation that rules read besides; `None` where a workload has none.
@@ -18,7 +18,7 @@ const TIERS: [Option<&str>; 4] = [None, Some(""), Some("a"), Some("b")];
 const OWNERS: [&str; 2] = ["owner-0", "owner-1"];
 
 /// Of so many events one is of those that are here.
-const WIDE: u64 = 3;
+const WIDE: u64 = 2;
 
 /// Orderings of the rules of tenants, by the numbers in their names. They stay, so what a rollout may take down stays too.
 const ORDERINGS: [&str; 4] = ["Parallel", "BeforeReady", "BeforeStart", "BeforeBinding"];
@@ -34,11 +34,12 @@ fn number(name: &str) -> usize {
 impl History {
     /// Perhaps one of the events that are here happens. Returns whether it does.
     pub(super) fn wide_event(&mut self, (tenant, _): (&'static str, &[&str])) -> bool {
-        let Scope { selectors, foreign, restores, failures, orderings, .. } = self.world.scope;
+        let Scope { selectors, foreign, restores, failures, orderings, changes, budgets, drains, .. } =
+            self.world.scope;
         if self.below(WIDE) != 0 {
             return false;
         }
-        match self.below(12) {
+        match self.below(20) {
             0..3 if selectors => self.change_facts(tenant),
             3 if foreign => self.apply_foreign_rule(tenant),
             4 if foreign => self.delete_foreign_rule(tenant),
@@ -48,6 +49,11 @@ impl History {
             9 if failures => self.fail_workload(tenant),
             10 if failures => self.taint_dpu(),
             11 if orderings => self.ask_elsewhere(tenant),
+            12..15 if changes => self.change_one_thing(tenant),
+            15 if budgets => self.change_budget(tenant),
+            16 if drains => self.drain_dpu(),
+            17 if drains => self.restart_dpu(),
+            18 if orderings => self.give_up_allocation(tenant),
             _ => return false,
         }
         true
@@ -105,7 +111,7 @@ impl History {
 
     /// The spec of a rule, with an image that no rule has had before.
     pub(super) fn wide_rule(&mut self) -> Value {
-        let Scope { selectors, starts, .. } = self.world.scope;
+        let Scope { selectors, starts, drains, .. } = self.world.scope;
         let policy = ["Any", "SameNode"][usize::from(self.below(2) == 1)];
         let linger = self.pick(&[0, 0, 30, 180]).unwrap_or_default();
         let kind = match self.below(if starts { 12 } else { 1 }) {
@@ -116,6 +122,9 @@ impl History {
         };
         let mut pod = json!({"terminationGracePeriodSeconds": 1,
             "containers": [{"name": "c", "image": format!("{kind}{}", self.images)}]});
+        if drains && kind != SLOW && self.below(3) == 0 {
+            pod["terminationGracePeriodSeconds"] = json!(LONG_GRACE);
+        }
         let mut facts = json!(null);
         if selectors {
             if self.below(3) == 0 {

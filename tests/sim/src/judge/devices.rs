@@ -22,6 +22,13 @@ fn count(template: &Value) -> Option<u64> {
     at(template, "/spec/spec/devices/requests/0/exactly/count").and_then(Value::as_u64)
 }
 
+/// Whether a write changes the devices of a rule, and not its image.
+pub(super) fn have_changed(commit: &Commit) -> bool {
+    let (Some(old), Some(new)) = (&commit.old, &commit.new) else { return false };
+    let image = |rule: &Value| text(rule, "/spec/template/spec/containers/0/image").to_owned();
+    image(old) == image(new) && asked(old) != asked(new)
+}
+
 impl Judge {
     /// A write in the infrastructure cluster that may be about devices.
     pub(super) fn devices_written(&self, world: &World, commit: &Commit) {
@@ -86,6 +93,14 @@ impl Judge {
             let image = |object: &Value, at: &str| text(object, at).to_owned();
             if image(&pod, "/spec/containers/0/image")
                 != image(&rule, "/spec/template/spec/containers/0/image")
+            {
+                continue;
+            }
+            // One that budgets hold has the devices of before.
+            let all = world.tenants[key.0].list("pods");
+            let workload = all.iter().find(|pod| text(pod, "/metadata/uid") == key.2);
+            if has != asked(&rule)
+                && workload.is_some_and(|pod| super::budgets::hold(&world.tenants[key.0], pod))
             {
                 continue;
             }

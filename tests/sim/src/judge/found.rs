@@ -8,10 +8,12 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::Key;
-use super::rollouts::Replaced;
+use super::possible::Possible;
+use super::rollouts::{Replaced, owner};
 use super::states::States;
-use super::wanted::is_workload;
+use super::wanted::{companion, is_workload};
 use crate::model::Commit;
+use crate::world::{TENANTS, World};
 
 /// Processes write an object less often than this within a time: what is written again and again is a fight, or a loop.
 const MOST_WRITES: u64 = 60;
@@ -53,6 +55,10 @@ pub(super) struct Found {
     pub(super) disturbed: bool,
     /// Requests were lost since then, or watches stood still.
     pub(super) blind: bool,
+    /// Rules whose devices have changed since then without their image.
+    pub(super) other_devices: BTreeSet<(&'static str, String)>,
+    /// Since when PodDisruptionBudgets ask for as many healthy Pods as now, by tenant and name.
+    pub(super) budgets: BTreeMap<(&'static str, String), Timestamp>,
     /// Companions that managers have replaced since then.
     pub(super) replaced: BTreeMap<Key, Replaced>,
     /// The most companions of rules, and workloads of owners, since then.
@@ -65,8 +71,16 @@ pub(super) struct Found {
     pub(super) facts_at: BTreeMap<String, u64>,
     /// See [`Self::facts_at`].
     pub(super) placed_at: BTreeMap<String, Timestamp>,
+    /// The images that rules have, after those that they had before, by uid.
+    pub(super) images: BTreeMap<String, [String; 2]>,
+    /// What rules and workloads have been since the last rest.
+    pub(super) possible: Possible,
+    /// Which managers serve tenants, and the revisions at which they have claimed their streams.
+    pub(super) holders: BTreeMap<&'static str, (String, u64)>,
     /// When managers have claimed the streams of tenants the last time.
     pub(super) claimed: BTreeMap<&'static str, Timestamp>,
+    /// Since when Nodes that are handed over have been unowned.
+    pub(super) unowned: BTreeMap<String, Timestamp>,
     /// When the Lease was written the last time.
     pub(super) renewed: Option<Timestamp>,
     /// When Events came, by who told them and what.
@@ -97,6 +111,31 @@ impl Found {
 }
 
 impl Found {
+    /// The companions of each rule and the workloads of each owner are so many at a rest.
+    pub(super) fn count_all(&mut self, world: &World) {
+        (self.most_companions, self.most_owned) = Default::default();
+        for (id, rule, _) in world.infra.list("pods").iter().filter_map(|pod| companion(pod)) {
+            *self.most_companions.entry((id, rule)).or_default() += 1;
+        }
+        for (id, _) in TENANTS {
+            for pod in world.tenants[id].list("pods").iter().filter(|pod| is_workload(pod)) {
+                if let Some(owner) = owner(pod) {
+                    *self.most_owned.entry((id, owner.to_owned())).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    /// A PodDisruptionBudget is written.
+    pub(super) fn budget(&mut self, id: &'static str, commit: &Commit) {
+        let asks = |budget: &Arc<Value>| {
+            [budget["spec"]["selector"].clone(), budget["status"]["desiredHealthy"].clone()]
+        };
+        if commit.old.as_ref().map(asks) != commit.new.as_ref().map(asks) {
+            self.budgets.insert((id, commit.name.clone()), commit.time);
+        }
+    }
+
     /// A Pod in a tenant's cluster changes.
     pub(super) fn workload(&mut self, key: (&'static str, String), commit: &Commit) {
         let facts = |pod: &Arc<Value>| {

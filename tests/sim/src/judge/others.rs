@@ -14,6 +14,9 @@ use crate::world::{TENANTS, World, namespace_of, text};
 /// How long a Lease lasts.
 const LEASE: Duration = Duration::from_secs(15);
 
+/// How long a DPU is unowned at least while it is handed over.
+const SETTLES: Duration = Duration::from_secs(3);
+
 /// So many Events with the same words about an object are too many in [`WHILE`].
 const EVENTS: usize = 8;
 /// See [`EVENTS`].
@@ -27,7 +30,10 @@ impl Judge {
         }
         match commit.kind.plural {
             "workloadrules" => self.foreign_rule(world, commit),
-            "nodes" => self.foreign_taints(world, commit),
+            "nodes" => {
+                self.foreign_taints(world, commit);
+                self.settled(world, commit);
+            }
             "leases" if commit.name == keys::MANAGER => self.lease(world, commit),
             "events" => self.event(world, commit),
             _ => {}
@@ -72,6 +78,31 @@ impl Judge {
                 world,
                 format!("{client} removes the taint {lost} of Node {name}, which isn't Outrigger's"),
             );
+        }
+    }
+
+    /// A DPU that is handed over stays unowned for a while: until then a replica that is behind may place the former tenant's companions.
+    fn settled(&self, world: &World, commit: &Commit) {
+        let owner = |node: &Value| node["metadata"]["labels"][keys::NODE_TENANT].as_str().map(str::to_owned);
+        let is_unowned = |node: &Value| {
+            let mut taints = node["spec"]["taints"].as_array().into_iter().flatten();
+            owner(node).is_none() && taints.any(|taint| taint["key"] == keys::HANDOVER)
+        };
+        let Some(new) = &commit.new else { return };
+        let was = commit.old.as_ref().is_some_and(|old| is_unowned(old));
+        let (since, restored) = {
+            let mut found = self.found.lock();
+            if is_unowned(new) && !was {
+                found.unowned.insert(commit.name.clone(), commit.time);
+            }
+            (found.unowned.get(&commit.name).copied(), found.restored)
+        };
+        let lasted = since.map(|since| commit.time.duration_since(since).unsigned_abs());
+        if let Some(lasted) = lasted.filter(|lasted| was && !restored && *lasted < SETTLES)
+            && let Some(owner) = owner(new)
+        {
+            let (client, name) = (&commit.client, &commit.name);
+            self.violation(world, format!("{client} gives Node {name} to {owner} after {lasted:?} only"));
         }
     }
 

@@ -74,7 +74,7 @@ pub const PROMISES: &[Promise] = &[
         "of the workloads of one owner no more than `maxUnavailable` are without their companion at a time",
         By(&["counted"]),
     ),
-    ("reliability", "and PodDisruptionBudgets are respected", Not("no history has a PodDisruptionBudget")),
+    ("reliability", "and PodDisruptionBudgets are respected", By(&["budgeted"])),
     (
         "reliability",
         "admin rules wait for that until a deadline",
@@ -159,11 +159,7 @@ pub const PROMISES: &[Promise] = &[
         By(&["waited"]),
     ),
     ("ordering", "The agent withdraws the devices of the host", By(&["orders_missing"])),
-    (
-        "ordering",
-        "The scheduler gives the allocation up and begins again",
-        Not("the model's scheduler has no timeout"),
-    ),
+    ("ordering", "The scheduler gives the allocation up and begins again", By(&["waited", "orders_missing"])),
     (
         "ordering",
         "Its Pods are then\nsent by entries of the configuration with `failurePolicy: Fail`",

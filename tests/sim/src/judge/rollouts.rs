@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use outrigger_core::keys;
 use serde_json::Value;
 
 use super::wanted::{Wanted, companion, is_ready, is_workload, served, wanted};
@@ -20,15 +21,15 @@ use crate::world::{World, at, text};
 const KNOWN: Duration = Duration::from_secs(2);
 
 /// After so long a manager knows that a workload isn't ready.
-const TOLD: Duration = Duration::from_secs(5);
+pub(super) const TOLD: Duration = Duration::from_secs(5);
 
 /// A companion that a manager has deleted because its rule has another template.
 #[derive(Debug, Clone)]
 pub(super) struct Replaced {
-    client: String,
+    pub(super) client: String,
     time: Timestamp,
     /// The uid and the generation of the rule.
-    rule: (String, i64),
+    pub(super) rule: (String, i64),
     /// The workload was ready.
     was_ready: bool,
 }
@@ -50,8 +51,13 @@ fn version(rule: &Value) -> (String, i64) {
     (text(rule, "/metadata/uid").to_owned(), generation)
 }
 
-fn owner(pod: &Value) -> Option<&str> {
+pub(super) fn owner(pod: &Value) -> Option<&str> {
     Some(text(pod, "/metadata/ownerReferences/0/uid")).filter(|uid| !uid.is_empty())
+}
+
+/// A companion that no Node was found for, like those before it: no rollout has taken it down.
+pub(super) fn has_never_run(pod: &Value) -> bool {
+    pod["metadata"]["annotations"][keys::FIRST_COMPANION] == "true" && !pod["spec"]["nodeName"].is_string()
 }
 
 fn image(object: &Value, pointer: &str) -> String {
@@ -113,9 +119,17 @@ impl Judge {
         {
             return;
         }
-        self.untried(world, commit, key, &now);
+        let was_current = {
+            let found = self.found.lock();
+            let same = |before: &[String; 2]| before[0] == image(old, "/spec/containers/0/image");
+            let uid = text(&rule, "/metadata/uid");
+            let changed = found.moved || found.restored || found.changed.contains(&(key.0, key.2.clone()));
+            !changed && found.images.get(uid).is_some_and(same)
+        };
+        self.untried(world, commit, key, (&now, was_current));
         let version = version(&rule);
         self.counted(world, commit, key, (&rule, &version), pod);
+        self.budgeted(world, commit, key, &version, pod);
         let replaced = Replaced {
             client: commit.client.clone(),
             time: commit.time,
@@ -125,14 +139,14 @@ impl Judge {
         self.found.lock().replaced.insert(key.clone(), replaced);
     }
 
-    /// Companions are replaced only for a template that the API server takes.
-    fn untried(&self, world: &World, commit: &Commit, key: &Key, image: &str) {
+    /// Companions are replaced only for a template that the API server takes. `was_current`: before this template, the companion had the latest.
+    fn untried(&self, world: &World, commit: &Commit, key: &Key, (image, was_current): (&str, bool)) {
         let version = served(world, key)
             .map(|rule| text(&rule, "/metadata/resourceVersion").parse().unwrap_or(u64::MAX));
         let plural = if key.1.starts_with(PLATFORM) { "adminworkloadrules" } else { "workloadrules" };
         let shown = version.and_then(|version| world.infra.shown(&commit.client, plural, version));
         let knows = shown.is_some_and(|shown| shown + KNOWN <= commit.sent);
-        if knows && image.starts_with(crate::world::kubelet::REFUSED) {
+        if (knows || was_current) && image.starts_with(crate::world::kubelet::REFUSED) {
             let client = &commit.client;
             self.violation(
                 world,
@@ -150,11 +164,11 @@ impl Judge {
         pod: &Value,
     ) {
         let companions = world.infra.list("pods");
-        let serves = |key: &Key| {
+        let is_up = |key: &Key| {
             companions.iter().any(|pod| {
                 companion(pod).as_ref() == Some(key)
-                    && is_ready(pod)
                     && pod["metadata"]["deletionTimestamp"].is_null()
+                    && (is_ready(pod) || has_never_run(pod))
             })
         };
         let all = wanted(world);
@@ -178,9 +192,11 @@ impl Judge {
             let waits = since.is_some_and(|since| *since > replaced.time && *since + TOLD <= commit.sent);
             replaced.was_ready && !found.disturbed && waits && world.has_agent(key.0)
         };
-        let (mut down, mut of_owner) = (1, 1);
+        let is_there = |key: &Key| companions.iter().any(|pod| companion(pod).as_ref() == Some(key));
+        let (mut down, mut of_owner, mut gone) = (1, 1, usize::from(!is_there(key)));
         for (other, replaced) in others {
-            let is_down = !serves(other);
+            gone += usize::from(!is_there(other));
+            let is_down = !is_up(other);
             down += usize::from(is_down);
             let same = all
                 .get(other)
@@ -190,7 +206,7 @@ impl Judge {
         let is_same =
             |pod: &Arc<Value>| companion(pod).is_some_and(|other| (other.0, &other.1) == (key.0, &key.1));
         // Those that are deleted count too.
-        let exist = companions.iter().filter(|pod| is_same(pod)).count() + down;
+        let exist = companions.iter().filter(|pod| is_same(pod)).count() + gone;
         let total =
             found.most_companions.get(&(key.0, key.1.clone())).copied().unwrap_or_default().max(exist);
         let pods = world.tenants[key.0].list("pods");

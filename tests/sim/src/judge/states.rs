@@ -50,18 +50,22 @@ impl Judge {
         let (_, rule) =
             named(commit.kind.plural, commit.namespace.as_deref().unwrap_or_default(), &commit.name);
         let mut found = self.found.lock();
-        let states = &mut found.states;
+        let found = &mut *found;
         let Some(new) = &commit.new else {
-            states.deleted.insert(rule, commit.time);
+            found.states.deleted.insert(rule, commit.time);
             return;
         };
-        let state = state(text(new, "/spec/template/spec/containers/0/image"));
+        let image = text(new, "/spec/template/spec/containers/0/image");
+        let [before, now] = found.images.entry(text(new, "/metadata/uid").to_owned()).or_default();
+        if now != image {
+            *before = std::mem::replace(now, image.to_owned());
+        }
+        let (states, state) = (&mut found.states, state(image));
         let since = states.since.entry(rule.clone()).or_default();
         // One that has gone back gets its later states again.
         since.split_off(&(state + 1));
         since.entry(state).or_insert(commit.revision);
         let is_late = commit.old.is_none() && states.deleted.get(&rule).is_some_and(|at| commit.sent <= *at);
-        drop(found);
         self.newer(world, rule, state, is_late);
     }
 

@@ -1,6 +1,7 @@
 //! What must hold when Tenants are deleted and created again.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use outrigger_core::keys;
 use serde_json::Value;
@@ -24,6 +25,9 @@ const KINDS: [&str; 11] = [
     "resourcequotas",
     "rolebindings",
 ];
+
+/// After so long a manager that has seen another one's claim has ended what it was doing for the tenant.
+const HOLDS: Duration = Duration::from_secs(10);
 
 /// Whether a Tenant's status shows a stream that is open and has synced. A sync that a former holder has shown passes where its clock is
 /// ahead.
@@ -55,6 +59,13 @@ impl Judge {
         if states.map(|tenant| tenant.map(|tenant| holder(tenant))).windows(2).any(|pair| pair[0] != pair[1])
         {
             found.claimed.insert(id, commit.time);
+            let connected =
+                commit.new.as_ref().is_some_and(|tenant| tenant["status"]["stream"]["connected"] == true);
+            if connected && commit.client.starts_with("manager") {
+                found.holders.insert(id, (commit.client.clone(), commit.revision));
+            } else {
+                found.holders.remove(id);
+            }
         }
         // Another tenant's companions may be on the host that moves.
         let moves =
@@ -63,6 +74,25 @@ impl Judge {
             (Some(before), Some(after)) => before != after,
             _ => moves(&before) || moves(&after),
         };
+    }
+
+    /// A manager creates a companion of a tenant. None does that while it knows that another one serves the tenant.
+    pub(super) fn beside_the_holder(&self, world: &World, commit: &Commit, id: &'static str) {
+        let holder = {
+            let found = self.found.lock();
+            found.holders.get(id).filter(|_| !found.restored && !found.reborn.contains(id)).cloned()
+        };
+        let Some((holder, revision)) = holder.filter(|(holder, _)| *holder != commit.client) else { return };
+        let connected = world
+            .infra
+            .get("tenants", None, id)
+            .is_some_and(|tenant| tenant["status"]["stream"]["connected"] == true);
+        let shown = world.infra.shown(&commit.client, "tenants", revision);
+        let knows = shown.is_some_and(|shown| shown + HOLDS <= commit.sent);
+        if knows && connected && commit.client.starts_with("manager") {
+            let client = &commit.client;
+            self.violation(world, format!("{client} creates a companion of {id}, which {holder} serves"));
+        }
     }
 
     /// How the system differs from what the Tenants say.

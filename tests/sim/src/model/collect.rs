@@ -72,9 +72,9 @@ impl Model {
 
     /// What the kubelets of these nodes do with Pods that are being deleted: they have stopped, and are removed. Returns how many.
     /// Pods with finalizers stay until these are removed.
-    pub fn finish_deletions(&self, is_node: impl Fn(&str) -> bool) -> usize {
+    pub fn finish_deletions(&self, ends: impl Fn(&Value, &str) -> bool) -> usize {
         self.remove_bound(|pod, node| {
-            (object::is_leaving(pod) && is_node(node)).then(|| format!("system:node:{node}"))
+            (object::is_leaving(pod) && ends(pod, node)).then(|| format!("system:node:{node}"))
         })
     }
 

@@ -350,7 +350,7 @@ async fn owners_and_namespaces_take_their_objects_with_them_step_by_step() {
     assert_eq!(model.create("user", "configmaps", map("late")).unwrap_err().code, 403);
     assert_eq!((model.collect_garbage(), model.collect_garbage()), (2, 0));
     assert_eq!(
-        (model.finish_deletions(|node| node == "other"), model.finish_deletions(|node| node == "dpu")),
+        (model.finish_deletions(|_, node| node == "other"), model.finish_deletions(|_, node| node == "dpu"),),
         (0, 1)
     );
     assert_eq!((names(&model, "pods").len(), model.collect_garbage()), (0, 0));

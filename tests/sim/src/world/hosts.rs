@@ -28,6 +28,9 @@ const GATE: Duration = Duration::from_secs(3);
 /// How long a plugin waits for the agent.
 const PLUGIN: Duration = Duration::from_secs(25);
 
+/// How long it takes at most until a Pod whose gate is open is Ready.
+const PROBES: Duration = Duration::from_secs(6);
+
 /// The shortest pause of a kubelet after a call that has failed, and by how much it is longer at most.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 
@@ -107,9 +110,31 @@ impl World {
             } else if text(&pod, "/status/phase") == "Pending" {
                 self.start_workload(id, &pod);
             } else {
-                tell_ready(model, &pod);
+                self.tell(model, &pod);
             }
         }
+    }
+
+    /// A Pod is Ready, or no longer. Where DPUs restart, its probes take a while after its gate has opened.
+    fn tell(self: &Arc<Self>, model: &Model, pod: &Arc<Value>) {
+        if !self.scope.drains || is_true(pod, "Ready") || !opened(pod) {
+            return tell_ready(model, pod);
+        }
+        let uid = text(pod, "/metadata/uid").to_owned();
+        let waits = format!("ready {uid}");
+        if !self.asking.lock().insert(waits.clone()) {
+            return;
+        }
+        let (world, model, pod) = (self.clone(), model.clone(), pod.clone());
+        let takes = self.environment.random.below(PROBES);
+        tokio::spawn(async move {
+            tokio::time::sleep(takes).await;
+            world.asking.lock().remove(&waits);
+            let now = model.get("pods", Some(SHOP), text(&pod, "/metadata/name"));
+            if let Some(now) = now.filter(|now| text(now, "/metadata/uid") == uid) {
+                tell_ready(&model, &now);
+            }
+        });
     }
 
     /// The scheduler of a tenant's cluster.
@@ -262,7 +287,7 @@ pub(crate) fn says(claim: &Value, kind: &str) -> bool {
 }
 
 /// The devices that no claim has, as pools and names. Of a pool only slices of the latest generation count.
-fn free_devices(model: &Model, hold: Hold) -> Vec<(String, String)> {
+pub(crate) fn free_devices(model: &Model, hold: Hold) -> Vec<(String, String)> {
     let claims = model.list("resourceclaims");
     let taken = |pool: &str, device: &str| {
         claims.iter().any(|claim| {

@@ -21,6 +21,9 @@ pub(crate) const REFUSED: &str = "refused-";
 /// How long a slow one takes at most.
 const TAKES: Duration = Duration::from_secs(20);
 
+/// The grace period of templates whose Pods use it.
+pub(crate) const LONG_GRACE: u64 = 12;
+
 impl World {
     /// Kubelets: Pods that are bound run.
     pub(super) fn run_pods(self: &Arc<Self>, model: &Model) {
@@ -37,6 +40,26 @@ impl World {
                 run(model, &pod, !image.starts_with(NEVER));
             }
         }
+    }
+
+    /// Whether a companion that is being deleted takes a while to end: its containers use the time that they have.
+    pub(super) fn ends_later(self: &Arc<Self>, pod: &Value) -> bool {
+        let grace = pod["metadata"]["deletionGracePeriodSeconds"].as_u64().unwrap_or_default();
+        if grace < LONG_GRACE || !pod["metadata"]["labels"][keys::WORKLOAD].is_string() {
+            return false;
+        }
+        let uid = text(pod, "/metadata/uid").to_owned();
+        let waits = format!("ends {uid}");
+        if self.asking.lock().insert(waits.clone()) {
+            let world = self.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_secs(grace)).await;
+                let is_node = |node: &str| world.infra.get("nodes", None, node).is_some();
+                world.infra.finish_deletions(|pod, node| is_node(node) && text(pod, "/metadata/uid") == uid);
+                world.asking.lock().remove(&waits);
+            });
+        }
+        true
     }
 
     fn start_later(self: &Arc<Self>, model: &Model, pod: &Arc<Value>) {

@@ -23,6 +23,12 @@ pub struct Scope {
     pub owners: bool,
     /// Rules have orderings: Pods get gates and claims, and hosts ask before they start Pods.
     pub orderings: bool,
+    /// Rules change in their image or their devices only, and many workloads have the same companions.
+    pub changes: bool,
+    /// Workloads have PodDisruptionBudgets.
+    pub budgets: bool,
+    /// Nodes of DPUs are drained and restarted, and companions take a while to end.
+    pub drains: bool,
 }
 
 impl Scope {
@@ -46,6 +52,9 @@ impl Scope {
             failures: has(4),
             owners: has(4),
             orderings: has(4),
+            changes: has(4),
+            budgets: has(3),
+            drains: has(4),
         }
     }
 

@@ -143,11 +143,25 @@ async fn a_companion_made_from_a_later_state_of_its_rule_stays() {
     let world = World::new();
     world.shows_rule("u", 1, "db");
     world.shows_companion("u", 2);
+    world.api.answers("GET", RULE, 503, json!({}));
+    assert_eq!(world.step().await, Action::Wait, "the API server doesn't say");
+    let of_generation = |generation: i64| {
+        let mut rule = rule("u");
+        rule["metadata"]["generation"] = generation.into();
+        rule
+    };
+    world.api.answers("GET", RULE, 200, of_generation(2));
     assert_eq!(world.step().await, Action::Requeue(STALE_PAUSE));
     assert_eq!(world.deletions(), 0, "what is known here doesn't match yet");
     world.shows_rule("u", 2, "db");
     world.step().await;
     assert_eq!(world.deletions(), 1);
+    // The cluster's state was restored, and with it an earlier state of the rule.
+    world.shows_rule("u", 1, "db");
+    world.shows_companion("u", 2);
+    world.api.answers("GET", RULE, 200, of_generation(1));
+    world.step().await;
+    assert_eq!(world.deletions(), 2);
 }
 
 const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";

@@ -1,0 +1,95 @@
+//! A companion is created only where a state of its rule has matched a state of its workload: of what both have been since the last rest.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::matching::matches;
+use super::{Judge, Key};
+use crate::model::{Commit, Model};
+use crate::world::hosts::node_of;
+use crate::world::{SHOP, World, text};
+
+/// What rules and workloads have been, by tenant and name or uid. The last state is what they were last.
+#[derive(Default)]
+pub(super) struct Possible {
+    rules: BTreeMap<(&'static str, String), Vec<Arc<Value>>>,
+    /// Each with its Node.
+    workloads: BTreeMap<(&'static str, String), Vec<(Arc<Value>, Option<String>)>>,
+}
+
+impl Possible {
+    /// A write in a tenant's cluster.
+    pub(super) fn of_tenant(&mut self, model: &Model, id: &'static str, commit: &Commit) {
+        let pod = match commit.kind.plural {
+            "workloadrules" => return self.rule((id, commit.name.clone()), commit),
+            "pods" => commit.new.clone(),
+            "resourceclaims" => {
+                let claim = commit.new.as_ref().or(commit.old.as_ref());
+                let name = claim.map(|claim| text(claim, "/metadata/ownerReferences/0/name").to_owned());
+                name.and_then(|name| model.get("pods", Some(SHOP), &name))
+            }
+            _ => return,
+        };
+        let Some(pod) = pod else { return };
+        let states = self.workloads.entry((id, text(&pod, "/metadata/uid").to_owned())).or_default();
+        let node = node_of(model, &pod);
+        let is_news = states.last().is_none_or(|(last, at)| {
+            let facts =
+                |pod: &Value| [pod["metadata"]["labels"].clone(), pod["metadata"]["annotations"].clone()];
+            *at != node || facts(last) != facts(&pod)
+        });
+        if is_news {
+            states.push((pod, node));
+        }
+    }
+
+    /// A rule is written.
+    pub(super) fn rule(&mut self, key: (&'static str, String), commit: &Commit) {
+        if let Some(rule) = &commit.new {
+            let states = self.rules.entry(key).or_default();
+            if states.last().is_none_or(|last| last["spec"]["workloadTerms"] != rule["spec"]["workloadTerms"])
+            {
+                states.push(rule.clone());
+            }
+        }
+    }
+
+    /// The system has come to rest: what was before is over, but at tenants without an agent.
+    pub(super) fn rested(&mut self, has_agent: impl Fn(&str) -> bool) {
+        for ((id, _), states) in &mut self.rules {
+            if has_agent(id) {
+                states.drain(..states.len().saturating_sub(1));
+            }
+        }
+        for ((id, _), states) in &mut self.workloads {
+            if has_agent(id) {
+                states.drain(..states.len().saturating_sub(1));
+            }
+        }
+    }
+}
+
+impl Judge {
+    /// A manager creates a companion.
+    pub(super) fn was_possible(&self, world: &World, client: &str, key: &Key) {
+        let (id, rule, workload) = key;
+        let found = self.found.lock();
+        // A name that tenant and administrators use has the states of both.
+        let shared = world.scope.foreign && rule == "rule-3";
+        let excused = found.restored || found.reborn.contains(id) || !world.scope.is_wide() || shared;
+        let rules = found.possible.rules.get(&(*id, rule.clone()));
+        let workloads = found.possible.workloads.get(&(*id, workload.clone()));
+        let (Some(rules), Some(workloads)) = (rules.filter(|_| !excused), workloads) else { return };
+        let matched =
+            rules.iter().any(|rule| workloads.iter().any(|(pod, node)| matches(rule, pod, node.as_deref())));
+        drop(found);
+        if !matched {
+            self.violation(
+                world,
+                format!("{client} creates a companion of {key:?}, which has never been wanted"),
+            );
+        }
+    }
+}
