@@ -11,12 +11,14 @@ use crate::model::{Commit, Model};
 use crate::world::hosts::node_of;
 use crate::world::{SHOP, World, text};
 
+/// A workload's Pod, and the Node that it had or was to have.
+type Placed = (Arc<Value>, Option<String>);
+
 /// What rules and workloads have been, by tenant and name or uid. The last state is what they were last.
 #[derive(Default)]
 pub(super) struct Possible {
     rules: BTreeMap<(&'static str, String), Vec<Arc<Value>>>,
-    /// Each with its Node.
-    workloads: BTreeMap<(&'static str, String), Vec<(Arc<Value>, Option<String>)>>,
+    workloads: BTreeMap<(&'static str, String), Vec<Placed>>,
 }
 
 impl Possible {
