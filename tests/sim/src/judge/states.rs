@@ -49,13 +49,13 @@ impl Judge {
     pub(super) fn rule_written(&self, world: &World, commit: &Commit) {
         let (_, rule) =
             named(commit.kind.plural, commit.namespace.as_deref().unwrap_or_default(), &commit.name);
-        let mut found = self.found.lock();
-        let found = &mut *found;
         let Some(new) = &commit.new else {
-            found.states.deleted.insert(rule, commit.time);
+            self.found.lock().states.deleted.insert(rule, commit.time);
             return;
         };
         let image = text(new, "/spec/template/spec/containers/0/image");
+        let mut guard = self.found.lock();
+        let found = &mut *guard;
         let [before, now] = found.images.entry(text(new, "/metadata/uid").to_owned()).or_default();
         if now != image {
             *before = std::mem::replace(now, image.to_owned());
@@ -66,6 +66,7 @@ impl Judge {
         since.split_off(&(state + 1));
         since.entry(state).or_insert(commit.revision);
         let is_late = commit.old.is_none() && states.deleted.get(&rule).is_some_and(|at| commit.sent <= *at);
+        drop(guard);
         self.newer(world, rule, state, is_late);
     }
 
