@@ -83,7 +83,15 @@ async fn a_tenant_that_is_made_anew_is_served_at_once() {
     .await;
     let again = tenant(&t.id, json!({"hosts": [t.node("a")], "identities": [tenant_identity(&t.id)]}));
     stage.o.plane.infra.apply(&[again, dpu(&t.node("a-dpu1"), &t.node("a"))]).unwrap();
-    faults.into_iter().for_each(|id| stage.manager.remove(id));
+    // The leader takes one step for a Tenant at a time: once the new one has its finalizer, no release of the former one is under way.
+    let [in_namespace, of_namespace, of_tenant] = faults;
+    stage.manager.remove(of_tenant);
+    eventually("the leader has seen the new Tenant", || async {
+        let finalizers = t.object().get(&t.id).await.in_words()?.metadata.finalizers;
+        holds(finalizers.is_some(), format!("{finalizers:?}"))
+    })
+    .await;
+    [in_namespace, of_namespace].into_iter().for_each(|id| stage.manager.remove(id));
     t.is("Ready", outrigger_api::conditions::Status::True, "Served").await;
     served_at_once(&replica, &t, &["w1", "w2"]).await;
 }
