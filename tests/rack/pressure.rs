@@ -1,6 +1,5 @@
 //! Containers that the kernel or a kubelet ends, because there is no memory for them.
 
-use outrigger_tests::outrigger::SYSTEM;
 use outrigger_tests::rack::ready as parts_are_ready;
 use outrigger_tests::tenant::rule;
 use outrigger_tests::{InWords, eventually, holds};
@@ -8,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::shared::{CONTROL, DPU, turn};
 use super::traffic::Traffic;
-use super::workloads::{deployment, is, name, pods, ready, runs, spec};
+use super::workloads::{deployment, is, name, parts, pods, ready, runs, spec};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long"]
@@ -18,11 +17,9 @@ async fn webhook_and_manager_come_back_after_their_memory_was_used_up_and_nothin
     let traffic = Traffic::start(rack, "memory").await;
     for part in ["webhook", "manager"] {
         rack.exhaust_memory(CONTROL, part).unwrap();
-        let label = format!("app.kubernetes.io/component={part}");
         eventually(&format!("a {part} was killed for its memory, and is started again"), || async {
-            let list = infra.get(&["pods", "-n", SYSTEM, "-l", &label]).in_words()?;
-            let statuses: Vec<_> =
-                list["items"].as_array().into_iter().flatten().map(|pod| &pod["status"]).collect();
+            let pods = parts(rack, part)?;
+            let statuses: Vec<_> = pods.iter().map(|pod| &pod["status"]).collect();
             let killed = statuses.iter().any(|status| {
                 let container = &status["containerStatuses"][0];
                 let last = &container["lastState"]["terminated"];

@@ -6,18 +6,11 @@ use outrigger_tests::{InWords, eventually, holds};
 
 use super::shared::{CONTROL, DPU, turn};
 use super::traffic::Traffic;
-use super::workloads::{name, pods};
+use super::workloads::{name, parts, pods};
 
 const SERVERS: [&str; 2] = ["deployment/outrigger-webhook", "deployment/outrigger-manager"];
 /// Another Node on which webhook and manager may run.
 const SPARE: Machine = Machine::infra("control-2", 12, None);
-
-/// The Pods of a part.
-fn parts(rack: &Rack, part: &str) -> Result<Vec<serde_json::Value>, String> {
-    let label = format!("app.kubernetes.io/component={part}");
-    let list = rack.plane.infra.get(&["pods", "-n", SYSTEM, "-l", &label]).in_words()?;
-    Ok(list["items"].as_array().cloned().unwrap_or_default())
-}
 
 /// When the certificate expires with which each webhook serves, by what they say themselves.
 fn expiries(rack: &Rack) -> Result<Vec<String>, String> {

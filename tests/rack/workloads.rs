@@ -1,6 +1,7 @@
 //! Workloads, rules and companions that a kubelet can run.
 
 use k8s_openapi::jiff::Timestamp;
+use outrigger_tests::outrigger::SYSTEM;
 use outrigger_tests::rack::Rack;
 use outrigger_tests::{InWords, eventually, holds};
 use serde_json::{Value, json};
@@ -11,6 +12,13 @@ use super::shared::BLUE;
 pub(super) fn runs(commands: &str) -> Value {
     json!({"name": "c", "image": "busybox:1", "imagePullPolicy": "Never",
         "command": ["sh", "-c", format!("{commands}; exec sleep 100000")]})
+}
+
+/// The Pods of a part.
+pub(super) fn parts(rack: &Rack, part: &str) -> Result<Vec<Value>, String> {
+    let label = format!("app.kubernetes.io/component={part}");
+    let list = rack.plane.infra.get(&["pods", "-n", SYSTEM, "-l", &label]).in_words()?;
+    Ok(list["items"].as_array().cloned().unwrap_or_default())
 }
 
 /// A Deployment whose Pods have the label `app` with its name.

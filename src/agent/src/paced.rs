@@ -46,9 +46,14 @@ impl Pace {
         self.busy
     }
 
-    /// Returns when it may be written; `None` if now.
+    /// Returns when its pause ends; `None` if it has none.
+    pub(crate) fn paused(&self, now: Instant) -> Option<Instant> {
+        self.pause.filter(|pause| *pause > now)
+    }
+
+    /// Returns when it may be written, no more often than at this rate; `None` if now.
     pub(crate) fn next(&mut self, rate: Rate, now: Instant) -> Option<Instant> {
-        if let Some(pause) = self.pause.filter(|pause| *pause > now) {
+        if let Some(pause) = self.paused(now) {
             return Some(pause);
         }
         let at = self.writes.get_or_insert_with(|| Bucket::new(rate, now)).next(rate, now);

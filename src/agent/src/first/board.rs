@@ -313,10 +313,11 @@ impl Devices {
     pub(super) fn done(&self, key: &Key, outcome: WriteOutcome, deleted: &[String], jitter: f64) {
         let now = self.clock.now();
         self.update(|state| {
-            match outcome {
-                WriteOutcome::Ok => _ = state.forbidden.remove(key),
-                WriteOutcome::Refused | WriteOutcome::Forbidden => _ = state.forbidden.insert(key.clone()),
-                WriteOutcome::Failed => {}
+            let is_forbidden = matches!(outcome, WriteOutcome::Refused | WriteOutcome::Forbidden);
+            if is_forbidden {
+                state.forbidden.insert(key.clone());
+            } else if outcome == WriteOutcome::Ok {
+                state.forbidden.remove(key);
             }
             let pace = match key {
                 Key::Node(name) => state.pools.get_mut(name).map(|pool| {
@@ -334,7 +335,7 @@ impl Devices {
             };
             if let Some(pace) = pace {
                 pace.done(outcome, now, jitter);
-                if state.forbidden.contains(key) {
+                if is_forbidden {
                     pace.pause(now + FORBIDDEN);
                 }
             }

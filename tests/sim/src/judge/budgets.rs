@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use super::rollouts::{TOLD, has_never_run};
-use super::wanted::{companion, is_ready, is_workload};
+use super::rollouts::{TOLD, is_up};
+use super::wanted::is_workload;
 use super::{Judge, Key};
 use crate::model::{Commit, Model};
 use crate::world::budgets::selects;
@@ -41,13 +41,7 @@ impl Judge {
             return;
         }
         let companions = world.infra.list("pods");
-        let is_up = |key: &Key| {
-            companions.iter().any(|pod| {
-                companion(pod).as_ref() == Some(key)
-                    && pod["metadata"]["deletionTimestamp"].is_null()
-                    && (is_ready(pod) || has_never_run(pod))
-            })
-        };
+        let is_up = |key: &Key| is_up(&companions, key);
         let is_late = |time: &jiff::Timestamp| *time + TOLD > commit.sent;
         let model = &world.tenants[id];
         for budget in model.list("poddisruptionbudgets").iter().filter(|budget| selects(budget, pod)) {

@@ -56,12 +56,21 @@ pub(super) fn owner(pod: &Value) -> Option<&str> {
 }
 
 /// A companion that no Node was found for, like those before it: no rollout has taken it down.
-pub(super) fn has_never_run(pod: &Value) -> bool {
+fn has_never_run(pod: &Value) -> bool {
     pod["metadata"]["annotations"][keys::FIRST_COMPANION] == "true" && !pod["spec"]["nodeName"].is_string()
 }
 
 fn image(object: &Value, pointer: &str) -> String {
     text(object, pointer).to_owned()
+}
+
+/// Whether a companion counts for no budget as down: it is Ready, or has never run, and isn't being deleted.
+pub(super) fn is_up(companions: &[Arc<Value>], key: &Key) -> bool {
+    companions.iter().any(|pod| {
+        companion(pod).as_ref() == Some(key)
+            && pod["metadata"]["deletionTimestamp"].is_null()
+            && (is_ready(pod) || has_never_run(pod))
+    })
 }
 
 impl Judge {
@@ -164,13 +173,7 @@ impl Judge {
         pod: &Value,
     ) {
         let companions = world.infra.list("pods");
-        let is_up = |key: &Key| {
-            companions.iter().any(|pod| {
-                companion(pod).as_ref() == Some(key)
-                    && pod["metadata"]["deletionTimestamp"].is_null()
-                    && (is_ready(pod) || has_never_run(pod))
-            })
-        };
+        let is_up = |key: &Key| is_up(&companions, key);
         let all = wanted(world);
         let found = self.found.lock();
         if found.blind || found.restored || found.moved || found.reborn.contains(key.0) {

@@ -121,7 +121,7 @@ impl State {
             Some(cause) if matches!(knowledge, Knowledge::Told(_)) => Verdict::Unavailable(*cause),
             _ => return due.filter(|due| *due > now).map_or(Step::Nothing, Step::Later),
         };
-        if let Some(at) = known.bind_pace.next(BINDS, now) {
+        if let Some(at) = known.bind_pace.paused(now) {
             return Step::Later(at);
         }
         let all = self.binding.next(BINDS, now);
