@@ -34,7 +34,7 @@ type cluster struct {
 }
 
 // newCluster writes everything that a cluster needs and names its programs; nothing runs yet.
-func newCluster(u *up, name string, etcd endpoint) (*cluster, error) {
+func newCluster(u *up, name string) (*cluster, error) {
 	dir := filepath.Join(u.dir, name)
 	authority, err := newAuthority(dir, name)
 	if err != nil {
@@ -104,8 +104,7 @@ func newCluster(u *up, name string, etcd endpoint) (*cluster, error) {
 	}
 	c.processes = []*process{
 		u.process(name, "kube-apiserver",
-			"--etcd-servers="+etcd.url, "--etcd-prefix=/"+name,
-			"--etcd-cafile="+etcd.ca, "--etcd-certfile="+etcd.client.cert, "--etcd-keyfile="+etcd.client.key,
+			"--etcd-servers="+etcdClients, "--etcd-prefix=/"+name,
 			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0]),
 			// Endpoints can't hold loopback addresses, so the Service "kubernetes" has none.
 			"--endpoint-reconciler-type=none",

@@ -19,7 +19,9 @@ type process struct {
 	name string
 	args []string
 	env  []string
-	log  string
+	// dir is its working directory; empty where it is ours.
+	dir string
+	log string
 	// ready is a URL that answers 200 once the child works; empty where nobody can tell.
 	ready string
 
@@ -77,6 +79,7 @@ func (p *process) start() error {
 	defer log.Close()
 	cmd := exec.Command(p.args[0], p.args[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Dir = p.dir
 	cmd.Env = append(os.Environ(), p.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Pdeathsig: syscall.SIGKILL,

@@ -230,7 +230,7 @@ func (u *up) process(cluster, program string, args ...string) *process {
 	if cluster != "" {
 		name = cluster + "/" + program
 	}
-	return &process{name: name, args: append(u.programs.command(program), args...), log: u.logOf(name)}
+	return &process{name: name, args: append(u.programs.command(program), args...), dir: u.etcdDir(), log: u.logOf(name)}
 }
 
 func (u *up) logOf(name string) string {
@@ -249,15 +249,14 @@ func (u *up) start(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(u.dir, "logs"), 0o700); err != nil {
-		return err
+	for _, dir := range []string{filepath.Join(u.dir, "logs"), u.etcdDir()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
 	}
-	etcd, err := u.newEtcd()
-	if err != nil {
-		return err
-	}
+	u.newEtcd()
 	for _, name := range u.names {
-		c, err := newCluster(u, name, etcd)
+		c, err := newCluster(u, name)
 		if err != nil {
 			return err
 		}

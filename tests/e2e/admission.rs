@@ -134,12 +134,7 @@ async fn roles_allow_what_is_needed_and_no_more() {
     let o = Outrigger::shared().await;
     let _t = Tenant::without_agent(o, "roles", &[]).await;
     let can = |cluster: &Cluster, account: &str, args: &[&str]| {
-        let user = format!("--as=system:serviceaccount:outrigger-system:outrigger-{account}");
-        let mut all = vec!["auth", "can-i"];
-        all.extend(args);
-        all.push(&user);
-        // "no" is exit code 1.
-        cluster.kubectl(&all).is_ok()
+        cluster.can(("outrigger-system", &format!("outrigger-{account}")), args).unwrap()
     };
     let (infra, tenant) = (&o.plane.infra, &o.plane.tenant);
     for (account, args, allowed) in [

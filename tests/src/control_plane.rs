@@ -263,6 +263,11 @@ impl Cluster {
         self.direct.read(path)
     }
 
+    /// Whether a service account, named with its namespace, may do something: the arguments of `kubectl auth can-i`.
+    pub fn can(&self, account: (&str, &str), args: &[&str]) -> anyhow::Result<bool> {
+        self.direct.can(account, args)
+    }
+
     /// An object, or a list of objects: the arguments of `kubectl get`.
     pub fn get(&self, args: &[&str]) -> anyhow::Result<Value> {
         Ok(serde_json::from_str(&self.kubectl(&[&["get", "-o", "json"], args].concat())?)?)

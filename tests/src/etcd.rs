@@ -15,8 +15,8 @@ use crate::shipped::output;
 #[derive(Debug)]
 pub struct Etcd {
     program: PathBuf,
-    /// Endpoint and certificates, as etcdctl takes them.
-    access: Vec<String>,
+    /// The socket of its clients, in the directory that has its data too.
+    endpoint: String,
     peer: String,
     data: PathBuf,
 }
@@ -42,16 +42,9 @@ impl Etcd {
     /// The etcd of a control plane.
     pub fn of(plane: &ControlPlane) -> anyhow::Result<Self> {
         let (server, client) = (command(plane, "etcd")?, command(plane, "infra/kube-apiserver")?);
-        let access = [
-            ("endpoints", "--etcd-servers"),
-            ("cacert", "--etcd-cafile"),
-            ("cert", "--etcd-certfile"),
-            ("key", "--etcd-keyfile"),
-        ];
-        let access = access.iter().map(|(ours, theirs)| Ok(format!("--{ours}={}", flag(&client, theirs)?)));
         Ok(Self {
             program: build()?,
-            access: access.collect::<anyhow::Result<_>>()?,
+            endpoint: flag(&client, "--etcd-servers")?,
             peer: flag(&server, "--initial-advertise-peer-urls")?,
             data: flag(&server, "--data-dir")?.into(),
         })
@@ -60,10 +53,9 @@ impl Etcd {
     /// Runs etcdctl.
     pub fn ctl(&self, args: &[&str]) -> anyhow::Result<String> {
         let mut command = Command::new(&self.program);
-        output({
-            command.arg("etcdctl").args(&self.access).args(args);
-            command
-        })
+        command.args(["etcdctl", "--endpoints", &self.endpoint]).args(args);
+        command.current_dir(self.data.parent().context("no directory")?);
+        output(command)
     }
 
     /// The latest revision.

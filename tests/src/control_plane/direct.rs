@@ -11,9 +11,9 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{
     Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams, TypeMeta,
 };
-use kube::discovery::{Scope, pinned_kind};
+use kube::discovery::{ApiGroup, Discovery, Scope, pinned_kind};
 use kube::{Client, Error};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Mutex, OnceCell};
 
@@ -38,6 +38,8 @@ struct Inner {
     client: OnceCell<Client>,
     /// By apiVersion and kind. A kind that the API server doesn't have isn't kept: its definition may come.
     kinds: Mutex<HashMap<TypeMeta, (ApiResource, Scope)>>,
+    /// All resources, as they were when one was asked for first.
+    resources: OnceCell<Discovery>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -48,8 +50,8 @@ impl std::fmt::Debug for Inner {
 
 impl Direct {
     pub(super) fn new(kubeconfig: &Path) -> Self {
-        let (kubeconfig, client, kinds) = (kubeconfig.to_owned(), OnceCell::new(), Mutex::default());
-        Self(Arc::new(Inner { kubeconfig, client, kinds }))
+        let (client, kinds, resources) = (OnceCell::new(), Mutex::default(), OnceCell::new());
+        Self(Arc::new(Inner { kubeconfig: kubeconfig.to_owned(), client, kinds, resources }))
     }
 
     /// Applies each of these objects, also after one was refused, and returns all refusals.
@@ -87,9 +89,52 @@ impl Direct {
             Ok(answer.status.context("no status")?.token)
         })
     }
+
+    /// Whether a service account may do something, in the words of `kubectl auth can-i`: a verb, a resource and perhaps its name, `-n` with a
+    /// namespace or `-A`, and `--subresource=`.
+    pub(super) fn can(&self, (namespace, account): (&str, &str), args: &[&str]) -> anyhow::Result<bool> {
+        let (verb, what) = (args.first().context("no verb")?, args.get(1).context("no resource")?);
+        let (resource, name) = what.split_once('/').unwrap_or((what, ""));
+        let value = |name: &str| args.iter().find_map(|arg| arg.strip_prefix(name)).map(str::to_owned);
+        let place = args.iter().position(|arg| *arg == "-n").and_then(|at| args.get(at + 1));
+        let mut attributes = json!({"verb": verb, "namespace": place.unwrap_or(&""),
+            "name": name, "subresource": value("--subresource=").unwrap_or_default()});
+        let (inner, resource) = (self.0.clone(), resource.to_owned());
+        let (user, group) = (
+            format!("system:serviceaccount:{namespace}:{account}"),
+            format!("system:serviceaccounts:{namespace}"),
+        );
+        wait(async move {
+            (attributes["resource"], attributes["group"]) = inner.resource(&resource).await?;
+            let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
+                "user": user, "groups": ["system:authenticated", "system:serviceaccounts", group],
+                "resourceAttributes": attributes}});
+            let request = http::Request::post("/apis/authorization.k8s.io/v1/subjectaccessreviews");
+            let request = request.body(serde_json::to_vec(&review)?)?;
+            let answer: Value = inner.client().await.request(request).await?;
+            answer.pointer("/status/allowed").and_then(Value::as_bool).context("no answer")
+        })
+    }
 }
 
 impl Inner {
+    /// The name and the group of a resource that is named with its group or without.
+    async fn resource(&self, name: &str) -> anyhow::Result<(Value, Value)> {
+        // RBAC knows it, for impersonation, and the API doesn't have it.
+        if name == "users" {
+            return Ok((name.into(), "".into()));
+        }
+        let all = self.resources.get_or_try_init(|| async {
+            anyhow::Ok(Discovery::new(self.client().await).run_aggregated().await?)
+        });
+        let all = all.await?.groups().flat_map(ApiGroup::recommended_resources);
+        let found = all.map(|(found, _)| found).find(|found| {
+            found.plural == name || name.strip_prefix(&found.plural) == Some(&format!(".{}", found.group))
+        });
+        let found = found.with_context(|| format!("the API server has no {name}"))?;
+        Ok((found.plural.into(), found.group.into()))
+    }
+
     async fn client(&self) -> Client {
         let new = async || Client::try_from(config(&self.kubeconfig).await).expect("client");
         self.client.get_or_init(new).await.clone()
