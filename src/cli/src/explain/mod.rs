@@ -75,7 +75,7 @@ pub(crate) struct ExplainArgs {
 
 #[derive(Debug, Subcommand)]
 enum ExplainCommand {
-    /// Explain who created, changed or refused Pods, from an API server's audit log.
+    /// Explain who created, changed or refused Pods, from an API server's audit log. Deprecated: docs/audit.md answers the same by jq.
     ///
     /// For each Pod it prints the requests that created, changed or deleted it, or were refused: when, by whom, which steps
     /// of Outrigger changed the Pod and by which rule, which other webhooks did, and which webhook or policy refused it.

@@ -18,6 +18,10 @@ pub(super) use report::{Decider, cut};
 use super::Output;
 use crate::files::{InputError, print_json};
 
+/// What stands on standard error: scripts read standard output.
+const DEPRECATED: &str = "warning: outrigger explain audit is deprecated and is removed in the release after the next one; docs/audit.md has \
+                          the jq expressions that answer the same from the audit log";
+
 /// Bytes that are read at once.
 const CHUNK: usize = 64 * 1024;
 
@@ -44,6 +48,7 @@ pub(super) struct AuditArgs {
 impl AuditArgs {
     /// Exit code 1: no Pod is as the flags say.
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
+        outrigger_runtime::telemetry::say(DEPRECATED.to_owned());
         let mut report = Report::default();
         for file in &self.files {
             let place = file.display().to_string();
