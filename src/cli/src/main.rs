@@ -11,6 +11,7 @@ mod companion;
 mod console;
 mod crd;
 mod diff;
+mod document;
 mod explain;
 mod files;
 mod linger;
@@ -24,7 +25,6 @@ mod slots;
 mod state;
 mod status;
 mod style;
-mod table;
 mod webhooks;
 
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
-use super::print;
 use super::report::{Phase, Report};
+use crate::document::Readable;
 use crate::state::State;
 
 fn state(objects: &[Value]) -> State {
@@ -122,9 +122,7 @@ fn all_that_an_allocation_says_is_shown() {
         "conditions": [condition]}]);
     let claim = claim("c", json!({"status": {"allocation": allocation, "devices": told, "reservedFor": []}}));
     let report = Report::new(&state(&[tenant("blue"), claim]), None, None, Vec::new()).unwrap();
-    let mut out = Vec::new();
-    print::report(&report, &mut out).unwrap();
-    let text = anstream::adapter::strip_str(std::str::from_utf8(&out).unwrap()).to_string();
+    let text = report.document().uncoloured();
     for line in [
         "    crypto.example.com/dpu/c1: Attached True Done, tolerates worn:NoSchedule and a=b, Keyed isn't written yet, data {\"slot\":3}\n",
         "    configuration of the DeviceClass for crypto.example.com: {\"mode\":\"fast\"}\n",
@@ -221,9 +219,8 @@ fn only_the_claims_that_are_meant() {
         names(None, Some("default")).unwrap_err(),
         "--namespace: default is no tenant's namespace; there are tenant-blue, tenant-green"
     );
-    let mut text = Vec::new();
-    print::report(&Report { notes: vec!["a note".into()], claims: Vec::new() }, &mut text).unwrap();
-    assert!(String::from_utf8(text).unwrap().ends_with("no claims\n"));
+    let none = Report { notes: vec!["a note".into()], claims: Vec::new() };
+    assert_eq!(none.document().uncoloured(), "note: a note\nno claims\n");
 }
 
 #[test]

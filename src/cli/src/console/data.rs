@@ -16,9 +16,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::rows::Id;
+use crate::document::Grade;
 use crate::explain::view::told_workload;
 use crate::status::report::{Report, RuleRow, TenantRow};
-use crate::status::sections::Grade;
 use crate::status::summary::{self, DpuState};
 
 /// Most characters of a message that are kept.

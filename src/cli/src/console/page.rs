@@ -6,8 +6,7 @@ use outrigger_core::reason::Cause;
 use super::door::{LOGIN, LOGOUT};
 use super::query::{FILTER, Page, Query};
 use super::store::Reading;
-use crate::check::plain;
-use crate::status::sections::Grade;
+use crate::document::plain;
 
 /// A view, which has a URL of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,16 +217,6 @@ fn filters(view: View, query: &Query) -> Markup {
             }
         }
     }
-}
-
-/// A state: its shape, its colour and its word.
-pub(super) fn state(grade: Grade, word: &str) -> Markup {
-    let (class, shape) = match grade {
-        Grade::Bad => ("bad", "■"),
-        Grade::Odd => ("odd", "▲"),
-        Grade::Good => ("good", "●"),
-    };
-    html! { span class=(class) { span aria-hidden="true" { (shape) } " " (plain(word)) } }
 }
 
 /// A word of the model of reasons with its meaning.

@@ -12,11 +12,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 pub(super) use print::decider;
+pub(super) use report::Decider;
 use report::Report;
-pub(super) use report::{Decider, cut};
 
-use super::Output;
-use crate::files::{InputError, print_json};
+use crate::document::OutputArgs;
+use crate::files::InputError;
 
 /// What stands on standard error: scripts read standard output.
 const DEPRECATED: &str = "warning: outrigger explain audit is deprecated and is removed in the release after the next one; docs/audit.md has \
@@ -40,9 +40,8 @@ pub(super) struct AuditArgs {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// Output format.
-    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    output: Output,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 impl AuditArgs {
@@ -61,10 +60,7 @@ impl AuditArgs {
             self.read(&place, input, &mut report).map_err(|error| InputError::new(&place, error))?;
         }
         report.finish();
-        match self.output {
-            Output::Json => print_json(&report)?,
-            Output::Text => print::report(&report, &mut anstream::stdout().lock())?,
-        }
+        self.output.print(&report)?;
         Ok(if report.pods.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
