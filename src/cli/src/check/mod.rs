@@ -1,6 +1,6 @@
 //! `outrigger check`
 
-pub(crate) mod devices;
+mod devices;
 pub(crate) mod findings;
 pub(crate) mod installation;
 mod live;

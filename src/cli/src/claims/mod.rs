@@ -1,6 +1,6 @@
 //! `outrigger claims`
 
-mod device;
+pub(crate) mod device;
 mod print;
 pub(crate) mod report;
 

@@ -1,6 +1,6 @@
 //! The list for people.
 
-use super::device::{Configuration, Consumer, Device};
+use super::device::{Configuration, Device, others};
 use super::report::{Claim, Phase, Report};
 use crate::document::{Document, Grade, Readable, Row, Table, bold, item};
 
@@ -45,14 +45,12 @@ fn row(claim: &Claim) -> Row {
         optional(&claim.rule),
         optional(&claim.workload),
     ];
-    let others: Vec<String> =
-        claim.consumers.iter().filter(|consumer| !consumer.is_pod()).map(Consumer::path).collect();
     let list = |what: &str, all: &[String]| (!all.is_empty()).then(|| item![what, all.join(", ")]);
     let more = claim.devices.iter().filter(|device| !device.more().is_empty());
     let below = claim.reason.iter().map(|reason| item![reason]);
     let below = below
         .chain(more.map(|device| item![device.path(), ": ", device.more()]))
-        .chain(list("reserved for ", &others))
+        .chain(list("reserved for ", &others(&claim.consumers)))
         .chain(claim.config.iter().map(Configuration::brief).map(|config| item![config]))
         .chain(list("reserved for Pods that are gone: ", &claim.former_pods));
     Row { below: below.collect(), ..Row::new(grade, cells) }

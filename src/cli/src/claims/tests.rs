@@ -68,7 +68,7 @@ fn how_a_claim_is() {
     }
     let claim = one(&[claim("c", reserved("p"))]);
     assert_eq!((claim.node.as_deref(), claim.pods.as_slice()), (Some("dpu"), &["p".to_owned()][..]));
-    assert_eq!(claim.devices[0].device, "c1");
+    assert_eq!(claim.devices[0].path(), "crypto.example.com/dpu/c1");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_claim_may_be_reserved_for_others_than_pods() {
     let running = object("Pod", "p", json!({"status": {"phase": "Running"}}));
     let claim = of(&[running], json!([other]));
     assert_eq!(
-        (claim.state, claim.pods.len(), claim.consumers[0].path()),
+        (claim.state, claim.pods.len(), super::device::others(&claim.consumers).join("")),
         (Phase::Reserved, 0, "pods.example.com/p".into())
     );
 }
@@ -189,10 +189,7 @@ fn why_a_claim_is_pending() {
             "waits for its scheduling gates: g",
         ),
         (vec![claim("c", many)], "a claim gets 32 at most"),
-        (
-            vec![plain, object("DeviceClass", "other", json!({}))],
-            "spec.devices.requests[0].exactly.deviceClassName: is \"crypto\", which doesn't exist",
-        ),
+        (vec![plain, object("DeviceClass", "other", json!({}))], "request d: there is no DeviceClass crypto"),
     ] {
         let reason = one(&objects).reason.unwrap();
         assert!(reason.contains(words), "{words}: {reason}");

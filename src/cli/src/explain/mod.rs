@@ -1,6 +1,6 @@
 //! `outrigger explain`
 
-mod allocation;
+pub(crate) mod allocation;
 mod audit;
 mod clients;
 mod devices;
