@@ -6,6 +6,7 @@ mod admission;
 mod cases;
 mod check;
 mod claims;
+mod cluster;
 mod command;
 mod companion;
 mod console;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::rows::{Kept, Rows};
 use super::*;
-use crate::check::installation::cluster::Kind;
+use crate::cluster::Kind;
 use crate::status::read::{ADMIN_RULE, NODE, POD, RULE, TENANT};
 
 /// Objects, each with its kind, of a cluster that shows all of them.
