@@ -9,6 +9,7 @@ mod claims;
 mod cluster;
 mod command;
 mod companion;
+mod condition;
 mod console;
 mod crd;
 mod diff;

@@ -2,9 +2,10 @@
 
 use maud::{Markup, html};
 
-use super::data::{Companion, Condition, Data, HostRow, Missing, TenantEntry};
+use super::data::{Companion, Data, HostRow, Missing, TenantEntry};
 use super::page::{View, meaning, notice, remedies, table};
 use super::query::{Page, Query};
+use crate::condition::Condition;
 use crate::document::{Document, Grade, plain, state};
 use crate::status::print as status;
 use crate::status::report::{RuleRow, TenantRow};

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
 use outrigger_admission::Decision;
 use outrigger_agent::annotations::{Allowed, Selection};
@@ -16,8 +15,6 @@ use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::rule::Rule;
 use outrigger_core::template::Kind;
 use outrigger_core::workload::Workload;
-use outrigger_manager::companions::observe::{observe, observe_admin, observe_admin_claim, observe_claim};
-use outrigger_runtime::pod::Pod;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -25,7 +22,7 @@ use super::proposal::Accepted;
 use super::quota::Quotas;
 use super::report::{Change, CompanionChange};
 use crate::admission::Admission;
-use crate::companion::creation;
+use crate::companion::{creation, of_claim, of_pod};
 use crate::explain::explanation::{ExplanationContext, place};
 use crate::explain::view::View;
 use crate::files::{InputError, Object};
@@ -244,21 +241,14 @@ impl<'a> Prediction<'a> {
         key: &CompanionKey,
         admission: &Admission,
     ) -> Result<Option<(Observed, Value)>, InputError> {
-        let Some((_, object, home)) = self.creation(key) else { return Ok(None) };
+        let Some((rule, object, home)) = self.creation(key) else { return Ok(None) };
         let Ok(object) = admitted(&object, home.namespace, admission)? else { return Ok(None) };
         let of = |error| InputError::new("companion", error);
-        let is_claim =
-            matches!(self.index.desired(key), Desired::Wanted { rule, .. } if rule.kind() == Kind::Claim);
-        let observed = if is_claim {
-            let claim: ResourceClaim = serde_json::from_value(object.clone()).map_err(of)?;
-            let own = observe_claim(&claim).map(|(_, observed)| observed);
-            own.or_else(|| observe_admin_claim(&claim).map(|(.., observed)| observed))
-        } else {
-            let pod: Pod = serde_json::from_value(object.clone()).map_err(of)?;
-            let own = observe(&pod).map(|(_, observed)| observed);
-            own.or_else(|| observe_admin(&pod).map(|(.., observed)| observed))
+        let found = match rule.kind() {
+            Kind::Claim => of_claim(&serde_json::from_value(object.clone()).map_err(of)?, home.namespace),
+            Kind::Pod => of_pod(&serde_json::from_value(object.clone()).map_err(of)?, home.namespace),
         };
-        Ok(observed.map(|observed| (observed, object)))
+        Ok(found.map(|(.., observed)| (observed, object)))
     }
 
     /// The Pods of the companions that are taken to exist, where the state has none.

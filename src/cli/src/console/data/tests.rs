@@ -1,3 +1,4 @@
+use outrigger_core::json::text;
 use outrigger_core::keys;
 use outrigger_runtime::watch::Event;
 use serde_json::{Value, json};

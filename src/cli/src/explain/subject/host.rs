@@ -10,7 +10,8 @@ use outrigger_core::progress::HostDpu;
 use outrigger_core::reason::Cause;
 use outrigger_manager::dpu::Dpu;
 
-use super::report::{Report, Wrong, condition};
+use super::report::{Report, Wrong};
+use crate::condition::named as condition;
 use crate::explain::live::{Reader, Unread};
 use crate::files::{InputError, Object};
 use crate::state::State;
