@@ -430,3 +430,55 @@ impl Document {
         String::from_utf8(text).unwrap()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(text: &str) -> Document {
+        let mut document = Document::default();
+        document.notes(&[text.to_owned()]);
+        document
+            .add(item![bold("rule"), " ", text].with([item![bad("error:"), " ", text].with([item![text]])]));
+        document.gap();
+        let rows = [Grade::Bad, Grade::Good, Grade::Odd].map(|grade| Row::new(grade, [text, ""]));
+        let heads = vec!["HEAD", "OTHER"];
+        document.table(Table { name: text.to_owned(), heads, rows: rows.into(), most: Some(2) });
+        document
+    }
+
+    #[test]
+    fn text_and_html_say_the_same() {
+        let document = document("x");
+        let text = "note: x\nrule x\n  error: x\n    x\n\nHEAD  OTHER\nx     -\nx     -\nand 1 more, 1 of them with problems\n";
+        assert_eq!(document.uncoloured(), text);
+        let html = document.html().into_string();
+        let nested = "<h2>rule x</h2><ul class=\"plain\"><li><span class=\"bad\"><span aria-hidden=\"true\">■</span> error:</span> x\
+                      <ul class=\"plain\"><li>x</li></ul></li></ul>";
+        for part in [
+            "<p class=\"notice\">x</p>",
+            nested,
+            "and 1 more, 1 of them with problems",
+            "</span> wrong</span> x",
+        ] {
+            assert!(html.contains(part), "{part}: {html}");
+        }
+    }
+
+    #[test]
+    fn no_text_changes_a_terminal_or_becomes_markup() {
+        let document = document("<b>\u{1b}[2J\n\u{202e}");
+        let text = document.uncoloured();
+        assert!(text.contains(r"<b>\u{1b}[2J \u{202e}") && !text.contains(['\u{1b}', '\u{202e}']), "{text}");
+        assert!(!document.html().into_string().contains("<b>"));
+    }
+
+    #[test]
+    fn a_long_list_is_cut_in_html_and_not_on_a_terminal() {
+        let mut document = Document::default();
+        document.add(item!["all"].with((0..MAX_ITEMS + 3).map(|i| item![i])));
+        assert_eq!(document.uncoloured().lines().count(), MAX_ITEMS + 4);
+        let html = document.html().into_string();
+        assert!(html.contains("<li>and 3 more</li>") && !html.contains("<li>52</li>"), "{html}");
+    }
+}

@@ -1,7 +1,7 @@
 //! The report for people.
 
 use super::report::{Change, CompanionChange, Report, RuleChange, RuleVerdict};
-use crate::document::{Document, Grade, Item, Look, Readable, Row, Table, bad, item, look, odd};
+use crate::document::{Document, Grade, Item, Readable, Row, Table, bad, graded, item, odd};
 use crate::rules::RuleKind;
 use crate::slots::GuestSlot;
 
@@ -63,8 +63,12 @@ impl Report {
 fn one_rule(rule: &RuleVerdict) -> Item {
     let kind = if rule.kind == RuleKind::AdminWorkloadRule { "admin rule" } else { "rule" };
     let name = format_args!("{kind} {}/{}: ", rule.namespace, rule.name);
-    let of = if rule.change == RuleChange::Refused { Look::Graded(Grade::Bad) } else { Look::Plain };
-    item![name, look(of, rule.change.as_str())]
+    let grade = match rule.change {
+        RuleChange::Refused => Grade::Bad,
+        RuleChange::Deleted => Grade::Odd,
+        RuleChange::Created | RuleChange::Changed | RuleChange::Unchanged => Grade::Good,
+    };
+    item![name, graded(grade, rule.change.as_str())]
         .with(rule.errors.iter().map(|error| item![bad("error:"), " ", error]))
         .with(rule.warnings.iter().map(|warning| item![odd("warning:"), " ", warning]))
 }

@@ -185,7 +185,7 @@ impl Devices {
         report
     }
 
-    /// Why a claim with this spec has no devices: what it asks for in vain, else what else it waits for. `nodes`: as in [`Self::explain`].
+    /// Why a claim with this spec has no devices: what it asks for and no device can give, else what else it waits for. `nodes`: as in [`Self::explain`].
     pub(crate) fn waits(&self, spec: &Value, nodes: Option<&[&str]>, user: User<'_>) -> Vec<String> {
         let requests = inventory::asked(spec);
         let mut reasons = self.no_such_class(&requests);
