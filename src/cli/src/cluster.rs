@@ -30,6 +30,14 @@ const MAX_NOTES: usize = 30;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kind(pub(crate) &'static str, pub(crate) &'static str);
 
+impl Kind {
+    pub(crate) fn resource(self) -> ApiResource {
+        let Self(api_version, kind) = self;
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
+    }
+}
+
 pub(crate) const DEPLOYMENT: Kind = Kind("apps/v1", "Deployment");
 pub(crate) const POD: Kind = Kind("v1", "Pod");
 pub(crate) const NAMESPACE: Kind = Kind("v1", "Namespace");
@@ -81,13 +89,8 @@ impl Cluster {
         self.notes.lock().insert(text.into());
     }
 
-    pub(crate) fn api(
-        &self,
-        Kind(api_version, kind): Kind,
-        namespace: &str,
-    ) -> (Api<DynamicObject>, ApiResource) {
-        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    pub(crate) fn api(&self, kind: Kind, namespace: &str) -> (Api<DynamicObject>, ApiResource) {
+        let resource = kind.resource();
         of_kind(&self.client, resource, Some(namespace).filter(|namespace| !namespace.is_empty()))
     }
 

@@ -14,7 +14,6 @@ use outrigger_core::template::{self, Kind};
 use serde::Serialize;
 
 pub(crate) use super::clients::{Clients, client};
-pub(super) use super::unread::Unread;
 use super::view::ViewArgs;
 use crate::cluster::{Unread as Failure, each, in_time, of_kind};
 use crate::files::{InputError, Object, Origin};
@@ -97,6 +96,9 @@ impl Source {
         !self.live
     }
 }
+
+/// Kinds whose objects may not be read, so that nothing follows from the absence of one.
+pub(super) type Unread = BTreeSet<String>;
 
 /// What is read beside what every command needs.
 #[derive(Debug, Clone, Copy, Default)]
@@ -438,7 +440,7 @@ impl Reader {
     ) -> Result<(), InputError> {
         match self.list(resource, namespace, params).await {
             Err(unread) if unread.is_refused() => {
-                self.unread.0.insert(resource.kind.clone());
+                self.unread.insert(resource.kind.clone());
                 self.notes.push(format!("may not be read, so what they say is missing: {}", unread.why));
                 Ok(())
             }

@@ -12,7 +12,6 @@ mod print;
 pub(crate) mod report;
 mod subject;
 pub(crate) mod told;
-mod unread;
 pub(crate) mod view;
 
 use std::borrow::Cow;

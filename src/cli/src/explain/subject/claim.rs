@@ -22,9 +22,9 @@ pub(super) async fn read(reader: &mut Reader, name: &PodName) -> Result<(), Inpu
 }
 
 pub(super) fn report(state: &State, unread: &Unread, name: &PodName) -> Option<Report> {
-    let claim = one(state, &name.namespace, &name.name, !unread.has("Pod"))?;
+    let claim = one(state, &name.namespace, &name.name, !unread.contains("Pod"))?;
     let mut report = Report::new("ResourceClaim", &format!("{}/{}", name.namespace, name.name));
-    let known = !unread.has("Pod") || claim.state != Phase::Reserved;
+    let known = !unread.contains("Pod") || claim.state != Phase::Reserved;
     let unknown = if known { "" } else { ", whether a Pod that uses it runs isn't known" };
     report.fact("state", format!("{}{unknown}", claim.state.as_str()));
     report.fact("tenant", claim.tenant);

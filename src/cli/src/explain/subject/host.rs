@@ -63,7 +63,7 @@ pub(super) fn report(
         let message = format!("spec.hosts of {} name it", claimants.join(" and "));
         report.wrong.push(Wrong::new("host", Cause::HostConflict, message));
     }
-    if concerned.is_empty() && !unread.has("Tenant") {
+    if concerned.is_empty() && !unread.contains("Tenant") {
         report.wrong.push(Wrong::new("host", Cause::HostNotListed, "no Tenant names it in spec.hosts"));
     }
     for tenant in &concerned {

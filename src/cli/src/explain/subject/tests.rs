@@ -19,8 +19,9 @@ fn explained(kind: Kind, name: &str, objects: &[Value]) -> Value {
 fn explained_without(kind: Kind, name: &str, objects: &[Value], unread: &[&str]) -> Value {
     let text: String = objects.iter().map(ToString::to_string).collect();
     let state = State::of_text("f", &text).unwrap();
-    let notes = unread.iter().map(|kind| (*kind).to_owned()).collect();
-    let report = args(name).report(kind, &Seen { state, notes, unread: unread.into() }).unwrap();
+    let kinds = || unread.iter().map(|kind| (*kind).to_owned());
+    let seen = Seen { state, notes: kinds().collect(), unread: kinds().collect() };
+    let report = args(name).report(kind, &seen).unwrap();
     if let Some(report) = &report {
         let said = report.document().uncoloured();
         let good = report.wrong.is_empty();
