@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
 use outrigger_admission::review::Request;
 use outrigger_agent::annotations::Allowed;
 use outrigger_api::WorkloadRule;
-use outrigger_core::companion::{Action, Home, plan};
+use outrigger_core::companion::{Action, Home, Observed, plan};
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::keys;
 use outrigger_core::validate::message;
+use outrigger_manager::companions::observe::{observe, observe_admin, observe_admin_claim, observe_claim};
+use outrigger_runtime::pod::Pod;
 use serde_json::{Value, json};
 
 use crate::admission::Admission;
@@ -33,6 +36,30 @@ impl PodName {
             _ => Err("use NAMESPACE/NAME".to_owned()),
         }
     }
+}
+
+/// A companion that exists: its tenant, where it names that itself, its key, and what is observed of it.
+pub(crate) type Found = (Option<TenantId>, CompanionKey, Observed);
+
+/// The companion that a Pod is. `admin`: the namespace of the companions of admin rules; in another one anybody could have written the same.
+pub(crate) fn of_pod(pod: &Pod, admin: &str) -> Option<Found> {
+    let of_admin = || observe_admin(pod).filter(|_| pod.metadata.namespace.as_deref() == Some(admin));
+    found(observe(pod), of_admin)
+}
+
+/// The companion that a ResourceClaim is.
+pub(crate) fn of_claim(claim: &ResourceClaim, admin: &str) -> Option<Found> {
+    let of_admin =
+        || observe_admin_claim(claim).filter(|_| claim.metadata.namespace.as_deref() == Some(admin));
+    found(observe_claim(claim), of_admin)
+}
+
+fn found(
+    own: Option<(CompanionKey, Observed)>,
+    admin: impl FnOnce() -> Option<(TenantId, CompanionKey, Observed)>,
+) -> Option<Found> {
+    let own = own.map(|(key, observed)| (None, key, observed));
+    own.or_else(|| admin().map(|(tenant, key, observed)| (Some(tenant), key, observed)))
 }
 
 /// The creation of an object by a user.

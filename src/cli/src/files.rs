@@ -70,7 +70,7 @@ pub(crate) struct Object {
 
 impl Object {
     /// Takes a document for an object.
-    fn new(origin: Origin, value: Value) -> Result<Self, InputError> {
+    pub(crate) fn new(origin: Origin, value: Value) -> Result<Self, InputError> {
         let text =
             |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (version, kind) = (text("/apiVersion"), text("/kind"));

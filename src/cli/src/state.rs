@@ -8,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1 as full;
 use outrigger_admission::caches::Caches;
 use outrigger_api::NamespaceOffloading;
-use outrigger_core::json::{list, text};
+use outrigger_core::json::text;
 use outrigger_core::keys;
 use outrigger_core::offloading::{NAME, is_reserved};
 use outrigger_runtime::cache::Change;
@@ -16,6 +16,7 @@ use outrigger_runtime::pod::Pod;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::condition;
 use crate::files::{self, InputError, Object};
 
 /// Files show one moment.
@@ -54,8 +55,8 @@ fn is_offloading(object: &Object) -> bool {
 
 /// What the scheduler says of a Pod that it hasn't placed.
 pub(crate) fn unscheduled(pod: &Value) -> &str {
-    let is_it = |c: &&Value| text(c, "/type") == "PodScheduled" && text(c, "/status") == "False";
-    list(pod, "/status/conditions").iter().find(is_it).map_or("", |condition| text(condition, "/message"))
+    let scheduled = condition::named(pod, "PodScheduled").filter(|c| text(c, "/status") == "False");
+    scheduled.map_or("", |condition| text(condition, "/message"))
 }
 
 /// The namespace that a Tenant's rules and companions are in.

@@ -3,9 +3,8 @@
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::api::{ApiResource, GroupVersionKind, ListParams};
-use outrigger_api::{AdminWorkloadRule, NamespaceOffloading, Tenant, WorkloadRule};
-use outrigger_core::keys;
+use kube::api::ListParams;
+use outrigger_api::{AdminWorkloadRule, Machine, NamespaceOffloading, Tenant, WorkloadRule};
 use outrigger_runtime::cluster::ClusterArgs;
 
 use crate::explain::live::{Reader, client};
@@ -25,8 +24,7 @@ pub(super) async fn read(cluster: &ClusterArgs) -> Result<(State, Vec<String>), 
     reader.may::<DeviceClass>(None, ListParams::default()).await?;
     reader.may::<ResourceClaim>(None, ListParams::default()).await?;
     reader.may::<ResourceClaimTemplate>(None, ListParams::default()).await?;
-    let machines = GroupVersionKind::gvk(keys::MACHINE_GROUP_DOMAIN, "v1alpha1", "Machine");
-    reader.may_raw(&ApiResource::from_gvk(&machines), None, ListParams::default()).await?;
+    reader.may::<Machine>(None, ListParams::default()).await?;
     let (objects, notes) = reader.take();
     Ok((State::new(objects), notes))
 }

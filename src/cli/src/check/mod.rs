@@ -1,6 +1,6 @@
 //! `outrigger check`
 
-pub(crate) mod devices;
+mod devices;
 pub(crate) mod findings;
 pub(crate) mod installation;
 mod live;
@@ -11,7 +11,6 @@ mod rules;
 mod sarif;
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -23,10 +22,10 @@ use serde::Serialize;
 
 use crate::admission::Admission;
 use crate::check::findings::{Finding, Severity, Subject};
+use crate::document::{Document, Item, bad, bold, dim, item, odd};
 use crate::explain::live::wait;
 use crate::files::print_json;
 use crate::state::State;
-use crate::style::{BAD, BOLD, DIM, ODD};
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
@@ -88,7 +87,7 @@ impl CheckArgs {
         });
         report.findings.dedup();
         match self.output {
-            Output::Text => report.text(&mut anstream::stdout().lock())?,
+            Output::Text => report.document().text(&mut anstream::stdout().lock())?,
             Output::Json => print_json(&report.json())?,
             Output::Sarif => print_json(&sarif::log(&report))?,
         }
@@ -125,36 +124,34 @@ impl Report {
         JsonReport { notes: &self.notes, findings: self.findings.iter().map(finding).collect() }
     }
 
-    fn text(&self, out: &mut impl Write) -> std::io::Result<()> {
-        for note in &self.notes {
-            writeln!(out, "{ODD}note:{ODD:#} {}", plain(note))?;
-        }
-        let mut last = None;
-        for Finding { check, subject, path, message } in &self.findings {
-            if last != Some(subject) {
-                let file = self.files.get(subject).map(|file| format!(" ({file})")).unwrap_or_default();
-                writeln!(out, "{BOLD}{}{BOLD:#}{}", plain(&subject.to_string()), plain(&file))?;
-                last = Some(subject);
-            }
-            let style = match check.severity {
-                Severity::Error => BAD,
-                Severity::Warning => ODD,
-                Severity::Note => DIM,
-            };
-            let path = if path.is_empty() { String::new() } else { format!("{path}: ") };
-            let said = format!("{path}{message}");
-            let (severity, words) = (check.severity.as_str(), check.words());
-            writeln!(out, "  {style}{severity}:{style:#} {} [{words}]", plain(&said))?;
-            // Where the message says it, once is enough.
-            if !check.help.contains("the message") {
-                writeln!(out, "    {DIM}{}{DIM:#}", check.help)?;
-            }
+    /// Findings of an object stand below its name.
+    fn document(&self) -> Document {
+        let mut document = Document::default();
+        document.notes(&self.notes);
+        for of_one in self.findings.chunk_by(|a, b| a.subject == b.subject) {
+            let Some(Finding { subject, .. }) = of_one.first() else { continue };
+            let file = self.files.get(subject).map(|file| format!(" ({file})")).unwrap_or_default();
+            document.add(item![bold(subject), file].with(of_one.iter().map(finding)));
         }
         let count = |severity| self.findings.iter().filter(|f| f.check.severity == severity).count();
         let of = |count: usize, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
         let counts = [Severity::Error, Severity::Warning, Severity::Note].map(|s| of(count(s), s.as_str()));
-        writeln!(out, "{}", counts.join(", "))
+        document.add(item![counts.join(", ")]);
+        document
     }
+}
+
+fn finding(Finding { check, path, message, .. }: &Finding) -> Item {
+    let severity = format!("{}:", check.severity.as_str());
+    let severity = match check.severity {
+        Severity::Error => bad(severity),
+        Severity::Warning => odd(severity),
+        Severity::Note => dim(severity),
+    };
+    let path = if path.is_empty() { String::new() } else { format!("{path}: ") };
+    // Where the message says it, once is enough.
+    let help = (!check.help.contains("the message")).then(|| item![dim(check.help)]);
+    item![severity, format_args!(" {path}{message} [{}]", check.words())].with(help)
 }
 
 impl<'a> JsonFinding<'a> {
@@ -172,16 +169,6 @@ impl<'a> JsonFinding<'a> {
             file,
         }
     }
-}
-
-/// A text without control characters and marks of direction, because some of it is written by tenants.
-pub(crate) fn plain(text: &str) -> String {
-    let is_bad = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let one = |c: char| if is_bad(c) { c.escape_default().to_string() } else { c.to_string() };
-    text.chars().map(one).collect()
 }
 
 #[cfg(test)]

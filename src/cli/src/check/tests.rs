@@ -118,9 +118,9 @@ fn what_others_have_written_does_nothing_to_a_terminal() {
     let notes = vec!["n\u{1b}]0;x\u{7}".to_owned()];
     let report = Report { findings: vec![finding], notes, files: std::collections::BTreeMap::new() };
     let mut styled = Vec::new();
-    report.text(&mut styled).unwrap();
+    report.document().text(&mut styled).unwrap();
     let text = String::from_utf8(styled).unwrap();
-    for escaped in ["a\\u{1b}[2J", "p\\u{7}: m\\r\\n\\u{202e}\\u{9b}1m é", "n\\u{1b}]0;x\\u{7}"] {
+    for escaped in ["a\\u{1b}[2J", "p\\u{7}: m\\r \\u{202e}\\u{9b}1m é", "n\\u{1b}]0;x\\u{7}"] {
         assert!(text.contains(escaped), "{escaped}: {text:?}");
     }
     let raw = text.matches(['\u{7}', '\r', '\u{202e}', '\u{9b}']).count();

@@ -1,13 +1,13 @@
 //! `outrigger claims`
 
-mod device;
+pub(crate) mod device;
 mod print;
 pub(crate) mod report;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use kube::api::ListParams;
@@ -16,8 +16,9 @@ use outrigger_core::keys;
 use outrigger_runtime::cluster::ClusterArgs;
 use report::Report;
 
+use crate::document::OutputArgs;
 use crate::explain::live::{Reader, client, wait};
-use crate::files::{InputError, print_json};
+use crate::files::InputError;
 use crate::state::State;
 
 #[derive(Debug, Args)]
@@ -35,20 +36,11 @@ pub(crate) struct ClaimsArgs {
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
 
-    /// Output format.
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Output,
+    #[command(flatten)]
+    output: OutputArgs,
 
     #[command(flatten)]
     cluster: ClusterArgs,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// Text for people, in colour on a terminal.
-    Table,
-    /// JSON, as docs/claims.md describes it.
-    Json,
 }
 
 impl ClaimsArgs {
@@ -59,10 +51,7 @@ impl ClaimsArgs {
             (State::read(&self.filename)?, Vec::new())
         };
         let report = Report::new(&state, self.tenant.as_deref(), self.namespace.as_deref(), notes)?;
-        match self.output {
-            Output::Json => print_json(&report)?,
-            Output::Table => print::report(&report, &mut anstream::stdout().lock())?,
-        }
+        self.output.print(&report)?;
         Ok(ExitCode::SUCCESS)
     }
 

@@ -4,13 +4,14 @@ use outrigger_core::map::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
 use outrigger_core::json::{list, text};
-use outrigger_core::{device, keys};
+use outrigger_core::keys;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::device::{Configuration, Consumer, Device};
+use super::device::{Configuration, Device, is_pod};
+use crate::explain::allocation::{Devices, User};
 use crate::files::{InputError, Object};
-use crate::state::{State, namespace_of, unscheduled};
+use crate::state::{State, namespace_of};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -37,9 +38,9 @@ pub(crate) struct Claim {
     /// Names of Pods that it is reserved for and that don't exist any longer. A Pod of that name is another one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) former_pods: Vec<String>,
-    /// All whom it is reserved for, Pods included.
+    /// All whom it is reserved for, Pods included, as the API has them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) consumers: Vec<Consumer>,
+    pub(crate) consumers: Vec<Value>,
     /// When its devices were allocated, where the scheduler has written that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) allocated_at: Option<String>,
@@ -135,7 +136,7 @@ impl Report {
             .filter_map(|object| {
                 let tenant = meant.get(&object.namespace)?;
                 let around = pods.get(object.namespace.as_str()).map_or(&[][..], Vec::as_slice);
-                Some(claim(object, tenant, around, &classes))
+                Some(claim(object, tenant, Some(around), &classes))
             })
             .collect();
         claims.sort_by(|a, b| (&a.tenant, &a.namespace, &a.name).cmp(&(&b.tenant, &b.namespace, &b.name)));
@@ -143,8 +144,9 @@ impl Report {
     }
 }
 
-/// The claim of a namespace with this name; `None` where there is none. Whose the namespace is doesn't matter.
-pub(crate) fn one(state: &State, namespace: &str, name: &str) -> Option<Claim> {
+/// The claim of a namespace with this name; `None` where there is none. Whose the namespace is doesn't matter. `sees_pods`: the Pods of the
+/// namespace could be read.
+pub(crate) fn one(state: &State, namespace: &str, name: &str, sees_pods: bool) -> Option<Claim> {
     let object = state
         .of(keys::DEVICE_GROUP, "ResourceClaim")
         .find(|claim| claim.namespace_or_default() == namespace && claim.name == name)?;
@@ -152,30 +154,34 @@ pub(crate) fn one(state: &State, namespace: &str, name: &str) -> Option<Claim> {
         state.of("", "Pod").filter(|pod| pod.namespace_or_default() == namespace).collect();
     let labels = state.namespace_labels(namespace).unwrap_or_default();
     let tenant = labels.get(keys::TENANT).copied().unwrap_or_default();
-    Some(claim(object, tenant, &pods, &classes(state)))
+    Some(claim(object, tenant, sees_pods.then_some(&pods), &classes(state)))
 }
 
-/// Why a claim without Pods is pending.
-pub(crate) const NO_POD: &str = "no Pod uses it: devices are chosen when the first one is scheduled";
-
-/// The names of the DeviceClasses.
-fn classes(state: &State) -> BTreeSet<&str> {
-    state.of(keys::DEVICE_GROUP, "DeviceClass").map(|class| class.name.as_str()).collect()
+/// The DeviceClasses; without any it isn't known which there are.
+fn classes(state: &State) -> Devices {
+    let all = || state.of(keys::DEVICE_GROUP, "DeviceClass").map(|class| &class.value);
+    let none = None::<std::iter::Empty<&Value>>;
+    Devices::read(none.clone(), all().next().map(|_| all()), none, std::iter::empty())
 }
 
-/// One claim. `pods`: those of its namespace. `classes`: the names of all DeviceClasses, empty where they aren't known.
-fn claim(object: &Object, tenant: &str, pods: &[&Object], classes: &BTreeSet<&str>) -> Claim {
+/// One claim. `pods`: those of its namespace; `None` where they may not be read.
+fn claim(object: &Object, tenant: &str, pods: Option<&[&Object]>, devices: &Devices) -> Claim {
     let value = &object.value;
+    let is_known = pods.is_some();
+    let pods = pods.unwrap_or_default();
     let owner = owner(value);
     let using: Vec<&&Object> = pods.iter().filter(|pod| uses(pod, object, owner)).collect();
-    let consumers: Vec<Consumer> = list(value, "/status/reservedFor").iter().map(Consumer::of).collect();
+    let consumers = list(value, "/status/reservedFor");
     let mut reserved = Vec::new();
     let mut former = Vec::new();
-    for Consumer { name, uid, .. } in consumers.iter().filter(|consumer| consumer.is_pod()) {
+    for consumer in consumers.iter().filter(|consumer| is_pod(consumer)) {
+        let name = text(consumer, "/name");
         // Where Pods aren't known, those that it is reserved for are taken to exist.
-        match pods.iter().find(|pod| pod.name == *name).map(|pod| text(&pod.value, "/metadata/uid")) {
-            Some(other) if !other.is_empty() && other != uid => former.push(name.clone()),
-            _ => reserved.push(name.as_str()),
+        match pods.iter().find(|pod| pod.name == name).map(|pod| text(&pod.value, "/metadata/uid")) {
+            Some(other) if !other.is_empty() && other != text(consumer, "/uid") => {
+                former.push(name.to_owned());
+            }
+            _ => reserved.push(name),
         }
     }
     let names: BTreeSet<&str> =
@@ -194,25 +200,31 @@ fn claim(object: &Object, tenant: &str, pods: &[&Object], classes: &BTreeSet<&st
     };
     let runs = |pod: &Object| text(&pod.value, "/status/phase") == "Running";
     // The Pods of another consumer, such as a PodGroup, name the claim.
-    let of_others = consumers.iter().any(|consumer| !consumer.is_pod());
+    let of_others = consumers.iter().any(|consumer| !is_pod(consumer));
     let is_used = pods.iter().any(|pod| reserved.contains(&pod.name.as_str()) && runs(pod))
         || of_others && using.iter().any(|pod| runs(pod));
     let state = phase(value, !consumers.is_empty(), is_used);
-    let devices = list(value, "/status/allocation/devices/results");
+    let user = match using.first() {
+        Some(pod) => User::Pod(&pod.value),
+        None if is_known => User::None,
+        None => User::Unknown,
+    };
+    let reason = || devices.waits(value.get("spec").unwrap_or(&Value::Null), None, user).into_iter().next();
+    let results = list(value, "/status/allocation/devices/results");
     let told = list(value, "/status/devices");
     Claim {
         tenant: tenant.to_owned(),
         namespace: object.namespace.clone(),
         name: object.name.clone(),
         state,
-        reason: (state == Phase::Pending).then(|| why(value, &using, classes)).flatten(),
+        reason: if state == Phase::Pending { reason() } else { None },
         node: node(value, &using),
-        devices: devices.iter().map(|result| Device::of(result, told)).collect(),
+        devices: results.iter().map(|result| Device::of(result, told)).collect(),
         rule: label(keys::RULE),
         workload: label(keys::WORKLOAD),
         pods: names.into_iter().map(str::to_owned).collect(),
         former_pods: former,
-        consumers,
+        consumers: consumers.to_vec(),
         allocated_at: Some(text(value, "/status/allocation/allocationTimestamp"))
             .filter(|at| !at.is_empty())
             .map(str::to_owned),
@@ -271,37 +283,4 @@ fn node(claim: &Value, using: &[&&Object]) -> Option<String> {
         [term] => of_term(term).or_else(|| of_pod().map(str::to_owned)),
         _ => of_pod().map(str::to_owned),
     }
-}
-
-/// Why a claim has no devices, as far as the objects show.
-fn why(claim: &Value, using: &[&&Object], classes: &BTreeSet<&str>) -> Option<String> {
-    let spec = claim.get("spec").unwrap_or(&Value::Null);
-    let subject = crate::check::findings::Subject::cluster("ResourceClaim", "");
-    if !classes.is_empty()
-        && let Some(missing) =
-            crate::check::devices::classes(&subject, spec, "spec", classes).into_iter().next()
-    {
-        return Some(format!("{}: {}", missing.path, missing.message));
-    }
-    if let Some(never) = device::warnings(spec).into_iter().next() {
-        return Some(format!("spec.{never}"));
-    }
-    let Some(pod) = using.first() else {
-        return Some(NO_POD.to_owned());
-    };
-    let name = &pod.name;
-    if !text(&pod.value, "/spec/nodeName").is_empty() {
-        return Some(format!("Pod {name} was bound without the scheduler, which alone chooses devices"));
-    }
-    let gates: Vec<&str> =
-        list(&pod.value, "/spec/schedulingGates").iter().map(|gate| text(gate, "/name")).collect();
-    if !gates.is_empty() {
-        return Some(format!("Pod {name} waits for its scheduling gates: {}", gates.join(", ")));
-    }
-    let words = unscheduled(&pod.value);
-    Some(if words.is_empty() {
-        format!("Pod {name} isn't scheduled yet")
-    } else {
-        format!("Pod {name} isn't scheduled: {words}")
-    })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 use outrigger_core::companion::Observed;
 use outrigger_core::ids::TenantId;
-use outrigger_core::json::{list, text};
+use outrigger_core::json::list;
 use outrigger_core::progress::{Facts, HostDpu, Progress, Stage, Wish};
 use outrigger_core::reason::Cause;
 use outrigger_core::unplaced;
@@ -16,22 +16,15 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::rows::Id;
+use crate::companion::of_pod;
+use crate::condition::Condition;
+use crate::document::Grade;
 use crate::explain::view::told_workload;
 use crate::status::report::{Report, RuleRow, TenantRow};
-use crate::status::sections::Grade;
 use crate::status::summary::{self, DpuState};
 
 /// Most characters of a message that are kept.
 const MESSAGE: usize = 1024;
-
-/// A condition of an object's status.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Condition {
-    pub(super) kind: String,
-    pub(super) status: String,
-    pub(super) reason: String,
-    pub(super) message: String,
-}
 
 /// A Tenant: its row, and what others need of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -134,7 +127,7 @@ pub(super) fn rule(object: &Value) -> RuleRow {
 impl PodEntry {
     /// A companion as it is kept; `None`: the Pod is none. `admin`: the namespace of the companions of admin rules.
     pub(super) fn of(pod: &Pod, admin: &str) -> Option<Self> {
-        let (tenant, key, observed) = summary::observed(pod, admin)?;
+        let (tenant, key, observed) = of_pod(pod, admin)?;
         let workload = told_workload(&observed);
         let mut message = observed.message;
         shorten(&mut message, MESSAGE);
@@ -182,20 +175,12 @@ impl NodeEntry {
 
 fn conditions(object: &Value) -> Vec<Condition> {
     let all = list(object, "/status/conditions").iter().take(32);
-    let condition = |condition: &Value| {
-        let text = |field| {
-            let mut text = text(condition, field).to_owned();
-            shorten(&mut text, MESSAGE);
-            text
-        };
-        Condition {
-            kind: text("/type"),
-            status: text("/status"),
-            reason: text("/reason"),
-            message: text("/message"),
-        }
-    };
-    all.map(condition).collect()
+    let mut all: Vec<Condition> =
+        all.filter_map(|condition| Condition::deserialize(condition).ok()).collect();
+    for Condition { kind, status, reason, message } in &mut all {
+        [kind, status, reason, message].into_iter().for_each(|text| shorten(text, MESSAGE));
+    }
+    all
 }
 
 /// Cuts a text off after so many characters, and shows that.

@@ -27,8 +27,8 @@ use super::data::{self, NodeEntry, PodEntry, TenantEntry};
 use super::rights::{Right, refuses};
 use super::rows::{Id, Kept, Rows};
 use super::store::{Source, Store};
-use crate::check::installation::cluster::{Cluster, Kind};
-use crate::explain::live::{is_infrastructure, with_kind};
+use crate::cluster::{Cluster, Kind, with_kind};
+use crate::explain::live::is_infrastructure;
 use crate::status::read::{self, ADMIN_RULE, NODE, POD, RULE, TENANT};
 
 /// Shortest time from a change that pages show to the next one.

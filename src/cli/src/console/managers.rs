@@ -20,16 +20,16 @@ use futures::stream;
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderValue, Request, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper_util::rt::TokioIo;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
 use outrigger_runtime::cluster::{ClusterArgs, UserToken};
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::tls;
 use rustls_pki_types::ServerName;
-use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
-use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
-use tokio_rustls::TlsConnector;
 
 pub(super) use self::answer::{CompanionRow, Failure, Page, WorkloadRow};
 use self::answer::{Said, judge};
@@ -146,6 +146,9 @@ impl<'a> Ask<'a> {
         Some(format!("/v1/tenants/{}/workloads?{}", self.tenant, query.finish()))
     }
 }
+
+/// Asks each address on a connection of its own, which ends with the question.
+type HttpsClient = HttpClient<HttpsConnector<HttpConnector>, Empty<Bytes>>;
 
 /// The managers of an installation.
 pub(super) struct Managers {
@@ -264,17 +267,27 @@ impl Managers {
         until: Instant,
     ) -> Result<Page, Failure> {
         let place = format!("https://{}", self.target.authority);
-        // Files on a network file system may block for a moment; the kubelet's are in memory.
-        let tls = tls::verifying(&self.ca_files, &[b"http/1.1"]).map_err(|error| Failure::Unreachable {
+        let client = self.client(&self.ca_files);
+        let client = client.map_err(|error| Failure::Unreachable {
             place: place.clone(),
             why: vec![format!("{error:#}")],
         })?;
-        let tls = TlsConnector::from(Arc::new(tls));
         let addresses = self.addresses(until).await;
         let addresses =
             addresses.map_err(|why| Failure::Unreachable { place: place.clone(), why: vec![why] })?;
-        let said = self.ask_each(addresses, (tenant, path), header, &tls, until).await;
+        let said = self.ask_each(addresses, (tenant, path), header, &client, until).await;
         said.map_err(|said| judge(said, place))
+    }
+
+    /// What verifies managers by these CAs. Files on a network file system may block for a moment; the kubelet's are in memory.
+    fn client(&self, ca_files: &[PathBuf]) -> anyhow::Result<HttpsClient> {
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls::verifying(ca_files, &[])?)
+            .https_only()
+            .with_server_name_resolver(FixedServerNameResolver::new(self.name.clone()))
+            .enable_http1()
+            .build();
+        Ok(HttpClient::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector))
     }
 
     /// Asks these addresses for a path of a tenant. Without a page each has said something else.
@@ -283,11 +296,11 @@ impl Managers {
         addresses: Vec<SocketAddr>,
         (tenant, path): (&str, &str),
         header: &HeaderValue,
-        tls: &TlsConnector,
+        client: &HttpsClient,
         until: Instant,
     ) -> Result<Page, Vec<Said>> {
         let questions = addresses.into_iter().map(|address| {
-            let asked = self.ask_one(address, path, header, tls.clone());
+            let asked = self.ask_one(address, path, header, client);
             async move {
                 match timeout_at(until, asked).await {
                     Ok(Ok((status, body))) => Said::read(status, &body, tenant),
@@ -325,25 +338,15 @@ impl Managers {
         address: SocketAddr,
         path: &str,
         header: &HeaderValue,
-        tls: TlsConnector,
+        client: &HttpsClient,
     ) -> Result<(u16, Bytes), String> {
-        let words = |error: &dyn std::fmt::Display| error.to_string();
-        let stream = TcpStream::connect(address).await.map_err(|error| words(&error))?;
-        let stream = tls.connect(self.name.clone(), stream).await.map_err(|error| words(&error))?;
-        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(|error| words(&error))?;
-        // The connection ends with the question, also with one that is dropped.
-        let mut driver = JoinSet::new();
-        driver.spawn(async move {
-            // Its error is that of the request too.
-            let _ = connection.await;
-        });
-        let request = Request::get(path)
+        let request = Request::get(format!("https://{address}{path}"))
             .header(HOST, &self.target.authority)
             .header(AUTHORIZATION, header)
-            .body(Empty::<Bytes>::new())
-            .map_err(|error| words(&error))?;
-        let answer = sender.send_request(request).await.map_err(|error| words(&error))?;
+            .body(Empty::new())
+            .map_err(|error| error.to_string())?;
+        let answer =
+            client.request(request).await.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
         let status = answer.status().as_u16();
         let body = Limited::new(answer.into_body(), ANSWER).collect().await;
         let body = body.map_err(|error| format!("the answer could not be received: {error}"))?;

@@ -6,8 +6,7 @@ use outrigger_core::reason::Cause;
 use super::door::{LOGIN, LOGOUT};
 use super::query::{FILTER, Page, Query};
 use super::store::Reading;
-use crate::check::plain;
-use crate::status::sections::Grade;
+use crate::document::plain;
 
 /// A view, which has a URL of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,58 +35,36 @@ impl View {
         Self::WhatIf,
     ];
 
-    pub(super) fn path(self) -> &'static str {
+    /// Its URL, its name in metrics, its title, and the filters that it has.
+    const fn row(self) -> (&'static str, &'static str, &'static str, &'static [&'static str]) {
         match self {
-            Self::Overview => "/",
-            Self::Missing => "/missing",
-            Self::Companions => "/companions",
-            Self::Workloads => "/workloads",
-            Self::Chain => "/chain",
-            Self::Hosts => "/hosts",
-            Self::Tenants => "/tenants",
-            Self::Rules => "/rules",
-            Self::WhatIf => "/what-if",
+            Self::Overview => ("/", "Overview", "Overview", &[]),
+            Self::Missing => ("/missing", "Missing", "Missing companions", &["text", "tenant"]),
+            Self::Companions => ("/companions", "Companions", "Companions", &["text", "tenant", "cause"]),
+            Self::Workloads => ("/workloads", "Workloads", "Workloads", &["text", "tenant", "cause"]),
+            Self::Chain => ("/chain", "Chain", "Workload", &["tenant", "workload", "text"]),
+            Self::Hosts => ("/hosts", "Hosts", "Hosts and DPUs", &["text", "tenant", "cause"]),
+            Self::Tenants => ("/tenants", "Tenants", "Tenants", &["text", "tenant"]),
+            Self::Rules => ("/rules", "Rules", "Rules", &["text", "tenant"]),
+            Self::WhatIf => ("/what-if", "WhatIf", "What if", &[]),
         }
+    }
+
+    pub(super) const fn path(self) -> &'static str {
+        self.row().0
     }
 
     /// Its name in metrics.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Overview => "Overview",
-            Self::Missing => "Missing",
-            Self::Companions => "Companions",
-            Self::Workloads => "Workloads",
-            Self::Chain => "Chain",
-            Self::Hosts => "Hosts",
-            Self::Tenants => "Tenants",
-            Self::Rules => "Rules",
-            Self::WhatIf => "WhatIf",
-        }
+    pub(super) const fn name(self) -> &'static str {
+        self.row().1
     }
 
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::Overview => "Overview",
-            Self::Missing => "Missing companions",
-            Self::Companions => "Companions",
-            Self::Workloads => "Workloads",
-            Self::Chain => "Workload",
-            Self::Hosts => "Hosts and DPUs",
-            Self::Tenants => "Tenants",
-            Self::Rules => "Rules",
-            Self::WhatIf => "What if",
-        }
+    pub(super) const fn title(self) -> &'static str {
+        self.row().2
     }
 
-    /// The filters that it has.
-    fn filters(self) -> &'static [&'static str] {
-        match self {
-            Self::Overview | Self::WhatIf => &[],
-            Self::Missing => &["text", "tenant"],
-            Self::Companions | Self::Workloads | Self::Hosts => &["text", "tenant", "cause"],
-            Self::Chain => &["tenant", "workload", "text"],
-            Self::Tenants | Self::Rules => &["text", "tenant"],
-        }
+    const fn filters(self) -> &'static [&'static str] {
+        self.row().3
     }
 }
 
@@ -218,16 +195,6 @@ fn filters(view: View, query: &Query) -> Markup {
             }
         }
     }
-}
-
-/// A state: its shape, its colour and its word.
-pub(super) fn state(grade: Grade, word: &str) -> Markup {
-    let (class, shape) = match grade {
-        Grade::Bad => ("bad", "■"),
-        Grade::Odd => ("odd", "▲"),
-        Grade::Good => ("good", "●"),
-    };
-    html! { span class=(class) { span aria-hidden="true" { (shape) } " " (plain(word)) } }
 }
 
 /// A word of the model of reasons with its meaning.

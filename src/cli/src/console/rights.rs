@@ -8,9 +8,8 @@ use k8s_openapi::api::authorization::v1::{
 use kube::api::{Api, ApiResource, ListParams, PostParams};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
 
-use crate::check::installation::cluster::PATIENCE;
+use crate::cluster::in_time;
 
 /// Whether a response with this status refuses a request because of its user.
 pub(super) fn refuses(status: u16) -> bool {
@@ -41,12 +40,10 @@ impl Right {
         match review(client, resource, namespace, "list").await {
             Ok(right) => right,
             // Whoever may not ask about rights, as everybody may by default, asks for an object.
-            Err(()) => match timeout(PATIENCE, api.list_metadata(&ListParams::default().limit(1))).await {
-                Ok(Ok(_)) => Self::Granted,
-                Ok(Err(kube::Error::Api(status))) if refuses(status.code) => {
-                    Self::Refused(status.message.clone())
-                }
-                _ => Self::Unknown,
+            Err(()) => match in_time(api.list_metadata(&ListParams::default().limit(1))).await {
+                Ok(_) => Self::Granted,
+                Err(unread) if refuses(unread.status) => Self::Refused(unread.why),
+                Err(_) => Self::Unknown,
             },
         }
     }
@@ -74,8 +71,8 @@ async fn review(client: &Client, resource: &ApiResource, namespace: &str, verb: 
     let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let params = PostParams::default();
-    Ok(match timeout(PATIENCE, reviews.create(&params, &review)).await {
-        Ok(Ok(review)) => match review.status {
+    Ok(match in_time(reviews.create(&params, &review)).await {
+        Ok(review) => match review.status {
             Some(status) if status.allowed => Right::Granted,
             Some(status) => {
                 let place = if namespace.is_empty() { "in all namespaces" } else { namespace };
@@ -85,8 +82,8 @@ async fn review(client: &Client, resource: &ApiResource, namespace: &str, verb: 
             }
             None => Right::Unknown,
         },
-        Ok(Err(kube::Error::Api(status))) if status.code == 401 => Right::Refused(status.message.clone()),
-        Ok(Err(kube::Error::Api(status))) if status.code == 403 => return Err(()),
-        _ => Right::Unknown,
+        Err(unread) if unread.status == 401 => Right::Refused(unread.why),
+        Err(unread) if unread.is_refused() => return Err(()),
+        Err(_) => Right::Unknown,
     })
 }

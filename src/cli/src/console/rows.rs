@@ -177,8 +177,9 @@ impl<R: PartialEq> Kept<R> {
         self.shown != Shown::Listing
     }
 
-    fn named(&self) -> Named<R> {
-        self.rows.iter().map(|(id, (_, row))| (id.clone(), row.clone())).collect()
+    /// Whether all of them are visible, and they.
+    fn shown(&self) -> (bool, Named<R>) {
+        (self.is_shown(), self.rows.iter().map(|(id, (_, row))| (id.clone(), row.clone())).collect())
     }
 
     /// Adds what isn't visible of them.
@@ -265,56 +266,54 @@ impl Rows {
         }
         Some(Picture {
             report,
-            tenants: self.tenants.named(),
-            rules: [self.rules.named(), self.admin_rules.named()].concat(),
-            pods: self.pods.named(),
-            nodes: self.nodes.named(),
-            tenants_shown: self.tenants.is_shown(),
-            rules_shown: self.rules.is_shown() || self.admin_rules.is_shown(),
-            pods_shown: self.pods.is_shown(),
-            nodes_shown: self.nodes.is_shown(),
+            tenants: self.tenants.shown(),
+            rules: [self.rules.shown(), self.admin_rules.shown()],
+            pods: self.pods.shown(),
+            nodes: self.nodes.shown(),
         })
     }
 }
 
-/// All that is known at a time. Rows are shared with those that are kept.
+/// All that is known at a time. Rows are shared with those that are kept. With each kind: whether all of it is visible.
 pub(super) struct Picture {
     /// The installation, and what isn't visible.
     report: Report,
-    tenants: Named<TenantEntry>,
-    rules: Named<RuleRow>,
-    pods: Named<PodEntry>,
-    nodes: Named<NodeEntry>,
-    tenants_shown: bool,
-    rules_shown: bool,
-    pods_shown: bool,
-    nodes_shown: bool,
+    tenants: (bool, Named<TenantEntry>),
+    /// Those of tenants, and those of the platform.
+    rules: [(bool, Named<RuleRow>); 2],
+    pods: (bool, Named<PodEntry>),
+    nodes: (bool, Named<NodeEntry>),
 }
 
 impl Picture {
     /// What follows from it.
     pub(super) fn data(self) -> Data {
-        let Self { mut report, tenants, rules, pods, nodes, .. } = self;
+        let Self { mut report, tenants: (tenants_shown, tenants), rules, pods, nodes } = self;
         let mut tenants: BTreeMap<String, TenantEntry> =
             tenants.into_iter().map(|(id, entry)| (id.name.clone(), (*entry).clone())).collect();
         if let Some(since) = report.no_manager_since() {
             tenants.values_mut().for_each(|entry| entry.row.without_manager(since));
         }
-        let rules: Vec<Arc<RuleRow>> = rules.into_iter().map(|(_, row)| row).collect();
-        report.tenants =
-            self.tenants_shown.then(|| tenants.values().map(|entry| entry.row.clone()).collect());
-        report.rules = self.rules_shown.then(|| rules.iter().map(|row| (**row).clone()).collect());
-        report.companions = self.pods_shown.then(|| {
+        let rules_shown = rules.iter().any(|(is_shown, _)| *is_shown);
+        let rules: Vec<Arc<RuleRow>> =
+            rules.into_iter().flat_map(|(_, rows)| rows).map(|(_, row)| row).collect();
+        report.tenants = tenants_shown.then(|| tenants.values().map(|entry| entry.row.clone()).collect());
+        report.rules = rules_shown.then(|| rules.iter().map(|row| (**row).clone()).collect());
+        report.companions = pods.0.then(|| {
             let mut counts = summary::Counts::new();
-            pods.iter().for_each(|(id, pod)| summary::count(&id.namespace, pod.state, &mut counts));
+            pods.1.iter().for_each(|(id, pod)| summary::count(&id.namespace, pod.state, &mut counts));
             counts
         });
-        report.dpus = self.nodes_shown.then(|| {
+        report.dpus = nodes.0.then(|| {
             let mut rows = BTreeMap::new();
-            nodes.iter().filter_map(|(_, node)| node.state.as_ref()).for_each(|state| state.count(&mut rows));
+            nodes
+                .1
+                .iter()
+                .filter_map(|(_, node)| node.state.as_ref())
+                .for_each(|state| state.count(&mut rows));
             rows.into_values().collect()
         });
-        Data::new(report, tenants, rules, pods, &nodes)
+        Data::new(report, tenants, rules, pods.1, &nodes.1)
     }
 }
 

@@ -2,20 +2,18 @@
 
 use maud::{Markup, html};
 
-use super::data::{Companion, Condition, Data, HostRow, Missing, TenantEntry};
-use super::page::{View, meaning, notice, remedies, state, table};
+use super::data::{Companion, Data, HostRow, Missing, TenantEntry};
+use super::page::{View, meaning, notice, remedies, table};
 use super::query::{Page, Query};
-use crate::check::plain;
+use crate::condition::Condition;
+use crate::document::{Document, Grade, plain, state};
+use crate::status::print as status;
 use crate::status::report::{RuleRow, TenantRow};
-use crate::status::sections::{Grade, Section, sections};
-
-/// Most rows of a section of the overview. Those with problems come first.
-const ROWS: usize = 20;
 
 /// What a view shows of a reading. Workloads and predictions are asked for each time, so they are not among them.
 pub(super) fn rows(view: View, query: &Query, data: &Data) -> Markup {
     match view {
-        View::Overview => html! { @for part in sections(&data.report) { (section(&part)) } },
+        View::Overview => html! { @for part in status::sections(&data.report) { (section(&part)) } },
         View::Missing => missing(query, data),
         View::Companions => companions(query, data),
         View::Hosts => hosts(query, data),
@@ -36,56 +34,13 @@ fn all_of(title: &str) -> Option<View> {
     }
 }
 
-fn section(section: &Section) -> Markup {
-    let (shown, more) = section.rows.split_at(section.rows.len().min(ROWS));
+/// A section of the overview, and the way to all of it.
+fn section((title, section): &(String, Document)) -> Markup {
     html! {
         section {
-            h2 { (section.title) " (" (plain(&section.detail)) ")" }
-            @if !shown.is_empty() { (grid(section.title, section.heads, shown)) }
-            @if !more.is_empty() {
-                @let problems = more.iter().filter(|(grade, _)| *grade != Grade::Good).count();
-                p { "and " (more.len()) " more, " (problems) " of them with problems" }
-            }
-            @for (grade, line) in &section.lines { p { (state(*grade, line)) } }
-            @if let Some(view) = all_of(section.title) { p { a href=(view.path()) { "All " (section.title) } } }
+            (section.html())
+            @if let Some(view) = all_of(title) { p { a href=(view.path()) { "All " (title) } } }
         }
-    }
-}
-
-/// A table whose first column has the state.
-fn grid(title: &str, heads: &[&str], rows: &[(Grade, Vec<String>)]) -> Markup {
-    html! {
-        div.table role="region" aria-label=(title) tabindex="0" {
-            table {
-                thead { tr { @for head in heads { th scope="col" { (head) } } } }
-                tbody { @for (grade, cells) in rows { tr { (graded(*grade, cells, None)) } } }
-            }
-        }
-    }
-}
-
-/// The cells of a row, the first with the state and the link.
-fn graded(grade: Grade, cells: &[String], link: Option<&str>) -> Markup {
-    let or_none = |cell: &String| if cell.is_empty() { "-".to_owned() } else { plain(cell) };
-    html! {
-        @for (i, cell) in cells.iter().enumerate() {
-            @if i > 0 { td { (or_none(cell)) } }
-            @else {
-                th scope="row" {
-                    (state(grade, word(grade))) " "
-                    @if let Some(link) = link { a href=(link) { (or_none(cell)) } } @else { (or_none(cell)) }
-                }
-            }
-        }
-    }
-}
-
-/// A row's state in a word.
-fn word(grade: Grade) -> &'static str {
-    match grade {
-        Grade::Bad => "wrong",
-        Grade::Odd => "look",
-        Grade::Good => "good",
     }
 }
 
@@ -175,12 +130,12 @@ fn tenants(query: &Query, data: &Data) -> Markup {
     }
     let takes = |row: &&TenantRow| query.takes(&[&row.name], &row.name, "");
     let all = data.report.tenants.as_deref().unwrap_or_default();
-    let of = Section::tenants(all.iter().filter(takes));
+    let of = status::tenants(all.iter().filter(takes));
     html! {
         @if data.report.tenants.is_none() { (notice("Tenants are not visible")) }
-        (table(View::Tenants, query, of.heads, &Page::of(&of.rows, query), |(grade, cells)| {
-            let link = cells.first().map(|name| Query::of_tenant(name).url("/tenants"));
-            graded(*grade, cells, link.as_deref())
+        (table(View::Tenants, query, &of.heads, &Page::of(&of.rows, query), |row| {
+            let link = row.cells.first().map(|name| Query::of_tenant(name).url("/tenants"));
+            row.html(link.as_deref())
         }))
     }
 }
@@ -188,10 +143,10 @@ fn tenants(query: &Query, data: &Data) -> Markup {
 /// One tenant: its conditions, rules, and the way to its companions and DPUs.
 fn tenant(data: &Data, entry: &TenantEntry) -> Markup {
     let of = Query::of_tenant(&entry.row.name);
-    let row = Section::tenants([&entry.row]);
+    let row = status::tenants([&entry.row]);
     html! {
         h2 { "Tenant " (plain(&entry.row.name)) }
-        (grid("tenant", row.heads, &row.rows))
+        (row.html())
         h2 { "Conditions" }
         (conditions(&entry.conditions))
         h2 { "Rules" }
@@ -209,10 +164,10 @@ fn tenant(data: &Data, entry: &TenantEntry) -> Markup {
 
 fn rules(query: &Query, data: &Data) -> Markup {
     let takes = |(tenant, row): &(&str, &RuleRow)| query.takes(&[&row.namespace, &row.name], tenant, "");
-    let of = Section::rules(data.rules().filter(takes).map(|(_, row)| row));
+    let of = status::rules(data.rules().filter(takes).map(|(_, row)| row));
     html! {
         @if data.report.rules.is_none() { (notice("Rules are not visible")) }
-        (table(View::Rules, query, of.heads, &Page::of(&of.rows, query), |(grade, cells)| graded(*grade, cells, None)))
+        (table(View::Rules, query, &of.heads, &Page::of(&of.rows, query), |row| row.html(None)))
     }
 }
 

@@ -3,13 +3,9 @@
 use maud::{Markup, html};
 use outrigger_core::bounds::Bounds;
 
-use super::page::{View, notice, state};
+use super::page::{View, notice};
 use super::query::FILTER;
-use crate::check::plain;
-use crate::diff::print::{HEADS, cells, counts};
-use crate::diff::report::{Change, CompanionChange, Report, RuleChange, RuleVerdict};
-use crate::rules::RuleKind;
-use crate::status::sections::Grade;
+use crate::diff::report::Report;
 
 /// Names the text in errors.
 pub(super) const PLACE: &str = "the text";
@@ -86,64 +82,9 @@ pub(super) fn answer(report: &Result<Report, String>) -> Markup {
         Ok(report) => html! {
             section #answer {
                 h2 { "What would happen" }
-                @if !report.tenants.is_empty() { p { "Tenant " (plain(&report.tenants.join(", "))) } }
-                @for note in &report.notes { (notice(note)) }
-                @for rule in &report.rules { (verdict(rule)) }
-                @if report.companions.is_empty() { p { "No companion changes." } } @else { (companions(report)) }
+                (report.with_companions(Some(SHOWN)).html())
             }
         },
-    }
-}
-
-fn verdict(rule: &RuleVerdict) -> Markup {
-    let kind = if rule.kind == RuleKind::AdminWorkloadRule { "Admin rule" } else { "Rule" };
-    let grade = match rule.change {
-        RuleChange::Refused => Grade::Bad,
-        RuleChange::Deleted => Grade::Odd,
-        RuleChange::Created | RuleChange::Changed | RuleChange::Unchanged => Grade::Good,
-    };
-    html! {
-        p { (kind) " " (plain(&rule.namespace)) "/" (plain(&rule.name)) ": " (state(grade, rule.change.as_str())) }
-        @if !rule.errors.is_empty() || !rule.warnings.is_empty() {
-            ul {
-                @for error in &rule.errors { li { (state(Grade::Bad, &error.to_string())) } }
-                @for warning in &rule.warnings { li { (state(Grade::Odd, warning)) } }
-            }
-        }
-    }
-}
-
-fn companions(report: &Report) -> Markup {
-    let all = report.companions.len();
-    html! {
-        p { (counts(report)) }
-        @if all > SHOWN { (notice(&format!("The first {SHOWN} of {all} are shown; `outrigger diff` shows all."))) }
-        div.table role="region" aria-label="Companions" tabindex="0" {
-            table {
-                caption { (all) " found" }
-                thead { tr { th scope="col" { "TENANT" } @for head in HEADS { th scope="col" { (head) } } } }
-                tbody { @for entry in report.companions.iter().take(SHOWN) { (row(entry)) } }
-            }
-        }
-    }
-}
-
-fn row(entry: &CompanionChange) -> Markup {
-    let grade = match entry.change {
-        Change::Created | Change::Annotated => Grade::Good,
-        Change::Replaced | Change::Outdated | Change::Lingering | Change::Deleted => Grade::Odd,
-        Change::Refused => Grade::Bad,
-    };
-    let [change, companion, workload, nodes, reason] = cells(entry);
-    html! {
-        tr {
-            td { (plain(&entry.tenant)) }
-            td { (state(grade, &change)) }
-            th scope="row" { (companion) }
-            td { (workload) }
-            td { (nodes) }
-            td { (reason) }
-        }
     }
 }
 
@@ -153,6 +94,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::diff::report::{Change, CompanionChange, RuleChange, RuleVerdict};
+    use crate::rules::RuleKind;
 
     fn change(i: usize) -> CompanionChange {
         CompanionChange {
@@ -209,10 +152,10 @@ mod tests {
     #[test]
     fn a_refused_rule_has_its_errors_and_the_counts_are_those_of_all_companions() {
         let shown = answer(&Ok(report(SHOWN + 1))).into_string();
-        assert!(shown.contains("501 created") && shown.contains("The first 500 of 501 are shown"), "{shown}");
+        assert!(shown.contains("501 created") && shown.contains("and 1 more"), "{shown}");
         assert_eq!(shown.matches("<tr>").count(), SHOWN + 1, "the head, and the companions that are shown");
         assert!(shown.contains("shop/&lt;b&gt;0") && shown.contains("a &lt;note&gt;"), "{shown}");
         let none = answer(&Ok(report(0))).into_string();
-        assert!(none.contains("No companion changes."), "{none}");
+        assert!(none.contains("no companion changes"), "{none}");
     }
 }

@@ -4,10 +4,9 @@ use maud::{Markup, html};
 use outrigger_core::reason::Cause;
 
 use super::managers::{CompanionRow, Failure, Page, WorkloadRow};
-use super::page::{View, meaning, notice, state};
+use super::page::{View, meaning, notice};
 use super::query::Query;
-use crate::check::plain;
-use crate::status::sections::Grade;
+use crate::document::{Grade, plain, state};
 
 /// What the managers say of a tenant's workloads.
 pub(super) fn rows(query: &Query, tenant: &str, answer: &Result<Page, Failure>) -> Markup {

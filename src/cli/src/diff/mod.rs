@@ -5,7 +5,7 @@
 //! ([`TenantIndex`](outrigger_core::index::TenantIndex)) and [`plan`](outrigger_core::companion::plan).
 
 mod predict;
-pub(crate) mod print;
+mod print;
 mod proposal;
 mod quota;
 pub(crate) mod report;
@@ -14,7 +14,7 @@ mod tenants;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::bounds::Bounds;
 use outrigger_core::keys;
@@ -27,9 +27,10 @@ use self::quota::Quotas;
 use self::report::Report;
 use self::tenants::{Asked, Question};
 use crate::admission::Admission;
+use crate::document::OutputArgs;
 use crate::explain::live::{self, Clients, More, Source};
 use crate::explain::view::{View, ViewArgs};
-use crate::files::{self, InputError, Origin, print_json};
+use crate::files::{self, InputError, Origin};
 use crate::rules::RuleKind;
 use crate::sent::AnnotationArgs;
 use crate::state::State;
@@ -62,9 +63,8 @@ pub(crate) struct DiffArgs {
     #[command(flatten)]
     annotations: AnnotationArgs,
 
-    /// Output format.
-    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    output: Output,
+    #[command(flatten)]
+    output: OutputArgs,
 
     #[command(flatten)]
     view: ViewArgs,
@@ -75,14 +75,6 @@ pub(crate) struct DiffArgs {
     /// Cancelled when nobody waits for the report.
     #[arg(skip)]
     stop: CancellationToken,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// Tables for people, in colour on a terminal.
-    Text,
-    /// JSON, as docs/diff.md describes it.
-    Json,
 }
 
 impl DiffArgs {
@@ -96,10 +88,7 @@ impl DiffArgs {
             Err(error) => InputError::new("diff", format_args!("{error:#}")),
         };
         let report = self.report().map_err(as_input)?;
-        match self.output {
-            Output::Json => print_json(&report)?,
-            Output::Text => print::report(&report, &mut anstream::stdout().lock())?,
-        }
+        self.output.print(&report)?;
         Ok(match (report.is_refused(), report.is_empty()) {
             (true, _) => ExitCode::from(REFUSED),
             (false, true) => ExitCode::SUCCESS,
@@ -285,7 +274,7 @@ pub(crate) async fn ask(
         prune: None,
         namespace: Vec::new(),
         annotations: AnnotationArgs::default(),
-        output: Output::Json,
+        output: OutputArgs::default(),
         view,
         admission,
         stop,

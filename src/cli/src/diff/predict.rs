@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
 use outrigger_admission::Decision;
 use outrigger_agent::annotations::{Allowed, Selection};
@@ -16,8 +15,6 @@ use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::rule::Rule;
 use outrigger_core::template::Kind;
 use outrigger_core::workload::Workload;
-use outrigger_manager::companions::observe::{observe, observe_admin, observe_admin_claim, observe_claim};
-use outrigger_runtime::pod::Pod;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -25,7 +22,7 @@ use super::proposal::Accepted;
 use super::quota::Quotas;
 use super::report::{Change, CompanionChange};
 use crate::admission::Admission;
-use crate::companion::creation;
+use crate::companion::{creation, of_claim, of_pod};
 use crate::explain::explanation::{ExplanationContext, place};
 use crate::explain::view::View;
 use crate::files::{InputError, Object};
@@ -244,21 +241,14 @@ impl<'a> Prediction<'a> {
         key: &CompanionKey,
         admission: &Admission,
     ) -> Result<Option<(Observed, Value)>, InputError> {
-        let Some((_, object, home)) = self.creation(key, None) else { return Ok(None) };
+        let Some((rule, object, home)) = self.creation(key) else { return Ok(None) };
         let Ok(object) = admitted(&object, home.namespace, admission)? else { return Ok(None) };
         let of = |error| InputError::new("companion", error);
-        let is_claim =
-            matches!(self.index.desired(key), Desired::Wanted { rule, .. } if rule.kind() == Kind::Claim);
-        let observed = if is_claim {
-            let claim: ResourceClaim = serde_json::from_value(object.clone()).map_err(of)?;
-            let own = observe_claim(&claim).map(|(_, observed)| observed);
-            own.or_else(|| observe_admin_claim(&claim).map(|(.., observed)| observed))
-        } else {
-            let pod: Pod = serde_json::from_value(object.clone()).map_err(of)?;
-            let own = observe(&pod).map(|(_, observed)| observed);
-            own.or_else(|| observe_admin(&pod).map(|(.., observed)| observed))
+        let found = match rule.kind() {
+            Kind::Claim => of_claim(&serde_json::from_value(object.clone()).map_err(of)?, home.namespace),
+            Kind::Pod => of_pod(&serde_json::from_value(object.clone()).map_err(of)?, home.namespace),
         };
-        Ok(observed.map(|observed| (observed, object)))
+        Ok(found.map(|(.., observed)| (observed, object)))
     }
 
     /// The Pods of the companions that are taken to exist, where the state has none.
@@ -287,16 +277,13 @@ impl<'a> Prediction<'a> {
     }
 
     /// The object that is created for a match when no companion is there, and where; `None` where there can be none.
-    fn creation(&self, key: &CompanionKey, action: Option<&Action>) -> Option<(Arc<Rule>, Value, Home<'a>)> {
-        let home = self.home(&key.rule)?;
-        let desired = self.index.desired(key);
+    fn creation(&self, key: &CompanionKey) -> Option<(Arc<Rule>, Value, Home<'a>)> {
+        let (home, desired) = (self.home(&key.rule)?, self.index.desired(key));
         let Desired::Wanted { rule, .. } = desired else { return None };
-        let planned = match action {
-            Some(Action::Create(object)) => return Some((rule.clone(), object.clone(), home)),
-            _ => plan(key, &desired, None, &home),
-        };
-        let Action::Create(object) = planned else { return None };
-        Some((rule.clone(), object, home))
+        match plan(key, &desired, None, &home) {
+            Action::Create(object) => Some((rule.clone(), object, home)),
+            _ => None,
+        }
     }
 
     /// What would happen to each companion. What would happen without the change too is left out.
@@ -325,6 +312,25 @@ impl<'a> Prediction<'a> {
         quotas: &mut Quotas,
     ) -> Result<Option<CompanionChange>, InputError> {
         let Some(home) = self.home(&key.rule) else { return Ok(None) };
+        let (change, reason) = match &step.action {
+            Action::Nothing if step.over_limit => {
+                let why = "the tenant's rules match more than is kept (Tenant spec.limits.companions)";
+                (Change::Refused, why.to_owned())
+            }
+            Action::Nothing | Action::Wait => return Ok(None),
+            Action::Refuse(_, message) => (Change::Refused, message.clone()),
+            Action::Annotate(_) => (Change::Annotated, String::new()),
+            Action::Linger(lingering) => (Change::Lingering, lingers(lingering.ended, lingering.time)),
+            Action::Create(_) => (Change::Created, String::new()),
+            Action::Delete { reason, .. } if self.stays(key, *reason) => {
+                (Change::Outdated, "the rule's updateStrategy is OnDelete".to_owned())
+            }
+            Action::Delete { reason, .. } => {
+                let is_wanted = matches!(self.index.desired(key), Desired::Wanted { .. });
+                let change = if is_wanted { Change::Replaced } else { Change::Deleted };
+                (change, reason.as_str().to_owned())
+            }
+        };
         let mut entry = CompanionChange {
             tenant: home.tenant.to_string(),
             rule_kind: RuleKind::named(&key.rule),
@@ -332,96 +338,62 @@ impl<'a> Prediction<'a> {
             workload: self.workload(key),
             namespace: home.namespace.to_owned(),
             companion: companion::name(key, home.tenant),
-            change: Change::Refused,
-            reason: String::new(),
-            annotations: Vec::new(),
+            change,
+            reason,
+            annotations: match &step.action {
+                Action::Annotate(patch) => self.annotations(key, patch),
+                _ => Vec::new(),
+            },
             nodes: None,
             slot: None,
             problem: None,
         };
-        let desired = self.index.desired(key);
-        match (&step.action, desired) {
-            (Action::Nothing, _) if step.over_limit => {
-                "the tenant's rules match more than is kept (Tenant spec.limits.companions)"
-                    .clone_into(&mut entry.reason);
-            }
-            (Action::Nothing | Action::Wait, _) => return Ok(None),
-            (Action::Refuse(_, message), _) => entry.reason.clone_from(message),
-            (Action::Annotate(patch), _) => {
-                entry.change = Change::Annotated;
-                entry.annotations = self.annotations(key, patch);
-            }
-            (Action::Linger(lingering), _) => {
-                entry.change = Change::Lingering;
-                entry.reason = lingers(lingering.ended, lingering.time);
-            }
-            (Action::Create(_), _) => {
-                entry.change = Change::Created;
-                self.admit(key, step, admission, quotas, &mut entry)?;
-            }
-            (Action::Delete { reason, .. }, _) if self.stays(key, *reason) => {
-                entry.change = Change::Outdated;
-                "the rule's updateStrategy is OnDelete".clone_into(&mut entry.reason);
-            }
-            (Action::Delete { reason, .. }, Desired::Wanted { .. }) => {
-                entry.change = Change::Replaced;
-                reason.as_str().clone_into(&mut entry.reason);
-                self.admit(key, step, admission, quotas, &mut entry)?;
-            }
-            (Action::Delete { reason, .. }, _) => {
-                entry.change = Change::Deleted;
-                reason.as_str().clone_into(&mut entry.reason);
-            }
+        if matches!(change, Change::Created | Change::Replaced) {
+            self.admit(key, admission, quotas, &mut entry)?;
         }
         Ok(Some(entry))
     }
 
-    /// What admission makes of the new companion: where it may run, or why it is refused.
+    /// What admission and quotas make of the new companion: where it may run, or why it is refused.
     fn admit(
         &self,
         key: &CompanionKey,
-        step: &Step,
         admission: &Admission,
         quotas: &mut Quotas,
         entry: &mut CompanionChange,
     ) -> Result<(), InputError> {
-        let Some((rule, object, home)) = self.creation(key, Some(&step.action)) else { return Ok(()) };
+        let Some((rule, object, home)) = self.creation(key) else { return Ok(()) };
         // Companions of the platform are no guests.
         let slot = if rule.name().is_admin() { None } else { admission.slot_of(home.namespace, &object) };
-        let object = match admitted(&object, home.namespace, admission)? {
-            Ok(object) => {
-                if let Err(message) = quotas.take(home.namespace, rule.kind(), &object) {
-                    // The webhook's grant of a slot expires.
-                    admission.release_slot(home.namespace, &entry.companion);
-                    entry.change = Change::Refused;
-                    entry.reason = message;
-                    return Ok(());
-                }
-                entry.slot = slot;
-                object
-            }
+        let counted = admitted(&object, home.namespace, admission)?.and_then(|object| {
+            let counted = quotas.take(home.namespace, rule.kind(), &object).map(|()| object);
+            // The webhook's grant of a slot expires.
+            counted.inspect_err(|_| admission.release_slot(home.namespace, &entry.companion))
+        });
+        let object = match counted {
+            Ok(object) => object,
             Err(message) => {
-                entry.change = Change::Refused;
-                entry.reason = message;
+                (entry.change, entry.reason) = (Change::Refused, message);
                 return Ok(());
             }
         };
-        let (Some(nodes), Some(workload)) = (&self.view.nodes, self.index.workload(&key.workload)) else {
+        entry.slot = slot;
+        let (Some(nodes), Some(workload), Kind::Pod) =
+            (&self.view.nodes, self.index.workload(&key.workload), rule.kind())
+        else {
             return Ok(());
         };
-        if rule.kind() == Kind::Pod {
-            let around = ExplanationContext {
-                tenant: self.view.tenant.as_ref(),
-                namespace: home.namespace,
-                host_label: self.settings.host_label,
-                nodes: Some(nodes),
-                sent: &Selection::default(),
-            };
-            let placement = place(&object, &rule, workload, nodes, &around);
-            let fits = placement.nodes.into_iter().filter(|node| node.obstacles.is_empty());
-            entry.nodes = Some(fits.map(|node| node.node).collect());
-            entry.problem = placement.problem;
-        }
+        let around = ExplanationContext {
+            tenant: self.view.tenant.as_ref(),
+            namespace: home.namespace,
+            host_label: self.settings.host_label,
+            nodes: Some(nodes),
+            sent: &Selection::default(),
+        };
+        let placement = place(&object, &rule, workload, nodes, &around);
+        let fits = placement.nodes.into_iter().filter(|node| node.obstacles.is_empty());
+        entry.nodes = Some(fits.map(|node| node.node).collect());
+        entry.problem = placement.problem;
         Ok(())
     }
 

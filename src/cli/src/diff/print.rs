@@ -1,113 +1,105 @@
 //! The report for people.
 
-use std::io::{Result, Write};
-
-use anstyle::{AnsiColor, Style};
-
-use super::report::{Change, CompanionChange, Report, RuleChange};
-use crate::check::plain;
+use super::report::{Change, CompanionChange, Report, RuleChange, RuleVerdict};
+use crate::document::{Document, Grade, Item, Readable, Row, Table, bad, graded, item, odd};
 use crate::rules::RuleKind;
 use crate::slots::GuestSlot;
-use crate::style::{BAD, ODD};
-use crate::table;
-
-/// Heads of the columns of [`cells`].
-pub(crate) const HEADS: [&str; 5] = ["CHANGE", "COMPANION", "WORKLOAD", "NODES", "REASON"];
 
 /// Most Nodes that are named in a cell.
 const SHOWN: usize = 4;
 
-/// The rules, a table of the companions, and how many of each there are.
-pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
-    match report.tenants.as_slice() {
-        [] => {}
-        [tenant] => writeln!(out, "tenant {tenant}")?,
-        several => writeln!(out, "tenants {}", several.join(", "))?,
+impl Readable for Report {
+    fn document(&self) -> Document {
+        self.with_companions(None)
     }
-    for note in &report.notes {
-        writeln!(out, "{ODD}note:{ODD:#} {}", plain(note))?;
-    }
-    for rule in &report.rules {
-        let style = if rule.change == RuleChange::Refused { BAD } else { Style::new() };
-        let kind = if rule.kind == RuleKind::AdminWorkloadRule { "admin rule" } else { "rule" };
-        writeln!(out, "{kind} {}/{}: {style}{}{style:#}", rule.namespace, rule.name, rule.change.as_str())?;
-        for error in &rule.errors {
-            writeln!(out, "  {BAD}error:{BAD:#} {}", plain(&error.to_string()))?;
+}
+
+impl Report {
+    /// The rules, a table of at most so many companions, and how many of each there are.
+    pub(crate) fn with_companions(&self, most: Option<usize>) -> Document {
+        let mut document = Document::default();
+        match self.tenants.as_slice() {
+            [] => {}
+            [tenant] => document.add(item!["tenant ", tenant]),
+            several => document.add(item!["tenants ", several.join(", ")]),
         }
-        for warning in &rule.warnings {
-            writeln!(out, "  {ODD}warning:{ODD:#} {}", plain(warning))?;
+        document.notes(&self.notes);
+        self.rules.iter().map(one_rule).for_each(|rule| document.add(rule));
+        if self.companions.is_empty() {
+            document.add(item!["no companion changes"]);
+            return document;
         }
+        document.gap();
+        let of_several = self.tenants.len() > 1;
+        let mut heads = vec!["CHANGE", "COMPANION", "WORKLOAD", "NODES", "REASON"];
+        if of_several {
+            heads.insert(1, "TENANT");
+        }
+        let rows = self.companions.iter().map(|entry| row(entry, of_several)).collect();
+        document.table(Table { name: "Companions".to_owned(), heads, rows, most });
+        document.add(item![self.counts()]);
+        document
     }
-    if report.companions.is_empty() {
-        return writeln!(out, "no companion changes");
-    }
-    let rows = report.companions.iter().map(|entry| (style(entry.change), cells(entry)));
-    writeln!(out)?;
-    if report.tenants.len() > 1 {
-        let tenants = report.companions.iter().map(|entry| entry.tenant.clone());
-        let rows = tenants.zip(rows).map(|(tenant, (style, cells))| {
-            let [change, companion, workload, nodes, reason] = cells;
-            (style, [change, tenant, companion, workload, nodes, reason])
+
+    /// How many companions change in each way.
+    fn counts(&self) -> String {
+        let all = [
+            Change::Created,
+            Change::Replaced,
+            Change::Outdated,
+            Change::Annotated,
+            Change::Lingering,
+            Change::Deleted,
+            Change::Refused,
+        ];
+        let counts = all.into_iter().filter_map(|change| {
+            let count = self.companions.iter().filter(|entry| entry.change == change).count();
+            (count > 0).then(|| format!("{count} {}", change.as_str()))
         });
-        let [change, companion, workload, nodes, reason] = HEADS;
-        table::print(&[change, "TENANT", companion, workload, nodes, reason], rows, out)?;
-    } else {
-        table::print(&HEADS, rows, out)?;
-    }
-    writeln!(out, "{}", counts(report))
-}
-
-/// How many companions change in each way.
-pub(crate) fn counts(report: &Report) -> String {
-    let all = [
-        Change::Created,
-        Change::Replaced,
-        Change::Outdated,
-        Change::Annotated,
-        Change::Lingering,
-        Change::Deleted,
-        Change::Refused,
-    ];
-    let counts = all.into_iter().filter_map(|change| {
-        let count = report.companions.iter().filter(|entry| entry.change == change).count();
-        (count > 0).then(|| format!("{count} {}", change.as_str()))
-    });
-    counts.collect::<Vec<_>>().join(", ")
-}
-
-fn style(change: Change) -> Style {
-    match change {
-        Change::Created => AnsiColor::Green.on_default(),
-        Change::Deleted | Change::Refused => AnsiColor::Red.on_default(),
-        Change::Replaced | Change::Outdated | Change::Annotated | Change::Lingering => {
-            AnsiColor::Yellow.on_default()
-        }
+        counts.collect::<Vec<_>>().join(", ")
     }
 }
 
-/// What the table says of a companion, without characters that control a terminal.
-pub(crate) fn cells(entry: &CompanionChange) -> [String; 5] {
+fn one_rule(rule: &RuleVerdict) -> Item {
+    let kind = if rule.kind == RuleKind::AdminWorkloadRule { "admin rule" } else { "rule" };
+    let name = format_args!("{kind} {}/{}: ", rule.namespace, rule.name);
+    let grade = match rule.change {
+        RuleChange::Refused => Grade::Bad,
+        RuleChange::Deleted => Grade::Odd,
+        RuleChange::Created | RuleChange::Changed | RuleChange::Unchanged => Grade::Good,
+    };
+    item![name, graded(grade, rule.change.as_str())]
+        .with(rule.errors.iter().map(|error| item![bad("error:"), " ", error]))
+        .with(rule.warnings.iter().map(|warning| item![odd("warning:"), " ", warning]))
+}
+
+fn row(entry: &CompanionChange, of_several: bool) -> Row {
+    let grade = match entry.change {
+        Change::Created | Change::Annotated => Grade::Good,
+        Change::Replaced | Change::Outdated | Change::Lingering | Change::Deleted => Grade::Odd,
+        Change::Refused => Grade::Bad,
+    };
     let nodes = entry.nodes.as_deref().unwrap_or_default();
     let mut shown = nodes.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(",");
     if nodes.len() > SHOWN {
         shown += &format!(" and {} more", nodes.len() - SHOWN);
     }
-    let annotations = entry.annotations.join(", ");
     let slot = entry.slot.as_ref().map_or_else(String::new, |slot| {
         let GuestSlot { machine_group, machine_type, slots, free } = slot;
         format!("takes a slot of {machine_group}/{machine_type}, {free} of {slots} are free")
     });
-    let reasons = [&entry.reason, &annotations, &slot, entry.problem.as_ref().unwrap_or(&String::new())]
-        .into_iter()
-        .filter(|reason| !reason.is_empty())
-        .cloned()
-        .collect::<Vec<_>>()
-        .join("; ");
+    let problem = entry.problem.clone().unwrap_or_default();
+    let mut reasons = vec![entry.reason.clone(), entry.annotations.join(", "), slot, problem];
+    reasons.retain(|reason| !reason.is_empty());
     // Those of admin rules are in a namespace of their own.
     let companion = match entry.rule_kind {
         RuleKind::WorkloadRule => entry.companion.clone(),
         RuleKind::AdminWorkloadRule => format!("{}/{}", entry.namespace, entry.companion),
     };
-    [entry.change.as_str().to_owned(), companion, entry.workload.clone(), shown, reasons]
-        .map(|cell| plain(&cell))
+    let change = entry.change.as_str().to_owned();
+    let mut cells = vec![change, companion, entry.workload.clone(), shown, reasons.join("; ")];
+    if of_several {
+        cells.insert(1, entry.tenant.clone());
+    }
+    Row::new(grade, cells)
 }

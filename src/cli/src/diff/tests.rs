@@ -3,6 +3,7 @@ use outrigger_core::keys;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::document::Readable;
 
 #[derive(Debug, Parser)]
 struct Wrapper {
@@ -23,7 +24,7 @@ fn diff(state: &[Value], new: &[Value], flags: &[&str]) -> Result<Value, String>
     let report =
         args.of(&state, Source::files("--state"), &objects(new)).map_err(|error| error.to_string())?;
     // What is printed is no part of the assertions here, but it must not fail.
-    print::report(&report, &mut std::io::sink()).unwrap();
+    report.document().text(&mut std::io::sink()).unwrap();
     Ok(serde_json::to_value(&report).unwrap())
 }
 

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use outrigger_core::device;
 use outrigger_core::json::{list, text};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::inventory::{self, Asked, Inventory, Judged};
+use crate::claims::device::path;
+use crate::state::unscheduled;
 
+/// What is known of devices: why a claim has none is asked of this alone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Devices {
     /// Names of the DeviceClasses; `None` where they can't be seen.
@@ -32,8 +36,52 @@ pub(crate) struct ClaimQuestion<'a> {
     pub(crate) spec: Option<Value>,
     /// Whether ResourceClaims of its namespace can't be seen, so that there may be one.
     pub(crate) unseen: bool,
-    /// The scheduler's message about the Pod that uses it; `None` where there is no such Pod.
-    pub(crate) scheduler: Option<&'a str>,
+    /// The Pod that uses it.
+    pub(crate) user: User<'a>,
+}
+
+/// The first Pod that uses a claim: its scheduling is what devices are chosen by.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum User<'a> {
+    /// It isn't known whether there is one.
+    #[default]
+    Unknown,
+    None,
+    Pod(&'a Value),
+}
+
+impl User<'_> {
+    /// What the scheduler says of it; `None` where no Pod is known.
+    fn scheduler(&self) -> Option<&str> {
+        match self {
+            Self::Pod(pod) => Some(unscheduled(pod)),
+            Self::None | Self::Unknown => None,
+        }
+    }
+
+    /// What a claim waits for that has no devices.
+    fn waits(&self) -> String {
+        let pod = match self {
+            Self::Unknown => {
+                return "no device is chosen before a Pod that uses it is scheduled; whether there is one isn't known".to_owned();
+            }
+            Self::None => {
+                return "no Pod uses it: devices are chosen when the first one is scheduled".to_owned();
+            }
+            Self::Pod(pod) => pod,
+        };
+        let name = text(pod, "/metadata/name");
+        if !text(pod, "/spec/nodeName").is_empty() {
+            return format!("Pod {name} was bound without the scheduler, which alone chooses devices");
+        }
+        let gates: Vec<&str> =
+            list(pod, "/spec/schedulingGates").iter().map(|gate| text(gate, "/name")).collect();
+        match (gates.as_slice(), unscheduled(pod)) {
+            ([], "") => format!("Pod {name} isn't scheduled yet"),
+            ([], words) => format!("Pod {name} isn't scheduled: {words}"),
+            (gates, _) => format!("Pod {name} waits for its scheduling gates: {}", gates.join(", ")),
+        }
+    }
 }
 
 /// A claim, and why it has no devices.
@@ -133,29 +181,28 @@ impl Devices {
             return report;
         }
         let spec = asked.object.and_then(|object| object.get("spec")).or(asked.spec.as_ref());
-        let spec = spec.unwrap_or(&Value::Null);
-        let requests = inventory::asked(spec);
-        self.no_such_class(&requests, &mut report.reasons);
-        if report.reasons.is_empty() && self.sees_published {
-            report.reasons = self.no_device(spec, &requests, nodes, asked.scheduler);
-        }
-        match asked.scheduler {
-            Some("") => {}
-            Some(words) => report.reasons.push(format!("its Pod isn't scheduled: {words}")),
-            None => {
-                report.reasons.push("it is allocated when a Pod that uses it is scheduled".to_owned());
-            }
-        }
+        report.reasons = self.waits(spec.unwrap_or(&Value::Null), nodes, asked.user);
         report
     }
 
-    fn no_such_class(&self, wanted: &[Asked<'_>], reasons: &mut Vec<String>) {
-        let Some(known) = &self.classes else { return };
-        for Asked { name, class, .. } in wanted {
-            if !known.contains(*class) {
-                reasons.push(format!("request {name}: there is no DeviceClass {class}"));
-            }
+    /// Why a claim with this spec has no devices: what it asks for and no device can give, else what else it waits for. `nodes`: as in [`Self::explain`].
+    pub(crate) fn waits(&self, spec: &Value, nodes: Option<&[&str]>, user: User<'_>) -> Vec<String> {
+        let requests = inventory::asked(spec);
+        let mut reasons = self.no_such_class(&requests);
+        reasons.extend(device::warnings(spec).into_iter().map(|never| format!("spec.{never}")));
+        if reasons.is_empty() && self.sees_published {
+            reasons = self.no_device(spec, &requests, nodes, user.scheduler());
         }
+        reasons.push(user.waits());
+        reasons
+    }
+
+    fn no_such_class(&self, wanted: &[Asked<'_>]) -> Vec<String> {
+        let Some(known) = &self.classes else { return Vec::new() };
+        let missing = wanted.iter().filter(|asked| !known.contains(asked.class));
+        missing
+            .map(|asked| format!("request {}: there is no DeviceClass {}", asked.name, asked.class))
+            .collect()
     }
 
     /// Why the devices that exist aren't suitable.
@@ -173,35 +220,30 @@ impl Devices {
         let place = nodes.map_or_else(|| "any Node".to_owned(), first);
         let judged: Vec<Judged<'_>> =
             requests.iter().map(|asked| self.inventory.judge(asked, nodes)).collect();
-        let total = judged.iter().map(|judged| judged.total).max().unwrap_or_default();
-        if total == 0 && !requests.is_empty() {
+        if !requests.is_empty() && judged.iter().all(|judged| judged.total == 0) {
             return vec![format!("no driver publishes a device for {place}")];
         }
-        let pairs = || requests.iter().zip(&judged);
-        let few = |(asked, judged): (&Asked<'_>, &Judged<'_>)| {
-            let why = judged.too_few(asked, &place)?;
-            Some((asked.name.clone(), why))
-        };
-        let few: Vec<(String, String)> = pairs().filter_map(few).collect();
+        let few: Vec<(&Asked<'_>, Option<String>)> = requests
+            .iter()
+            .zip(&judged)
+            .map(|(asked, judged)| (asked, judged.too_few(asked, &place)))
+            .collect();
         // Of alternatives one is enough.
-        let is_met = |name: &str| {
-            let request = name.split('/').next();
-            pairs().any(|(asked, judged)| {
-                asked.name.split('/').next() == request && judged.too_few(asked, &place).is_none()
-            })
-        };
-        let unmet: Vec<&(String, String)> = few.iter().filter(|(name, _)| !is_met(name)).collect();
-        let same = |all: &[&(String, String)]| {
-            all.iter().all(|(_, why)| all.first().is_some_and(|(_, one)| one == why))
-        };
-        match unmet.as_slice() {
-            [] => {}
-            all if all.len() == requests.len() && same(all) => {
-                return vec![all.first().map(|(_, why)| why.clone()).unwrap_or_default()];
+        let met: BTreeSet<&str> =
+            few.iter().filter(|(_, why)| why.is_none()).map(|(asked, _)| asked.request_name()).collect();
+        let unmet: Vec<(&Asked<'_>, &str)> = few
+            .iter()
+            .filter(|(asked, _)| !met.contains(asked.request_name()))
+            .filter_map(|(asked, why)| Some((*asked, why.as_deref()?)))
+            .collect();
+        match unmet.first().map(|(_, why)| *why) {
+            None => self.undecided(spec, requests, &judged, &place, scheduler).into_iter().collect(),
+            // All of them lack the same, which is said once.
+            Some(why) if unmet.len() == requests.len() && unmet.iter().all(|(_, other)| *other == why) => {
+                vec![why.to_owned()]
             }
-            all => return all.iter().map(|(name, why)| format!("request {name}: {why}")).collect(),
+            Some(_) => unmet.iter().map(|(asked, why)| format!("request {}: {why}", asked.name)).collect(),
         }
-        self.undecided(spec, requests, &judged, &place, scheduler).into_iter().collect()
     }
 
     /// Why a claim isn't allocated whose requests have enough free devices, as far as this can be told without evaluating selectors.
@@ -252,12 +294,7 @@ pub(super) fn first(names: &[&str]) -> String {
 }
 
 fn allocated(claim: &Value) -> impl Iterator<Item = String> {
-    list(claim, "/status/allocation/devices/results").iter().map(device)
-}
-
-/// The device of an allocation's result.
-pub(super) fn device(result: &Value) -> String {
-    ["/driver", "/pool", "/device"].map(|part| text(result, part)).join("/")
+    list(claim, "/status/allocation/devices/results").iter().map(path)
 }
 
 #[cfg(test)]
@@ -293,9 +330,12 @@ mod tests {
         Devices::read(Some(slices.iter()), Some(classes.iter()), Some(claims.iter()), std::iter::empty())
     }
 
+    /// `scheduler`: what it says of the Pod that uses the claim.
     fn reasons(cluster: &Devices, claim: &Value, nodes: &[&str], scheduler: Option<&str>) -> Vec<String> {
-        let asked =
-            ClaimQuestion { claim: Some("c"), object: Some(claim), scheduler, ..ClaimQuestion::default() };
+        let pod = json!({"metadata": {"name": "p"}, "status": {"conditions": [
+            {"type": "PodScheduled", "status": "False", "message": scheduler}]}});
+        let user = if scheduler.is_some() { User::Pod(&pod) } else { User::Unknown };
+        let asked = ClaimQuestion { claim: Some("c"), object: Some(claim), user, ..ClaimQuestion::default() };
         cluster.explain(&asked, Some(nodes)).reasons
     }
 
@@ -313,9 +353,9 @@ mod tests {
             (&[], "crypto", &["b"], Some(NONE_FITS), "no driver publishes a device for b"),
             (&all, "crypto", &["a", "b"], Some(NONE_FITS), none),
             (&all[..1], "crypto", &["a"], Some(NONE_FITS), few),
-            (&[], "crypto", &["a"], Some(FULL), "its Pod isn't scheduled: 0/2"),
-            (&[], "crypto", &["a"], None, "it is allocated when a Pod that uses it is scheduled"),
-            (&[], "crypto", &[], Some("no DPU"), "its Pod isn't scheduled: no DPU"),
+            (&[], "crypto", &["a"], Some(FULL), "Pod p isn't scheduled: 0/2"),
+            (&[], "crypto", &["a"], None, "no device is chosen before a Pod that uses it is scheduled"),
+            (&[], "crypto", &[], Some("no DPU"), "Pod p isn't scheduled: no DPU"),
         ] {
             let mut asked = pending.clone();
             asked["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = json!(class);
@@ -344,7 +384,7 @@ mod tests {
         let nodes: Vec<String> = (1..=10).map(|i| format!("n{i}")).collect();
         let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
         let found = reasons(&cluster(&[]), &claim("c", "crypto", None), &nodes, Some(""));
-        assert_eq!(found, ["no driver publishes a device for n1, n2, n3, n4, n5, n6, n7, n8 and 2 more"]);
+        assert_eq!(found[0], "no driver publishes a device for n1, n2, n3, n4, n5, n6, n7, n8 and 2 more");
     }
 
     #[test]
@@ -357,7 +397,7 @@ mod tests {
                 name: Some("n"),
                 object,
                 spec: Some(spec),
-                scheduler: Some(""),
+                user: User::None,
                 ..ClaimQuestion::default()
             };
             cluster.explain(&asked, None)
@@ -373,7 +413,7 @@ mod tests {
         assert_eq!(of(Some(&claim("c", "crypto", None))).phase, ClaimPhase::Pending);
         let none = of(None);
         assert_eq!(none.phase, ClaimPhase::Absent);
-        assert_eq!(none.reasons, ["request r/y: there is no DeviceClass none"]);
+        assert_eq!(none.reasons, ["request r/y: there is no DeviceClass none", &User::None.waits()]);
         let missing = cluster.explain(&ClaimQuestion { claim: Some("c"), ..ClaimQuestion::default() }, None);
         assert_eq!(
             (missing.phase, missing.reasons),
@@ -382,7 +422,7 @@ mod tests {
         // What can't be seen is not told.
         let none = None::<std::slice::Iter<'_, Value>>;
         let blind = Devices::read(none.clone(), none.clone(), none.clone(), std::iter::empty());
-        assert_eq!(reasons(&blind, &claim("c", "none", None), &["a"], Some("")), Vec::<String>::new());
+        assert_eq!(reasons(&blind, &claim("c", "none", None), &["a"], None), [User::Unknown.waits()]);
         let unseen = cluster
             .explain(&ClaimQuestion { claim: Some("c"), unseen: true, ..ClaimQuestion::default() }, None);
         assert_eq!((unseen.phase, unseen.reasons), (ClaimPhase::Unknown, vec![]));
@@ -392,7 +432,7 @@ mod tests {
         let words = "cannot allocate all claims";
         assert_eq!(
             reasons(&blind, &claim("c", "crypto", None), &["a"], Some(words)),
-            [format!("its Pod isn't scheduled: {words}")]
+            [format!("Pod p isn't scheduled: {words}")]
         );
     }
 }

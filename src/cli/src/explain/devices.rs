@@ -11,10 +11,10 @@ use outrigger_core::template::Kind;
 use serde_json::Value;
 
 use super::live::{ClaimScope, Reader, serves};
-use crate::explain::allocation::{ClaimQuestion, ClaimReport, Devices};
+use crate::explain::allocation::{ClaimQuestion, ClaimReport, Devices, User};
 use crate::explain::explanation::Placement;
 use crate::files::InputError;
-use crate::state::{State, unscheduled};
+use crate::state::State;
 
 impl Reader {
     /// Reads DeviceTaintRules, of the newest version that the cluster serves. Which it serves any user may ask; a list of a kind that
@@ -148,6 +148,6 @@ impl KnownDevices {
             Source::Rule(_) => None,
         });
         let object = claim.and_then(|name| self.claim(namespace, name));
-        ClaimQuestion { name, claim, object, spec, unseen: self.unseen, scheduler: Some(unscheduled(pod)) }
+        ClaimQuestion { name, claim, object, spec, unseen: self.unseen, user: User::Pod(pod) }
     }
 }

@@ -98,6 +98,11 @@ pub(super) fn asked(spec: &Value) -> Vec<Asked<'_>> {
 }
 
 impl Asked<'_> {
+    /// The request, without the alternative.
+    pub(super) fn request_name(&self) -> &str {
+        self.name.split('/').next().unwrap_or_default()
+    }
+
     /// Whether it is one of several alternatives.
     pub(super) fn is_alternative(&self) -> bool {
         self.name.contains('/')
@@ -169,7 +174,7 @@ impl Inventory {
             if result.get("adminAccess") == Some(&Value::Bool(true)) {
                 continue;
             }
-            let id = super::allocation::device(result);
+            let id = crate::claims::device::path(result);
             if text(result, "/shareID").is_empty() {
                 self.taken.insert(id, whose.clone());
                 continue;

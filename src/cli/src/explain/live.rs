@@ -5,19 +5,18 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{Event, LimitRange, Namespace, Node, Pod, ResourceQuota};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::api::{Api, ApiResource, DynamicObject, ListParams, TypeMeta};
+use kube::api::{ApiResource, ListParams};
 use kube::{Client, Resource};
 use outrigger_api::{AdminWorkloadRule, Machine, Tenant, WorkloadRule};
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::keys;
 use outrigger_core::template::{self, Kind};
 use serde::Serialize;
-use serde_json::Value;
 
 pub(crate) use super::clients::{Clients, client};
-pub(super) use super::unread::Unread;
 use super::view::ViewArgs;
-use crate::files::{self, InputError, Object, Origin};
+use crate::cluster::{Unread as Failure, each, in_time, of_kind};
+use crate::files::{InputError, Object, Origin};
 use crate::state::State;
 
 /// What a state shows.
@@ -98,6 +97,9 @@ impl Source {
     }
 }
 
+/// Kinds whose objects may not be read, so that nothing follows from the absence of one.
+pub(super) type Unread = BTreeSet<String>;
+
 /// What is read beside what every command needs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct More<'a> {
@@ -110,9 +112,6 @@ pub(crate) struct More<'a> {
     /// What a tenant's cluster tells of its workloads: Events and Nodes. Rules that may not be read are no error then.
     pub(crate) told: bool,
 }
-
-/// Most objects of one answer: lists come in pages.
-const PAGE: u32 = 500;
 
 /// Reads what is needed of the cluster, and of the tenant's where that is named too.
 /// Of the tenant's Pods only those of `namespace`, where one is named.
@@ -179,9 +178,9 @@ pub(crate) async fn may_read(clients: &Clients) -> Result<(), InputError> {
         true => ApiResource::erase::<Tenant>(&()),
         false => ApiResource::erase::<WorkloadRule>(&()),
     };
-    let api: Api<DynamicObject> = Api::all_with(clients.cluster.clone(), &resource);
-    let listed = api.list_metadata(&ListParams::default().limit(1)).await;
-    listed.map(drop).map_err(|error| Reader::new(clients.cluster.clone()).failed(&resource, error))
+    let (api, resource) = of_kind(&clients.cluster, resource, None);
+    let listed = in_time(api.list_metadata(&ListParams::default().limit(1))).await;
+    listed.map(drop).map_err(|unread| Reader::new(clients.cluster.clone()).failed(&resource, unread))
 }
 
 /// Runs a command's calls of a cluster.
@@ -190,12 +189,6 @@ where
     anyhow::Error: From<E>,
 {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(calls)?)
-}
-
-/// An object as JSON. Those of lists don't say of which kind they are.
-pub(crate) fn with_kind(resource: &ApiResource, object: DynamicObject) -> serde_json::Result<Value> {
-    let types = TypeMeta { api_version: resource.api_version.clone(), kind: resource.kind.clone() };
-    serde_json::to_value(DynamicObject { types: Some(types), ..object })
 }
 
 /// The one object of this name.
@@ -248,8 +241,8 @@ impl Reader {
         }
     }
 
-    fn failed(&self, resource: &ApiResource, error: kube::Error) -> InputError {
-        InputError::new(self.named(&resource.plural), error)
+    fn failed(&self, resource: &ApiResource, unread: Failure) -> InputError {
+        InputError::new(self.named(&resource.plural), unread.why)
     }
 
     /// The kinds that may not be read.
@@ -300,22 +293,17 @@ impl Reader {
     async fn own_rules(&mut self, namespace: Option<&str>, told: bool) -> Result<RulesKnown, InputError> {
         let resource = ApiResource::erase::<WorkloadRule>(&());
         let refused = match self.list(&resource, None, ListParams::default()).await {
-            Err(kube::Error::Api(status)) if status.code == 403 && told => status.message,
-            read => {
-                return read
-                    .unwrap_or_else(|error| Err(self.failed(&resource, error)))
-                    .map(|()| RulesKnown::All);
-            }
+            Ok(()) => return Ok(RulesKnown::All),
+            Err(unread) if unread.is_refused() && told => unread.why,
+            Err(unread) => return Err(self.failed(&resource, unread)),
         };
         let places = BTreeSet::from_iter(namespace.into_iter().chain([keys::ADMIN_NAMESPACE]));
         let mut read = Vec::new();
         for place in places {
             match self.list(&resource, Some(place), ListParams::default()).await {
-                Err(kube::Error::Api(status)) if status.code == 403 => {}
-                answer => {
-                    answer.unwrap_or_else(|error| Err(self.failed(&resource, error)))?;
-                    read.push(place);
-                }
+                Ok(()) => read.push(place),
+                Err(unread) if unread.is_refused() => {}
+                Err(unread) => return Err(self.failed(&resource, unread)),
             }
         }
         if read.is_empty() {
@@ -334,15 +322,12 @@ impl Reader {
     /// Reads the Pods of a tenant's cluster, of one namespace or of all.
     async fn pods(&mut self, namespace: Option<&str>) -> Result<(), InputError> {
         let resource = ApiResource::erase::<Pod>(&());
-        match self.list(&resource, namespace, ListParams::default()).await {
-            Ok(read) => read,
-            Err(kube::Error::Api(status)) if status.code == 403 && namespace.is_none() => {
-                let message =
-                    format!("{}; with -n NAMESPACE those of one namespace are enough", status.message);
-                Err(InputError::new(self.named("pods"), message))
+        self.list(&resource, namespace, ListParams::default()).await.map_err(|mut unread| {
+            if unread.is_refused() && namespace.is_none() {
+                unread.why += "; with -n NAMESPACE those of one namespace are enough";
             }
-            Err(error) => Err(self.failed(&resource, error)),
-        }
+            self.failed(&resource, unread)
+        })
     }
 
     /// Reads what the agent tells in the tenant's cluster besides conditions of Pods. Returns the Nodes, which are others than those of
@@ -420,8 +405,7 @@ impl Reader {
         params: ListParams,
     ) -> Result<(), InputError> {
         let resource = ApiResource::erase::<K>(&());
-        let read = self.list(&resource, namespace, params).await;
-        read.unwrap_or_else(|error| Err(self.failed(&resource, error)))
+        self.list(&resource, namespace, params).await.map_err(|unread| self.failed(&resource, unread))
     }
 
     /// Reads all objects of a kind. It is no error if they may not be read, or if the cluster doesn't have the kind.
@@ -455,14 +439,13 @@ impl Reader {
         params: ListParams,
     ) -> Result<(), InputError> {
         match self.list(resource, namespace, params).await {
-            Ok(read) => read,
-            Err(kube::Error::Api(status)) if status.code == 403 => {
-                self.unread.0.insert(resource.kind.clone());
-                self.notes.push(format!("may not be read, so what they say is missing: {}", status.message));
+            Err(unread) if unread.is_refused() => {
+                self.unread.insert(resource.kind.clone());
+                self.notes.push(format!("may not be read, so what they say is missing: {}", unread.why));
                 Ok(())
             }
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(self.failed(resource, error)),
+            Err(unread) if !unread.is_no_kind() => Err(self.failed(resource, unread)),
+            _ => Ok(()),
         }
     }
 
@@ -471,25 +454,14 @@ impl Reader {
         resource: &ApiResource,
         namespace: Option<&str>,
         params: ListParams,
-    ) -> Result<Result<(), InputError>, kube::Error> {
-        let api: Api<DynamicObject> = match namespace {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, resource),
-            None => Api::all_with(self.client.clone(), resource),
-        };
+    ) -> Result<(), Failure> {
         let origin = Origin::new(self.named(&resource.plural));
-        let mut params = params.limit(PAGE);
-        loop {
-            let page = api.list(&params).await?;
-            for object in page.items {
-                let value = with_kind(resource, object).map_err(kube::Error::SerdeError)?;
-                if let Err(error) = files::take(&origin, value, &mut self.objects) {
-                    return Ok(Err(error));
-                }
-            }
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(Ok(())),
-            }
-        }
+        let of_kind = of_kind(&self.client, resource.clone(), namespace);
+        let objects = &mut self.objects;
+        each(&of_kind, params, |object| {
+            objects.extend(Object::new(origin.clone(), object));
+            true
+        })
+        .await
     }
 }

@@ -1,6 +1,6 @@
 //! `outrigger explain`
 
-mod allocation;
+pub(crate) mod allocation;
 mod audit;
 mod clients;
 mod devices;
@@ -8,11 +8,10 @@ pub(crate) mod explanation;
 mod inventory;
 pub(crate) mod live;
 mod pod;
-pub(crate) mod print;
+mod print;
 pub(crate) mod report;
 mod subject;
 pub(crate) mod told;
-mod unread;
 pub(crate) mod view;
 
 use std::borrow::Cow;
@@ -21,7 +20,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use audit::AuditArgs;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use outrigger_core::workload::Workload;
 use outrigger_webhook::settings::AdmissionArgs;
 use pod::PodArgs;
@@ -32,7 +31,7 @@ pub(crate) use subject::TENANT_CONDITIONS;
 use view::{View, ViewArgs};
 
 use crate::companion::PodName;
-use crate::files::print_json;
+use crate::document::OutputArgs;
 use crate::sent::AnnotationArgs;
 use crate::state::State;
 
@@ -65,9 +64,8 @@ pub(crate) struct ExplainArgs {
     #[command(flatten)]
     view: ViewArgs,
 
-    /// Output format.
-    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    output: Output,
+    #[command(flatten)]
+    output: OutputArgs,
 
     #[command(flatten)]
     admission: AdmissionArgs,
@@ -75,7 +73,7 @@ pub(crate) struct ExplainArgs {
 
 #[derive(Debug, Subcommand)]
 enum ExplainCommand {
-    /// Explain who created, changed or refused Pods, from an API server's audit log.
+    /// Explain who created, changed or refused Pods, from an API server's audit log. Deprecated: docs/audit.md answers the same by jq.
     ///
     /// For each Pod it prints the requests that created, changed or deleted it, or were refused: when, by whom, which steps
     /// of Outrigger changed the Pod and by which rule, which other webhooks did, and which webhook or policy refused it.
@@ -120,14 +118,6 @@ enum ExplainCommand {
     Claim(Box<SubjectArgs>),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// Text for people, in colour on a terminal.
-    Text,
-    /// JSON, as docs/explain.md describes it.
-    Json,
-}
-
 /// One fact about what is explained.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Fact {
@@ -159,10 +149,7 @@ impl ExplainArgs {
         };
         let view = View::new(&state, &self.view, &self.admission.host_label, self.rule.as_deref(), source)?;
         let report = Report::new(&view, self)?;
-        match self.output {
-            Output::Json => print_json(&report)?,
-            Output::Text => print::report(&report, &mut anstream::stdout().lock())?,
-        }
+        self.output.print(&report)?;
         let one = self.rule.is_some() && self.workload.is_some();
         Ok(if one && !report.any_companion() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
@@ -192,7 +179,7 @@ pub(crate) async fn ask(
         namespace: None,
         annotations: AnnotationArgs::default(),
         view,
-        output: Output::Json,
+        output: OutputArgs::default(),
         admission,
     };
     let namespace = args.workload.as_ref().map(|workload| workload.namespace.as_str());

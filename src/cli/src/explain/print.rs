@@ -1,224 +1,180 @@
 //! The report for people.
 
-use std::io::{Result, Write};
-
-use super::audit::cut;
 use super::live::RulesKnown;
 use super::report::{Report, RuleReport, State, WorkloadReport};
 use super::told::{EventReport, Gate, NO_CONDITION, PodReport, Told};
+use crate::document::{Document, Grade, Item, Readable, bad, bold, dim, good, graded, item, odd};
 use crate::explain::allocation::{ClaimPhase, ClaimReport};
 use crate::explain::explanation::{CompanionOutcome, Finding, Placement, Term};
 use crate::rules::RuleKind;
-use crate::style::{BAD, BOLD, DIM, GOOD, ODD};
 
-/// Most characters of a text or a value. Node affinity can have a megabyte; JSON has all of it.
-const MAX_LINE: usize = 4096;
-
-/// A text on one line that changes no terminal.
-pub(crate) fn line(text: &str) -> String {
-    cut(&text.replace('\n', " "), MAX_LINE)
+impl Readable for Report {
+    fn document(&self) -> Document {
+        self.document_of(self.rules.iter())
+    }
 }
 
-/// Writes all of it.
-pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
-    if let Some(tenant) = &report.tenant {
-        writeln!(out, "tenant {tenant}")?;
+impl Report {
+    /// The report with these of its rules.
+    pub(crate) fn document_of<'a>(&self, rules: impl IntoIterator<Item = &'a RuleReport>) -> Document {
+        let mut document = Document::default();
+        if let Some(tenant) = &self.tenant {
+            document.add(item!["tenant ", tenant]);
+        }
+        document.notes(&self.notes);
+        for pod in self.pods.iter().filter(|pod| pod.named || pod.is_said()) {
+            document.gap();
+            document.add(one_pod(pod));
+        }
+        match self.rules_known {
+            _ if !self.rules.is_empty() => {}
+            RulesKnown::All => document.add(item!["no rules"]),
+            RulesKnown::Some => document.add(item!["no rules among those that may be read"]),
+            RulesKnown::None => document.add(item!["which rules there are isn't known"]),
+        }
+        for rule in rules {
+            document.gap();
+            document.add(one_rule(rule));
+        }
+        let silent: Vec<String> = self.silent().into_iter().collect();
+        if !silent.is_empty() {
+            document.gap();
+            let of = item!["of the companions of these nothing is known: ", silent.join(", ")];
+            document.add(of.with([item![NO_CONDITION]]));
+        }
+        if !self.ended.is_empty() {
+            document.gap();
+            document.add(item!["have ended, so they are no workloads: ", self.ended.join(", ")]);
+        }
+        document
     }
-    for note in &report.notes {
-        writeln!(out, "{ODD}note:{ODD:#} {note}")?;
+}
+
+/// The name of a Pod, and its Node.
+fn on_node(namespace: &str, name: &str, node: Option<&String>) -> Item {
+    let item = item![bold(format_args!("{namespace}/{name}"))];
+    match node {
+        Some(node) => item.and(format_args!(" on {node}")),
+        None => item,
     }
-    for pod in report.pods.iter().filter(|pod| pod.named || pod.is_said()) {
-        writeln!(out)?;
-        one_pod(pod, out)?;
-    }
-    match report.rules_known {
-        _ if !report.rules.is_empty() => {}
-        RulesKnown::All => writeln!(out, "no rules")?,
-        RulesKnown::Some => writeln!(out, "no rules among those that may be read")?,
-        RulesKnown::None => writeln!(out, "which rules there are isn't known")?,
-    }
-    for rule in &report.rules {
-        writeln!(out)?;
-        one_rule(rule, out)?;
-    }
-    let silent: Vec<String> = report.silent().into_iter().collect();
-    if !silent.is_empty() {
-        writeln!(out, "\nof the companions of these nothing is known: {}", silent.join(", "))?;
-        writeln!(out, "  {NO_CONDITION}")?;
-    }
-    if !report.ended.is_empty() {
-        writeln!(out, "\nhave ended, so they are no workloads: {}", report.ended.join(", "))?;
-    }
-    Ok(())
 }
 
 /// What the tenant's own cluster says of a workload.
-fn one_pod(pod: &PodReport, out: &mut impl Write) -> Result<()> {
-    write!(out, "{BOLD}{}/{}{BOLD:#}", pod.namespace, pod.name)?;
-    if let Some(node) = &pod.node {
-        write!(out, " on {node}")?;
+fn one_pod(pod: &PodReport) -> Item {
+    let mut all = on_node(&pod.namespace, &pod.name, pod.node.as_ref());
+    if matches!(pod.gate, Some(Gate::Waiting | Gate::Unset)) {
+        all.add(item![odd("isn't Ready before its companions are")]);
     }
-    writeln!(out)?;
-    match pod.gate {
-        Some(Gate::Waiting | Gate::Unset) => {
-            writeln!(out, "  {ODD}isn't Ready before its companions are{ODD:#}")?;
-        }
-        Some(Gate::Open) | None => {}
-    }
-    pod.conditions.iter().try_for_each(|condition| told("", condition, out))?;
-    if let Some(dpu) = &pod.dpu {
-        told("the Node's ", dpu, out)?;
-    }
+    let conditions = pod.conditions.iter().map(|told| one_condition("", told));
+    let of_node = pod.dpu.iter().map(|told| one_condition("the Node's ", told));
     let is_new = |event: &&EventReport| {
         let repeats = |told: &Told| told.reason == event.reason && told.message == event.message;
         !pod.conditions.iter().any(repeats)
     };
-    for event in pod.events.iter().filter(is_new) {
+    let events = pod.events.iter().filter(is_new).map(|event| {
         let at = event.at.as_deref().unwrap_or("at an unknown time");
-        writeln!(out, "  event {at} {}: {}", event.reason, event.message)?;
-    }
-    pod.unknown.iter().try_for_each(|unknown| writeln!(out, "  {ODD}not known:{ODD:#} {unknown}"))
+        item![format_args!("event {at} {}: {}", event.reason, event.message)]
+    });
+    let unknown = pod.unknown.iter().map(|unknown| item![odd("not known:"), " ", unknown]);
+    all.with(conditions.chain(of_node).chain(events).chain(unknown))
 }
 
-fn told(whose: &str, told: &Told, out: &mut impl Write) -> Result<()> {
-    let style = if told.is_true() { GOOD } else { BAD };
-    write!(out, "  {whose}{}={style}{}{style:#} {}", told.kind, told.status, told.reason)?;
-    if let Some(since) = &told.since {
-        write!(out, " since {since}")?;
-    }
-    writeln!(out, ": {}", told.message)?;
+fn one_condition(whose: &str, told: &Told) -> Item {
+    let grade = if told.is_true() { Grade::Good } else { Grade::Bad };
+    let since = told.since.as_ref().map_or_else(String::new, |since| format!(" since {since}"));
+    let more = format_args!(" {}{since}: {}", told.reason, told.message);
+    let mut all = item![whose, format_args!("{}=", told.kind), graded(grade, &told.status), more];
     if told.stale {
-        writeln!(out, "    {ODD}not known:{ODD:#} how the companions are now")?;
+        all.add(item![odd("not known:"), " how the companions are now"]);
     }
     // Some messages consist of both.
     if !told.message.contains(&told.meaning) {
-        writeln!(out, "    means: {}", told.meaning)?;
+        all.add(item!["means: ", &told.meaning]);
     }
-    match told.remedy {
-        Some(remedy) if !told.message.ends_with(remedy) => writeln!(out, "    remedy: {remedy}"),
-        _ => Ok(()),
-    }
+    let remedy = told.remedy.filter(|remedy| !told.message.ends_with(remedy));
+    all.with(remedy.map(|remedy| item!["remedy: ", remedy]))
 }
 
-fn one_rule(rule: &RuleReport, out: &mut impl Write) -> Result<()> {
+fn one_rule(rule: &RuleReport) -> Item {
     let policy = if rule.policy.is_empty() { "SameNode" } else { &rule.policy };
     let whose = if rule.kind == RuleKind::AdminWorkloadRule { ", of the platform" } else { "" };
-    writeln!(out, "{BOLD}rule {}/{}{BOLD:#} ({policy}{whose})", rule.namespace, rule.name)?;
-    for fault in &rule.errors {
-        writeln!(out, "  {BAD}error:{BAD:#} {fault}")?;
-    }
-    for warning in &rule.warnings {
-        writeln!(out, "  {ODD}warning:{ODD:#} {warning}")?;
-    }
+    let name = bold(format_args!("rule {}/{}", rule.namespace, rule.name));
+    let mut all = item![name, format_args!(" ({policy}{whose})")]
+        .with(rule.errors.iter().map(|fault| item![bad("error:"), " ", fault]))
+        .with(rule.warnings.iter().map(|warning| item![odd("warning:"), " ", warning]));
     for told in rule.conditions.iter().filter(|told| told.status != "True") {
-        writeln!(out, "  {}={} {}: {}", told.kind, told.status, told.reason, told.message)?;
+        all.add(item![format_args!("{}={} {}: {}", told.kind, told.status, told.reason, told.message)]);
     }
-    for event in &rule.events {
-        writeln!(out, "  event: {event}")?;
-    }
+    all = all.with(rule.events.iter().map(|event| item!["event: ", event]));
     if rule.workloads.is_empty() && rule.companions.is_empty() {
-        let why = match rule.selected {
+        all.add(item![match rule.selected {
             Some(false) => "spec.tenantSelector selects other tenants",
             _ if rule.errors.is_empty() => "no workloads",
             _ => "not served",
-        };
-        writeln!(out, "  {why}")?;
+        }]);
     }
-    for workload in &rule.workloads {
-        one_workload(workload, out)?;
-    }
-    for other in &rule.companions {
-        write!(out, "  companion {} of workload {}", other.companion, other.workload)?;
-        state(&other.state, out)?;
-        writeln!(out)?;
-    }
-    Ok(())
+    all.with(rule.workloads.iter().map(one_workload)).with(rule.companions.iter().map(|other| {
+        let of = format_args!("companion {} of workload {}", other.companion, other.workload);
+        item![of, state(&other.state)]
+    }))
 }
 
-fn one_workload(workload: &WorkloadReport, out: &mut impl Write) -> Result<()> {
+fn one_workload(workload: &WorkloadReport) -> Item {
     let explanation = &workload.explanation;
-    write!(out, "  {BOLD}{}/{}{BOLD:#}", workload.namespace, workload.name)?;
-    if let Some(node) = &workload.node {
-        write!(out, " on {node}")?;
-    }
-    let style = match explanation.outcome {
-        CompanionOutcome::Companion => GOOD,
-        CompanionOutcome::Waiting | CompanionOutcome::Undecided => ODD,
-        CompanionOutcome::NoMatch | CompanionOutcome::Refused => BAD,
+    let outcome = match explanation.outcome {
+        CompanionOutcome::Companion => good("companion"),
+        CompanionOutcome::Waiting => odd("no companion yet"),
+        CompanionOutcome::Undecided => odd("undecided"),
+        CompanionOutcome::NoMatch => bad("no companion"),
+        CompanionOutcome::Refused => bad("refused"),
     };
-    write!(out, ": {style}{}{style:#}", outcome(explanation.outcome))?;
+    let mut all = on_node(&workload.namespace, &workload.name, workload.node.as_ref()).and(": ").and(outcome);
     if explanation.outcome == CompanionOutcome::Companion {
-        write!(out, " {}", explanation.companion)?;
+        all = all.and(format_args!(" {}", explanation.companion));
     }
     if let Some(there) = &workload.state {
-        state(there, out)?;
+        all = all.and(state(there));
     }
-    writeln!(out)?;
-    if let Some(reason) = &explanation.reason {
-        writeln!(out, "    {reason}")?;
-    }
-    if let Some(ordering) = &workload.ordering {
-        writeln!(out, "    {ODD}{ordering}{ODD:#}")?;
-    }
+    all = all.with(explanation.reason.iter().map(|reason| item![reason]));
+    all = all.with(workload.ordering.iter().map(|ordering| item![odd(ordering)]));
     // One term that passes is all the reason there is; where none does, each would be a way.
-    let passing = explanation.terms.iter().find(|term| term.passes);
-    match passing {
-        Some(term) => expressions(term, out)?,
+    match explanation.terms.iter().find(|term| term.passes) {
+        Some(term) => all = all.with(expressions(term)),
         None => {
             for (i, term) in explanation.terms.iter().enumerate() {
                 if explanation.terms.len() > 1 {
-                    writeln!(out, "    {}term {}:", if i == 0 { "" } else { "or " }, i + 1)?;
+                    all.add(item![format_args!("{}term {}:", if i == 0 { "" } else { "or " }, i + 1)]);
                 }
-                expressions(term, out)?;
+                all = all.with(expressions(term));
             }
         }
     }
-    if let Some(placement) = &explanation.placement {
-        places(placement, out)?;
-    }
-    workload.claims.iter().try_for_each(|claim| one_claim(claim, out))
+    all.with(explanation.placement.iter().flat_map(places)).with(workload.claims.iter().map(one_claim))
 }
 
-fn one_claim(claim: &ClaimReport, out: &mut impl Write) -> Result<()> {
-    let style = if claim.phase == ClaimPhase::Allocated { GOOD } else { ODD };
+fn one_claim(claim: &ClaimReport) -> Item {
+    let grade = if claim.phase == ClaimPhase::Allocated { Grade::Good } else { Grade::Odd };
     let names: Vec<&str> = [&claim.name, &claim.claim].into_iter().flatten().map(String::as_str).collect();
-    write!(out, "    claim {}: {style}{}{style:#}", names.join(" "), claim.phase.as_str())?;
-    if !claim.devices.is_empty() {
-        write!(out, ", {}", claim.devices.join(", "))?;
-    }
-    writeln!(out)?;
-    claim.reasons.iter().try_for_each(|reason| writeln!(out, "      {reason}"))
+    let devices: String = claim.devices.iter().map(|device| format!(", {device}")).collect();
+    item![format_args!("claim {}: ", names.join(" ")), graded(grade, claim.phase.as_str()), devices]
+        .with(claim.reasons.iter().map(|reason| item![reason]))
 }
 
-fn state(state: &State, out: &mut impl Write) -> Result<()> {
-    write!(out, ", {}", state.phase.as_str())?;
-    if state.message.is_empty() { Ok(()) } else { write!(out, ": {}", state.message) }
+fn state(state: &State) -> String {
+    let message = if state.message.is_empty() { String::new() } else { format!(": {}", state.message) };
+    format!(", {}{message}", state.phase.as_str())
 }
 
-fn expressions(term: &Term, out: &mut impl Write) -> Result<()> {
-    for finding in &term.expressions {
-        match &finding.change {
-            Some(change) if finding.unknown => writeln!(out, "    {ODD}open{ODD:#}  {change}")?,
-            Some(change) => writeln!(out, "    {BAD}fail{BAD:#}  {change}")?,
-            None => writeln!(out, "    {GOOD}pass{GOOD:#}  {}", passed(finding))?,
-        }
-    }
-    Ok(())
-}
-
-/// An outcome in words.
-pub(crate) fn outcome(outcome: CompanionOutcome) -> &'static str {
-    match outcome {
-        CompanionOutcome::Companion => "companion",
-        CompanionOutcome::NoMatch => "no companion",
-        CompanionOutcome::Undecided => "undecided",
-        CompanionOutcome::Waiting => "no companion yet",
-        CompanionOutcome::Refused => "refused",
-    }
+fn expressions(term: &Term) -> impl Iterator<Item = Item> {
+    term.expressions.iter().map(|finding| match &finding.change {
+        Some(change) if finding.unknown => item![odd("open"), "  ", change],
+        Some(change) => item![bad("fail"), "  ", change],
+        None => item![good("pass"), "  ", passed(finding)],
+    })
 }
 
 /// An expression that passes, in words.
-pub(crate) fn passed(finding: &Finding) -> String {
+fn passed(finding: &Finding) -> String {
     let Finding { key, operator, values, found, .. } = finding;
     let values = if values.is_empty() { String::new() } else { format!(" [{}]", values.join(", ")) };
     let found = match found {
@@ -230,19 +186,16 @@ pub(crate) fn passed(finding: &Finding) -> String {
     format!("{key} {operator}{values}{found}")
 }
 
-fn places(placement: &Placement, out: &mut impl Write) -> Result<()> {
-    if let Some(problem) = &placement.problem {
-        writeln!(out, "    {BAD}Pending:{BAD:#} {problem}")?;
-    }
+fn places(placement: &Placement) -> Vec<Item> {
+    let mut all: Vec<Item> =
+        placement.problem.iter().map(|problem| item![bad("Pending:"), " ", problem]).collect();
     let width = placement.nodes.iter().map(|place| place.node.len()).max().unwrap_or_default();
     for place in &placement.nodes {
         if place.obstacles.is_empty() {
-            writeln!(out, "    {GOOD}fits{GOOD:#}  {}", place.node)?;
-            continue;
+            all.push(item![good("fits"), "  ", &place.node]);
         }
-        for obstacle in &place.obstacles {
-            writeln!(out, "    {DIM}not{DIM:#}   {:width$}  {obstacle}", place.node)?;
-        }
+        let not = |obstacle| item![dim("not"), format_args!("   {:width$}  {obstacle}", place.node)];
+        all.extend(place.obstacles.iter().map(not));
     }
-    Ok(())
+    all
 }

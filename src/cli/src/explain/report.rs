@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{self as meta, Time};
 use kube::ResourceExt;
 use outrigger_agent::annotations::Selection;
 use outrigger_api::admin_workload_rule::AdminRule;
@@ -27,6 +27,7 @@ use super::live::RulesKnown;
 use super::told::PodReport;
 use super::view::{Unordered, View, namespace_of};
 use crate::companion::PodName;
+use crate::condition::Condition;
 use crate::explain::allocation::ClaimReport;
 use crate::explain::explanation::{CompanionOutcome, Explanation, ExplanationContext, explain};
 use crate::files::InputError;
@@ -60,22 +61,11 @@ pub(crate) struct RuleReport {
     pub(crate) selected: Option<bool>,
     pub(crate) errors: Vec<FieldError>,
     pub(crate) warnings: Vec<String>,
-    pub(crate) conditions: Vec<ConditionReport>,
+    pub(crate) conditions: Vec<Condition>,
     pub(crate) events: Vec<String>,
     pub(crate) workloads: Vec<WorkloadReport>,
     /// Companions of workloads that aren't known here.
     pub(crate) companions: Vec<CompanionReport>,
-}
-
-/// A condition of the rule's status that reports a problem.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct ConditionReport {
-    #[serde(rename = "type")]
-    pub(crate) kind: String,
-    pub(crate) status: String,
-    pub(crate) reason: String,
-    pub(crate) message: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -285,7 +275,7 @@ struct Subject<'a> {
     selected: Option<bool>,
     created: Option<&'a Time>,
     template: &'a Json,
-    conditions: &'a [Condition],
+    conditions: &'a [meta::Condition],
     compiled: Result<Rule, Vec<FieldError>>,
 }
 
@@ -338,7 +328,7 @@ impl<'a> Subject<'a> {
             selected: self.selected,
             errors: Vec::new(),
             warnings: Vec::new(),
-            conditions: conditions(self.conditions),
+            conditions: self.conditions.iter().map(Condition::from).collect(),
             events: view.events.iter().filter(is_its).map(|(_, _, words)| words.clone()).collect(),
             workloads: Vec::new(),
             companions: Vec::new(),
@@ -390,18 +380,6 @@ fn forbidden(template: &Json, rule: &Rule, view: &View, args: &ExplainArgs) -> V
     let mut faults = validate::template(&template.tree(), "spec.template", &facts);
     faults.extend(validate::device_claims(rule, &facts));
     faults
-}
-
-fn conditions(conditions: &[Condition]) -> Vec<ConditionReport> {
-    conditions
-        .iter()
-        .map(|c| ConditionReport {
-            kind: c.type_.clone(),
-            status: c.status.clone(),
-            reason: c.reason.clone(),
-            message: c.message.clone(),
-        })
-        .collect()
 }
 
 /// Says that a Pod doesn't wait for its companion as the rule asks; `created`: when the rule was.

@@ -4,6 +4,7 @@ use outrigger_core::reason::Cause;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::document::Readable;
 
 mod admin;
 mod annotations;
@@ -32,7 +33,7 @@ fn from(source: live::Source, objects: &[Value], flags: &[&str]) -> Result<Value
     )
     .map_err(|e| e.to_string())?;
     let report = Report::new(&view, &args).map_err(|e| e.to_string())?;
-    print::report(&report, &mut std::io::sink()).unwrap();
+    report.document().text(&mut std::io::sink()).unwrap();
     Ok(serde_json::to_value(&report).unwrap())
 }
 
@@ -291,9 +292,7 @@ fn text_of(source: live::Source, objects: &[Value], flags: &[&str]) -> String {
     let state = State::of_text("f", &text).unwrap();
     let view =
         View::new(&state, &args.view, &args.admission.host_label, args.rule.as_deref(), source).unwrap();
-    let mut out = Vec::new();
-    print::report(&Report::new(&view, &args).unwrap(), &mut out).unwrap();
-    String::from_utf8(anstream::adapter::strip_bytes(&out).into_vec()).unwrap()
+    Report::new(&view, &args).unwrap().document().uncoloured()
 }
 
 #[test]

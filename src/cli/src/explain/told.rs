@@ -15,6 +15,7 @@ use outrigger_core::workload::Workload;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::condition;
 use crate::files::{InputError, Object};
 use crate::state::State;
 
@@ -133,8 +134,7 @@ fn words(reason: &str, message: &str) -> (String, Option<Cause>) {
 
 impl PodReport {
     fn new(pod: &Object, workload: &Workload) -> Self {
-        let all = list(&pod.value, "/status/conditions");
-        let told = |kind: &str| all.iter().find(|condition| text(condition, "/type") == kind).map(Told::new);
+        let told = |kind: &str| condition::named(&pod.value, kind).map(Told::new);
         let (state, gate) = (told(keys::COMPANIONS_CONDITION), told(keys::COMPANIONS_GATE));
         let mut gates = list(&pod.value, "/spec/readinessGates").iter();
         let gated = gates.any(|gate| text(gate, "/conditionType") == keys::COMPANIONS_GATE);
@@ -204,8 +204,7 @@ pub(crate) fn read(
         report.events = newest(about.map(|(_, event)| event).collect());
         let named = workload.node_name.as_deref();
         if let Some(node) = nodes.as_ref().and_then(|nodes| nodes.get(named?)) {
-            let mut all = list(&node.value, "/status/conditions").iter();
-            report.dpu = all.find(|condition| text(condition, "/type") == keys::DPU_READY).map(Told::new);
+            report.dpu = condition::named(&node.value, keys::DPU_READY).map(Told::new);
             if live && report.dpu.is_none() && !report.is_well() {
                 report.unknown.push(NO_DPU_CONDITION);
             }

@@ -20,13 +20,13 @@ use outrigger_core::tenant::nodes::{HostClaims, Ownership, Taint};
 use outrigger_core::tenant::{Limits, Policy, Tenant as Domain};
 use outrigger_core::validate::message;
 use outrigger_core::workload::Workload;
-use outrigger_manager::companions::observe::{observe, observe_admin, observe_admin_claim, observe_claim};
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::pod::Pod;
 
 use super::devices::KnownDevices;
 use super::live::{RulesKnown, Source};
 use super::told::{self, PodReport};
+use crate::companion::{Found, of_claim, of_pod};
 use crate::files::{InputError, Object};
 use crate::state::State;
 use outrigger_core::node::Node;
@@ -161,17 +161,10 @@ impl View {
         let rules = rules.into_iter().filter(|rule| theirs(&namespace_of(rule))).collect();
         let mut admin_rules: Vec<AdminWorkloadRule> = state.all(keys::WORKLOAD_GROUP, "AdminWorkloadRule")?;
         admin_rules.retain(|rule| rule.namespace().as_deref() == Some(&*admin.rules));
-        let pods = state.pods()?;
-        let unordered = pods.iter().filter_map(|pod| Some((pod.uid()?, Unordered::of(pod)?))).collect();
-        let mut sorted = sort_pods(pods, &tenants, tenant.as_ref(), &admin.resources);
-        sort_claims(
-            &state.all(keys::DEVICE_GROUP, "ResourceClaim")?,
-            &tenants,
-            tenant.as_ref(),
-            &admin.resources,
-            &mut sorted,
-        );
-        let Sorted { companions, admin_companions, workloads, ended } = sorted;
+        let unordered =
+            state.pods()?.iter().filter_map(|pod| Some((pod.uid()?, Unordered::of(pod)?))).collect();
+        let Sorted { companions, admin_companions, workloads, ended } =
+            Sorted::new(state, &tenants, tenant.as_ref(), &admin.resources)?;
         let has_companions = !companions.is_empty() || !admin_companions.is_empty();
         let in_files: Vec<Object> = if live { Vec::new() } else { state.of("", "Node").cloned().collect() };
         let hosts = if live { hosts.as_deref() } else { Some(in_files.as_slice()) };
@@ -183,10 +176,8 @@ impl View {
         let workloads: Vec<Arc<Workload>> = if sees_workloads {
             workloads
         } else {
-            let all = companions.values().chain(admin_companions.values());
-            let told: Vec<_> = all.filter_map(|(_, told)| told.clone()).collect();
-            let known: BTreeMap<_, _> =
-                told.into_iter().map(|w| (w.id.as_str().to_owned(), Arc::new(w))).collect();
+            let told = companions.values().chain(admin_companions.values()).filter_map(told_workload);
+            let known: BTreeMap<_, _> = told.map(|w| (w.id.as_str().to_owned(), Arc::new(w))).collect();
             known.into_values().collect()
         };
         let caches = state.caches(keys::ADMIN_NAMESPACE)?;
@@ -215,8 +206,8 @@ impl View {
             rules_known,
             nodes: sees_nodes.then_some(nodes),
             // Files without any say nothing of them.
-            companions: (infrastructure && (live || has_companions)).then(|| observed(companions)),
-            admin_companions: observed(admin_companions),
+            companions: (infrastructure && (live || has_companions)).then_some(companions),
+            admin_companions,
             events: events(state)?,
             default_priority_class: caches.default_priority_class(),
             device_resources: caches.device_resources(),
@@ -340,16 +331,13 @@ impl Unordered {
     }
 }
 
-/// A companion, and its workload where an annotation of the companion has all of it.
-type Companions = BTreeMap<CompanionKey, (Observed, Option<Workload>)>;
-
-/// What the Pods are.
+/// What the Pods and claims are.
 #[derive(Default)]
 struct Sorted {
     /// Those of the tenant's rules.
-    companions: Companions,
+    companions: BTreeMap<CompanionKey, Observed>,
     /// Those of admin rules for the tenant's workloads.
-    admin_companions: Companions,
+    admin_companions: BTreeMap<CompanionKey, Observed>,
     workloads: Vec<Arc<Workload>>,
     /// The names of Pods that have ended.
     ended: Vec<(String, String)>,
@@ -360,61 +348,46 @@ pub(crate) fn told_workload(companion: &Observed) -> Option<Workload> {
     companion.annotations.values().find_map(|text| serde_json::from_str(text).ok())
 }
 
-/// Sorts Pods. What else is in tenants' namespaces is nothing of this. `admin`: the namespace of the companions of admin rules.
-fn sort_pods(pods: Vec<Pod>, tenants: &Tenants, tenant: Option<&TenantId>, admin: &str) -> Sorted {
-    let mut sorted = Sorted::default();
-    for pod in pods {
-        let namespace = pod.namespace().unwrap_or_default();
-        let owner = tenants.owner(&namespace);
-        if let Some((key, observed)) = observe(&pod) {
-            if tenant.is_none() || owner == tenant {
-                let told = told_workload(&observed);
-                sorted.companions.insert(key, (observed, told));
-            }
-        } else if owner.is_some() {
-            // It is no workload.
-        } else if let Some((of, key, observed)) = observe_admin(&pod).filter(|_| namespace == admin) {
-            if Some(&of) == tenant {
-                let told = told_workload(&observed);
-                sorted.admin_companions.insert(key, (observed, told));
-            }
-        } else {
-            let name = pod.name_any();
-            match outrigger_agent::pod::workload(pod) {
-                Some(workload) => sorted.workloads.push(Arc::new(workload)),
-                None => sorted.ended.push((namespace, name)),
+impl Sorted {
+    /// What else is in tenants' namespaces is nothing of this. `admin`: the namespace of the companions of admin rules.
+    fn new(
+        state: &State,
+        tenants: &Tenants,
+        tenant: Option<&TenantId>,
+        admin: &str,
+    ) -> Result<Self, InputError> {
+        let mut sorted = Self::default();
+        for pod in state.pods()? {
+            let namespace = pod.namespace().unwrap_or_default();
+            let owner = tenants.owner(&namespace);
+            if let Some(found) = of_pod(&pod, admin) {
+                sorted.companion(found, owner, tenant);
+            } else if owner.is_none() {
+                let name = pod.name_any();
+                match outrigger_agent::pod::workload(pod) {
+                    Some(workload) => sorted.workloads.push(Arc::new(workload)),
+                    None => sorted.ended.push((namespace, name)),
+                }
             }
         }
+        for claim in state.all::<ResourceClaim>(keys::DEVICE_GROUP, "ResourceClaim")? {
+            if let Some(found) = of_claim(&claim, admin) {
+                sorted.companion(found, tenants.owner(&claim.namespace().unwrap_or_default()), tenant);
+            }
+        }
+        Ok(sorted)
     }
-    sorted
-}
 
-/// Adds the ResourceClaims that are companions.
-fn sort_claims(
-    claims: &[ResourceClaim],
-    tenants: &Tenants,
-    tenant: Option<&TenantId>,
-    admin: &str,
-    sorted: &mut Sorted,
-) {
-    for claim in claims {
-        let namespace = claim.namespace().unwrap_or_default();
-        if let Some((key, observed)) = observe_claim(claim)
-            && tenants.owner(&namespace) == tenant
-        {
-            sorted.companions.insert(key, (observed, None));
-        } else if let Some((of, key, observed)) = observe_admin_claim(claim)
-            && namespace == admin
-            && Some(&of) == tenant
-        {
-            sorted.admin_companions.insert(key, (observed, None));
+    /// `owner`: whose the companion's namespace is.
+    fn companion(&mut self, (of, key, observed): Found, owner: Option<&TenantId>, tenant: Option<&TenantId>) {
+        match of {
+            None if tenant.is_none() || owner == tenant => drop(self.companions.insert(key, observed)),
+            Some(of) if owner.is_none() && Some(&of) == tenant => {
+                self.admin_companions.insert(key, observed);
+            }
+            _ => {}
         }
     }
-}
-
-/// Companions as they were observed.
-fn observed(companions: Companions) -> BTreeMap<CompanionKey, Observed> {
-    companions.into_iter().map(|(key, (observed, _))| (key, observed)).collect()
 }
 
 /// Messages of Events about rules whose companions were refused.

@@ -3,23 +3,23 @@
 //! **In**: an infrastructure cluster or a tenant's, which is only read. **Out**: a report, which says what isn't visible.
 //! `summary` counts plain objects; `read` asks the cluster.
 
-mod print;
+pub(crate) mod print;
 pub(crate) mod read;
 pub(crate) mod report;
-pub(crate) mod sections;
 pub(crate) mod summary;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_webhook::settings::AdmissionArgs;
 
 use self::report::Report;
+use crate::document::{OutputArgs, Readable};
 use crate::explain::live::{client, wait};
-use crate::files::{InputError, print_json};
+use crate::files::InputError;
 
 /// Clears a terminal, and begins at its top.
 const CLEAR: &str = "\u{1b}[2J\u{1b}[3J\u{1b}[H";
@@ -38,23 +38,14 @@ pub(crate) struct StatusArgs {
     #[arg(long, value_name = "NAMESPACE")]
     system_namespace: Option<String>,
 
-    /// Output format.
-    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    output: Output,
+    #[command(flatten)]
+    output: OutputArgs,
 
     #[command(flatten)]
     cluster: ClusterArgs,
 
     #[command(flatten)]
     admission: AdmissionArgs,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// Tables for people, in colour on a terminal.
-    Text,
-    /// JSON, as docs/status.md describes it.
-    Json,
 }
 
 impl StatusArgs {
@@ -87,14 +78,14 @@ impl StatusArgs {
     }
 
     fn print(&self, report: &Report) -> anyhow::Result<()> {
-        if self.output == Output::Json {
-            return print_json(report);
+        if !self.output.is_text() || !self.watch {
+            return self.output.print(report);
         }
         // The whole screen at once: a terminal shows no half.
         let mut screen = Vec::new();
-        print::report(report, &mut screen)?;
+        report.document().text(&mut screen)?;
         let mut out = anstream::stdout().lock();
-        if self.watch && std::io::stdout().is_terminal() {
+        if std::io::stdout().is_terminal() {
             out.write_all(CLEAR.as_bytes())?;
         }
         out.write_all(&screen)?;

@@ -13,14 +13,11 @@ use serde_json::Value;
 
 use super::report::{CertificateRow, InstallationStatus, LeaderRow, PartRow, Report, WebhookRow};
 use super::summary::{self, DpuState};
-use crate::check::installation::cluster::{Answer, Cluster, Kind, PATIENCE};
 use crate::check::installation::parts::{Installation, Part};
 use crate::check::installation::reach;
-use crate::explain::live::{is_infrastructure, with_kind};
+use crate::cluster::{Answer, Cluster, Kind, each};
+use crate::explain::live::is_infrastructure;
 use crate::files::InputError;
-
-/// Objects of one page.
-const PAGE: u32 = 500;
 
 /// Most objects of a kind that are looked at.
 const MOST: usize = 100_000;
@@ -148,37 +145,27 @@ impl Reader {
 
     /// Hands out the objects of a kind with a label, one by one, so that only one page is held.
     async fn each(&mut self, kind: Kind, label: &str, mut take: impl FnMut(Value)) -> Shown {
-        let (api, resource) = self.cluster.api(kind, "");
-        let mut params = ListParams::default().labels(label).limit(PAGE);
-        let mut count = 0;
-        loop {
-            let page = match tokio::time::timeout(PATIENCE, api.list(&params)).await {
-                Ok(Ok(page)) => page,
-                // The cluster doesn't have the kind.
-                Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Shown::NoKind,
-                Ok(Err(kube::Error::Api(status))) => return self.unread(&resource.plural, &status.message),
-                Ok(Err(error)) => return self.unread(&resource.plural, &reach::short(&error.to_string())),
-                Err(_) => {
-                    let why = format!("no answer within {} s", PATIENCE.as_secs());
-                    return self.unread(&resource.plural, &why);
-                }
-            };
-            count += page.items.len();
-            page.items.into_iter().filter_map(|object| with_kind(&resource, object).ok()).for_each(&mut take);
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(_) if count >= MOST => {
-                    self.not_visible.push(format!("{}: only the first {count} were read", resource.plural));
-                    return Shown::All;
-                }
-                Some(token) => params = params.continue_token(&token),
-                None => return Shown::All,
+        let (of_kind, mut count) = (self.cluster.api(kind, ""), 0);
+        let read = each(&of_kind, ListParams::default().labels(label), |object| {
+            count += 1;
+            if count <= MOST {
+                take(object);
+            }
+            count <= MOST
+        });
+        let (read, plural) = (read.await, &of_kind.1.plural);
+        match read {
+            Ok(()) if count > MOST => {
+                self.not_visible.push(format!("{plural}: only the first {MOST} were read"));
+                Shown::All
+            }
+            Ok(()) => Shown::All,
+            Err(why) if why.is_no_kind() => Shown::NoKind,
+            Err(why) => {
+                self.not_visible.push(format!("{plural}: {}", why.brief()));
+                Shown::Nothing
             }
         }
-    }
-
-    fn unread(&mut self, plural: &str, why: &str) -> Shown {
-        self.not_visible.push(format!("{plural}: {why}"));
-        Shown::Nothing
     }
 
     async fn installation(&mut self, installation: &Installation) -> InstallationStatus {

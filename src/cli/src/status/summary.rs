@@ -5,18 +5,17 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use outrigger_core::companion::Observed;
-use outrigger_core::ids::TenantId;
-use outrigger_core::index::CompanionKey;
 use outrigger_core::json::{list, text};
 use outrigger_core::keys;
 use outrigger_core::reason::Cause;
-use outrigger_manager::companions::observe::{observe, observe_admin};
 use outrigger_runtime::expiry::Validity;
 use outrigger_runtime::pod::Pod;
 use outrigger_runtime::probe;
 use serde_json::Value;
 
 use super::report::{CertificateRow, DpuRow, LeaderRow, Policies, RuleRow, TenantRow};
+use crate::companion::of_pod;
+use crate::condition;
 use crate::explain::TENANT_CONDITIONS;
 
 /// The policies that are shipped.
@@ -28,23 +27,17 @@ fn number(value: &Value, pointer: &str) -> i64 {
 
 /// Reason and message of the first of an object's conditions that isn't True. Later conditions follow from earlier ones.
 fn problem(object: &Value, kinds: &[&str]) -> (String, String) {
-    let conditions = list(object, "/status/conditions");
-    let of = |kind: &&str| conditions.iter().find(|condition| text(condition, "/type") == *kind);
-    let wrong = kinds.iter().filter_map(of).find(|condition| text(condition, "/status") != "True");
-    wrong.map_or_else(
-        || (String::new(), String::new()),
-        |condition| (text(condition, "/reason").to_owned(), text(condition, "/message").to_owned()),
-    )
+    let said = |condition, part| text(condition, part).to_owned();
+    let first = condition::untrue(object, kinds).next();
+    first.map_or_else(Default::default, |wrong| (said(wrong, "/reason"), said(wrong, "/message")))
 }
 
 pub(crate) fn tenant(object: &Value) -> TenantRow {
-    let conditions = list(object, "/status/conditions").iter();
-    let ready = conditions.filter(|condition| text(condition, "/type") == "Ready");
-    let ready = ready.map(|condition| text(condition, "/status")).next().unwrap_or("Unknown").to_owned();
+    let ready = condition::named(object, "Ready").map_or("Unknown", |condition| text(condition, "/status"));
     let (reason, message) = problem(object, &TENANT_CONDITIONS);
     TenantRow {
         name: text(object, "/metadata/name").to_owned(),
-        ready,
+        ready: ready.to_owned(),
         reason,
         message,
         dpus: number(object, "/status/dpus"),
@@ -88,20 +81,6 @@ pub(crate) fn rule(object: &Value) -> RuleRow {
     }
 }
 
-/// The companion that a Pod is: its tenant, where the companion itself names it, its key and what is observed.
-pub(crate) fn observed(
-    pod: &Pod,
-    admin_namespace: &str,
-) -> Option<(Option<TenantId>, CompanionKey, Observed)> {
-    if let Some((key, observed)) = observe(pod) {
-        return Some((None, key, observed));
-    }
-    // In another namespace anybody could have written the same.
-    let is_admin = pod.metadata.namespace.as_deref() == Some(admin_namespace);
-    let (tenant, key, observed) = observe_admin(pod).filter(|_| is_admin)?;
-    Some((Some(tenant), key, observed))
-}
-
 /// The state of a companion in a word.
 pub(crate) fn state(observed: &Observed) -> &'static str {
     match observed {
@@ -129,7 +108,7 @@ pub(crate) fn count(namespace: &str, state: &'static str, counts: &mut Counts) {
 
 /// Counts a companion. Other Pods aren't counted.
 pub(crate) fn companion(pod: &Pod, admin_namespace: &str, counts: &mut Counts) {
-    let Some((_, _, observed)) = observed(pod, admin_namespace) else { return };
+    let Some((_, _, observed)) = of_pod(pod, admin_namespace) else { return };
     count(pod.metadata.namespace.as_deref().unwrap_or_default(), state(&observed), counts);
 }
 

@@ -7,11 +7,11 @@ use kube::api::{Api, PostParams};
 use outrigger_core::json::text;
 use serde_json::Value;
 
-use super::cluster::{Cluster, in_time, together};
 use super::parts::{Installation, Part};
 use super::rights::{self, Account, Right};
 use super::roles;
 use crate::check::findings::Finding;
+use crate::cluster::{Cluster, Unread, in_time, together};
 
 pub(super) async fn missing_rights(installation: &Installation) -> anyhow::Result<Vec<Finding>> {
     let shipped = roles::shipped(installation.parts(), &installation.names)?;
@@ -51,7 +51,8 @@ async fn lacking<'a>(
     let ask = async |right: &'a Right| {
         let created = PostParams::default();
         let review = review(account, right);
-        let status = in_time(api.create(&created, &review)).await?.status.unwrap_or_default();
+        let status =
+            in_time(api.create(&created, &review)).await.map_err(Unread::brief)?.status.unwrap_or_default();
         match status.evaluation_error {
             Some(error) if !status.allowed => Err(error),
             _ => Ok((!status.allowed).then_some(right)),

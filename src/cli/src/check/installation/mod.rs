@@ -9,7 +9,6 @@
 mod access;
 mod agents;
 mod certificates;
-pub(crate) mod cluster;
 mod connections;
 pub(crate) mod parts;
 pub(crate) mod reach;
@@ -26,10 +25,10 @@ use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::expiry;
 use outrigger_webhook::settings::AdmissionArgs;
 
-use self::cluster::Cluster;
 use self::parts::{Installation, Part};
 use super::Report;
 use super::findings::Finding;
+use crate::cluster::Cluster;
 use crate::explain::live::client;
 use crate::files::InputError;
 

@@ -10,10 +10,10 @@ use outrigger_core::keys;
 use outrigger_webhook::settings::AdmissionArgs;
 use serde_json::Value;
 
-use super::cluster::{Answer, Cluster, DEPLOYMENT, Kind, MUTATING, NAMESPACE, POD, VALIDATING, together};
 use super::roles::Names;
 use super::versions::{self, Version};
 use crate::check::findings::{Finding, Subject};
+use crate::cluster::{Answer, Cluster, DEPLOYMENT, Kind, MUTATING, NAMESPACE, POD, VALIDATING, together};
 
 /// Label of all of Outrigger's own Deployments and Pods.
 const OWN: &str = "app.kubernetes.io/name=outrigger";

@@ -8,11 +8,11 @@ use outrigger_core::keys;
 use outrigger_runtime::probe::{self, Shown, Who};
 use serde_json::{Value, json};
 
-use super::cluster::{Answer, Kind, MUTATING, POD, VALIDATING};
 use super::connections::Address;
 use super::parts::{Entry, Installation, Part};
 use super::{certificates, reach};
 use crate::check::findings::{CA_UNUSABLE, Finding, Subject, UNREACHABLE};
+use crate::cluster::{Answer, Kind, MUTATING, POD, VALIDATING};
 
 /// The port of a Service that an entry calls where it names none.
 const PORT: i64 = 443;

@@ -1,10 +1,11 @@
+use outrigger_core::json::text;
 use outrigger_core::keys;
 use outrigger_runtime::watch::Event;
 use serde_json::{Value, json};
 
 use super::super::rows::{Kept, Rows};
 use super::*;
-use crate::check::installation::cluster::Kind;
+use crate::cluster::Kind;
 use crate::status::read::{ADMIN_RULE, NODE, POD, RULE, TENANT};
 
 /// Objects, each with its kind, of a cluster that shows all of them.

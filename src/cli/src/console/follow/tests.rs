@@ -92,8 +92,7 @@ impl Cluster {
         };
         let shared =
             Arc::new(Shared { source: Arc::new(source), rows: Mutex::default(), changed: Notify::new() });
-        let resource =
-            crate::check::installation::cluster::Cluster::new(client.clone(), false).api(NODE, "").1;
+        let resource = crate::cluster::Cluster::new(client.clone(), false).api(NODE, "").1;
         let mut tasks = JoinSet::new();
         tasks.spawn(shared.clone().keep(node_keeper(client, resource, keys::DPU_HOST.to_owned())));
         Self { answers, shared, _tasks: tasks }

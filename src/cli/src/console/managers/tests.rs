@@ -220,12 +220,12 @@ async fn of_several_managers_the_one_that_serves_the_tenant_answers() {
     let away = listener.address().unwrap();
     drop(listener);
     let certificates = [&other, &serving, &silent].map(|(_, dir)| dir.path().join("tls.crt"));
-    let tls = TlsConnector::from(Arc::new(tls::verifying(&certificates, &[b"http/1.1"]).unwrap()));
+    let client = serving.0.managers.client(&certificates).unwrap();
     let header = HeaderValue::from_static("Bearer jane");
     let ask = async |addresses: Vec<SocketAddr>, within| {
         let question = ("blue", "/v1/tenants/blue/workloads");
         let until = Clock::system().now() + within;
-        serving.0.managers.ask_each(addresses, question, &header, &tls, until).await
+        serving.0.managers.ask_each(addresses, question, &header, &client, until).await
     };
     let at = |one: &(Asker, tempfile::TempDir)| {
         SocketAddr::from((Ipv4Addr::LOCALHOST, one.0.managers.target.port))

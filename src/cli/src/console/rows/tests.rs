@@ -21,7 +21,7 @@ fn list(kept: &mut Texts, objects: &[(&str, &str)]) {
 }
 
 fn told(kept: &Texts) -> Vec<(String, String)> {
-    kept.named().into_iter().map(|(id, text)| (id.name.clone(), (*text).clone())).collect()
+    kept.shown().1.into_iter().map(|(id, text)| (id.name.clone(), (*text).clone())).collect()
 }
 
 fn notes(kept: &Texts) -> Vec<String> {

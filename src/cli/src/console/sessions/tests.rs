@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::super::data::{Data, HostRow};
 use super::*;
-use crate::status::sections::Grade;
+use crate::document::Grade;
 
 const PATH: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 

@@ -12,11 +12,15 @@ use std::process::ExitCode;
 
 use clap::Args;
 pub(super) use print::decider;
+pub(super) use report::Decider;
 use report::Report;
-pub(super) use report::{Decider, cut};
 
-use super::Output;
-use crate::files::{InputError, print_json};
+use crate::document::OutputArgs;
+use crate::files::InputError;
+
+/// What stands on standard error: scripts read standard output.
+const DEPRECATED: &str = "warning: outrigger explain audit is deprecated and is removed in the release after the next one; docs/audit.md has \
+                          the jq expressions that answer the same from the audit log";
 
 /// Bytes that are read at once.
 const CHUNK: usize = 64 * 1024;
@@ -36,14 +40,14 @@ pub(super) struct AuditArgs {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// Output format.
-    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    output: Output,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 impl AuditArgs {
     /// Exit code 1: no Pod is as the flags say.
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
+        outrigger_runtime::telemetry::say(DEPRECATED.to_owned());
         let mut report = Report::default();
         for file in &self.files {
             let place = file.display().to_string();
@@ -56,10 +60,7 @@ impl AuditArgs {
             self.read(&place, input, &mut report).map_err(|error| InputError::new(&place, error))?;
         }
         report.finish();
-        match self.output {
-            Output::Json => print_json(&report)?,
-            Output::Text => print::report(&report, &mut anstream::stdout().lock())?,
-        }
+        self.output.print(&report)?;
         Ok(if report.pods.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 

@@ -1,36 +1,27 @@
 //! The report for people.
 
-use std::io::{Result, Write};
-
 use super::report::{Change, Decider, Pod, Refusal, Report};
-use crate::style::{BAD, BOLD, ODD};
+use crate::document::{Document, Item, Readable, bad, bold, item, odd};
 
-/// Writes all of it.
-pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
-    for note in &report.notes {
-        writeln!(out, "{ODD}note:{ODD:#} {note}")?;
-    }
-    if report.pods.is_empty() {
-        writeln!(out, "no requests about Pods")?;
-    }
-    for (i, pod) in report.pods.iter().enumerate() {
-        if i > 0 || !report.notes.is_empty() {
-            writeln!(out)?;
+impl Readable for Report {
+    fn document(&self) -> Document {
+        let mut document = Document::default();
+        document.notes(&self.notes);
+        if self.pods.is_empty() {
+            document.add(item!["no requests about Pods"]);
         }
-        one_pod(pod, out)?;
+        for (i, Pod { namespace, name, requests, .. }) in self.pods.iter().enumerate() {
+            if i > 0 || !self.notes.is_empty() {
+                document.gap();
+            }
+            let pod = item![bold(format_args!("Pod {namespace}/{name}"))];
+            document.add(pod.with(requests.iter().map(request)));
+        }
+        document
     }
-    Ok(())
 }
 
-fn one_pod(pod: &Pod, out: &mut impl Write) -> Result<()> {
-    writeln!(out, "{BOLD}Pod {}/{}{BOLD:#}", pod.namespace, pod.name)?;
-    for change in &pod.requests {
-        request(change, out)?;
-    }
-    Ok(())
-}
-
-fn request(change: &Change, out: &mut impl Write) -> Result<()> {
+fn request(change: &Change) -> Item {
     let sub =
         if change.subresource.is_empty() { String::new() } else { format!(" of {}", change.subresource) };
     let user = match &change.impersonated_user {
@@ -38,51 +29,43 @@ fn request(change: &Change, out: &mut impl Write) -> Result<()> {
         None => change.user.clone(),
     };
     let dry = if change.dry_run { ", dry run" } else { "" };
-    writeln!(out, "  {} {}{sub} by {user}: {}{dry}", change.time, change.verb, change.code)?;
-    if change.failed {
-        writeln!(out, "    {BAD}failed:{BAD:#} {}", change.message.replace('\n', " "))?;
-    }
-    if let Some(refusal) = &change.refused_by {
-        refused(refusal, out)?;
-    }
-    for step in &change.steps {
-        let again = if step.again { " again" } else { "" };
-        writeln!(out, "    step {}{again}: {} ({})", step.step, decider(&step.by), step.webhook)?;
-    }
-    for webhook in &change.webhooks {
-        let patch =
-            if webhook.patch.is_empty() { String::new() } else { format!(": {}", webhook.patch.join(", ")) };
-        let (name, round) = (&webhook.webhook, webhook.round + 1);
-        writeln!(out, "    changed by webhook {name} of {} in round {round}{patch}", webhook.configuration)?;
-    }
-    for policy in &change.policies {
-        let actions = policy.actions.join(", ");
-        writeln!(out, "    {ODD}policy{ODD:#} {} ({actions}): {}", policy.policy, policy.message)?;
-    }
-    for webhook in &change.failed_open {
-        writeln!(out, "    {ODD}ignored:{ODD:#} the failure of webhook {webhook}")?;
-    }
-    Ok(())
+    let failed = change.failed.then(|| item![bad("failed:"), " ", &change.message]);
+    item![format_args!("{} {}{sub} by {user}: {}{dry}", change.time, change.verb, change.code)]
+        .with(failed)
+        .with(change.refused_by.as_ref().and_then(refused))
+        .with(change.steps.iter().map(|step| {
+            let again = if step.again { " again" } else { "" };
+            item![format_args!("step {}{again}: {} ({})", step.step, decider(&step.by), step.webhook)]
+        }))
+        .with(change.webhooks.iter().map(|webhook| {
+            let patch = webhook.patch.join(", ");
+            let patch = if patch.is_empty() { patch } else { format!(": {patch}") };
+            let (name, of, round) = (&webhook.webhook, &webhook.configuration, webhook.round + 1);
+            item![format_args!("changed by webhook {name} of {of} in round {round}{patch}")]
+        }))
+        .with(change.policies.iter().map(|policy| {
+            let actions = policy.actions.join(", ");
+            item![odd("policy"), format_args!(" {} ({actions}): {}", policy.policy, policy.message)]
+        }))
+        .with(
+            change
+                .failed_open
+                .iter()
+                .map(|webhook| item![odd("ignored:"), " the failure of webhook ", webhook]),
+        )
 }
 
-fn refused(refusal: &Refusal, out: &mut impl Write) -> Result<()> {
+fn refused(refusal: &Refusal) -> Option<Item> {
     let (what, name) = match (&refusal.webhook, &refusal.policy) {
         (Some(webhook), _) => ("webhook", webhook),
         (None, Some(policy)) => ("policy", policy),
-        (None, None) => return Ok(()),
+        (None, None) => return None,
     };
-    write!(out, "    refused by {what} {name}")?;
-    if let Some(step) = &refusal.step {
-        write!(out, ", step {step}")?;
-    }
-    let by = decider(&refusal.by);
-    if !by.is_empty() {
-        write!(out, ", {by}")?;
-    }
-    if !refusal.fields.is_empty() {
-        write!(out, ": {}", refusal.fields.join(", "))?;
-    }
-    writeln!(out)
+    let step = refusal.step.as_ref().map_or_else(String::new, |step| format!(", step {step}"));
+    let (by, fields) = (decider(&refusal.by), refusal.fields.join(", "));
+    let part =
+        |before: &str, text: &str| if text.is_empty() { String::new() } else { format!("{before}{text}") };
+    Some(item!["refused by ", what, " ", name, step, part(", ", &by), part(": ", &fields)])
 }
 
 /// `WorkloadRule tenant-blue/dns, generation 3`.

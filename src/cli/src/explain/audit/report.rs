@@ -204,7 +204,7 @@ impl Change {
 }
 
 /// The beginning of a text, without characters that would change a terminal.
-pub(in super::super) fn cut(text: &str, most: usize) -> String {
+pub(super) fn cut(text: &str, most: usize) -> String {
     let text = truncate(text, most);
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }

@@ -2,6 +2,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::document::Readable;
 
 #[derive(Debug, Parser)]
 struct Wrapper {
@@ -15,9 +16,7 @@ fn explained(log: &str, flags: &[&str]) -> (Value, String) {
     let mut report = Report::default();
     args.read("log", log.as_bytes(), &mut report).unwrap();
     report.finish();
-    let mut text = Vec::new();
-    print::report(&report, &mut anstream::StripStream::new(&mut text)).unwrap();
-    (serde_json::to_value(&report).unwrap(), String::from_utf8(text).unwrap())
+    (serde_json::to_value(&report).unwrap(), report.document().uncoloured())
 }
 
 /// A request about a Pod, in the shape of the API server's events, with changes.

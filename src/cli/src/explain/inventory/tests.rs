@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::super::allocation::{ClaimQuestion, Devices};
+use super::super::allocation::{ClaimQuestion, Devices, User};
 use super::*;
 
 const NONE_FITS: &str = "0/1 nodes are available: 1 cannot allocate all claims";
@@ -29,7 +29,8 @@ fn taken(device: &str) -> Value {
 fn why(slices: &[Value], rules: &[Value], claims: &[Value], spec: Value) -> Vec<String> {
     let classes = [json!({"metadata": {"name": "crypto"}})];
     let devices = Devices::read(Some(slices.iter()), Some(classes.iter()), Some(claims.iter()), rules.iter());
-    let asked = ClaimQuestion { spec: Some(spec), scheduler: Some(NONE_FITS), ..ClaimQuestion::default() };
+    let pod = json!({"status": {"conditions": [{"type": "PodScheduled", "status": "False", "message": NONE_FITS}]}});
+    let asked = ClaimQuestion { spec: Some(spec), user: User::Pod(&pod), ..ClaimQuestion::default() };
     let mut reasons = devices.explain(&asked, Some(&["a"])).reasons;
     assert!(reasons.pop().unwrap().ends_with(NONE_FITS));
     reasons

@@ -23,10 +23,11 @@ use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_webhook::settings::AdmissionArgs;
 use report::Report;
 
-use super::{Output, live};
+use super::live;
 use crate::admission::Admission;
 use crate::companion::PodName;
-use crate::files::{InputError, print_json};
+use crate::document::OutputArgs;
+use crate::files::InputError;
 use crate::state::State;
 
 /// Exit code: admission would refuse the Pod now.
@@ -51,9 +52,8 @@ pub(super) struct PodArgs {
     #[arg(long = "as", value_name = "USER", default_value = "kubernetes-admin")]
     user: String,
 
-    /// Output format.
-    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    output: Output,
+    #[command(flatten)]
+    output: OutputArgs,
 
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -77,10 +77,7 @@ impl PodArgs {
             writeln!(anstream::stderr(), "{place}: there is no Pod {namespace}/{name}")?;
             return Ok(ExitCode::FAILURE);
         };
-        match self.output {
-            Output::Json => print_json(&report)?,
-            Output::Text => print::report(&report, &mut anstream::stdout().lock())?,
-        }
+        self.output.print(&report)?;
         Ok(if report.is_refused() { ExitCode::from(REFUSED) } else { ExitCode::SUCCESS })
     }
 

@@ -3,12 +3,9 @@
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
-use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ReplicationController};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::Resource;
 use kube::api::ListParams;
 use outrigger_api::{AdminWorkloadRule, Machine, NamespaceOffloading, Tenant, WorkloadRule};
 use outrigger_core::keys;
@@ -17,6 +14,7 @@ use serde_json::Value;
 
 use super::super::live::{Reader, client, named};
 use super::written::controller;
+use crate::cluster::Kind;
 use crate::companion::PodName;
 use crate::files::{InputError, Object};
 use crate::state::State;
@@ -55,23 +53,20 @@ pub(super) async fn state(cluster: &ClusterArgs, name: &PodName) -> Result<(Stat
     Ok((State::new(objects), notes))
 }
 
-/// Reads the object that controls a Pod, where it is of a kind that has a template. Rules are read anyway.
+/// The kinds of owners that have a template. Rules are read anyway.
+const OWNERS: [(&str, &str); 5] = [
+    ("apps/v1", "ReplicaSet"),
+    ("apps/v1", "StatefulSet"),
+    ("apps/v1", "DaemonSet"),
+    ("batch/v1", "Job"),
+    ("v1", "ReplicationController"),
+];
+
+/// Reads the object that controls a Pod, where it is of such a kind.
 async fn read_owner(reader: &mut Reader, owner: &Value, namespace: &str) -> Result<(), InputError> {
-    async fn read<K: Resource<DynamicType = ()>>(
-        reader: &mut Reader,
-        namespace: &str,
-        name: &str,
-    ) -> Result<(), InputError> {
-        reader.may::<K>(Some(namespace), named(name)).await
-    }
-    let text = |key: &str| owner[key].as_str().unwrap_or_default();
-    let name = text("name");
-    match (text("apiVersion"), text("kind")) {
-        ("apps/v1", "ReplicaSet") => read::<ReplicaSet>(reader, namespace, name).await,
-        ("apps/v1", "StatefulSet") => read::<StatefulSet>(reader, namespace, name).await,
-        ("apps/v1", "DaemonSet") => read::<DaemonSet>(reader, namespace, name).await,
-        ("batch/v1", "Job") => read::<Job>(reader, namespace, name).await,
-        ("v1", "ReplicationController") => read::<ReplicationController>(reader, namespace, name).await,
-        _ => Ok(()),
-    }
+    let of = |key: &str| owner[key].as_str().unwrap_or_default();
+    let Some((version, kind)) = OWNERS.iter().find(|known| **known == (of("apiVersion"), of("kind"))) else {
+        return Ok(());
+    };
+    reader.may_raw(&Kind(version, kind).resource(), Some(namespace), named(of("name"))).await
 }

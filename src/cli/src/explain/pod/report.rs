@@ -135,8 +135,8 @@ impl Report {
         let creation = creation.transpose()?;
         if creation.is_none() && !new {
             let note = "the Pod as its creator wrote it isn't known: neither its owner's template nor what kubectl applied is there, so \
-                        the steps that changed it are known by what it has of them only; outrigger explain audit tells them from the \
-                        audit log";
+                        the steps that changed it are known by what it has of them only; the API server's audit \
+                        log has them (docs/audit.md)";
             notes.push(note.to_owned());
         }
         let roles = roles::of(admission, &name.namespace, pod);

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::super::Fact;
 use super::super::audit::Decider;
 use crate::admission::Admission;
+use crate::condition;
 
 /// Most characters of a value that is shown.
 const MAX_VALUE: usize = 200;
@@ -285,8 +286,7 @@ fn slot(admission: &Admission, namespace: &str, pod: &Value) -> Option<Role> {
 fn workload(pod: &Value) -> Option<Role> {
     let gates = list(pod, "/spec/readinessGates");
     let gated = gates.iter().any(|gate| text(gate, "/conditionType") == keys::COMPANIONS_GATE);
-    let mut conditions = list(pod, "/status/conditions").iter();
-    let told = conditions.find(|condition| text(condition, "/type") == keys::COMPANIONS_CONDITION);
+    let told = condition::named(pod, keys::COMPANIONS_CONDITION);
     if !gated && told.is_none() {
         return None;
     }

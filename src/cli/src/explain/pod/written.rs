@@ -9,14 +9,13 @@ use outrigger_core::index::Desired;
 use outrigger_core::json::list;
 use outrigger_core::keys;
 use outrigger_core::rule::Rule;
-use outrigger_manager::companions::observe::{observe, observe_admin};
 use outrigger_runtime::pod::Pod;
 use serde_json::{Map, Value, json};
 
 use super::super::view::told_workload;
 use super::owned;
 use crate::admission::Admission;
-use crate::companion::PodName;
+use crate::companion::{PodName, of_pod};
 use crate::files::InputError;
 
 /// What `kubectl apply` keeps of what it applied.
@@ -50,11 +49,9 @@ fn companion(admission: &Admission, pod: &Value, name: &PodName) -> Result<Optio
     let typed: Pod =
         serde_json::from_value(pod.clone()).map_err(|error| InputError::new("the Pod", error))?;
     let admin = &admission.settings().admin;
-    let found = match admission.owner(&name.namespace) {
-        Some(tenant) => observe(&typed).map(|(key, observed)| (tenant, key, observed)),
-        None if *name.namespace == *admin.resources => observe_admin(&typed),
-        None => None,
-    };
+    let found = of_pod(&typed, &admin.resources).and_then(|(of, key, observed)| {
+        Some((of.or_else(|| admission.owner(&name.namespace))?, key, observed))
+    });
     let Some((tenant, key, observed)) = found else { return Ok(None) };
     let told = told_workload(&observed);
     let at = if key.rule.is_admin() { &*admin.rules } else { name.namespace.as_str() };

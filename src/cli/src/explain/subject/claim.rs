@@ -6,7 +6,8 @@ use kube::api::ListParams;
 use outrigger_core::reason::Cause;
 
 use super::report::{Report, Wrong};
-use crate::claims::report::{NO_POD, Phase, one};
+use crate::claims::device::others;
+use crate::claims::report::{Phase, one};
 use crate::companion::PodName;
 use crate::explain::live::{Reader, Unread, named};
 use crate::files::InputError;
@@ -21,9 +22,9 @@ pub(super) async fn read(reader: &mut Reader, name: &PodName) -> Result<(), Inpu
 }
 
 pub(super) fn report(state: &State, unread: &Unread, name: &PodName) -> Option<Report> {
-    let claim = one(state, &name.namespace, &name.name)?;
+    let claim = one(state, &name.namespace, &name.name, !unread.contains("Pod"))?;
     let mut report = Report::new("ResourceClaim", &format!("{}/{}", name.namespace, name.name));
-    let known = !unread.has("Pod") || claim.state != Phase::Reserved;
+    let known = !unread.contains("Pod") || claim.state != Phase::Reserved;
     let unknown = if known { "" } else { ", whether a Pod that uses it runs isn't known" };
     report.fact("state", format!("{}{unknown}", claim.state.as_str()));
     report.fact("tenant", claim.tenant);
@@ -32,8 +33,7 @@ pub(super) fn report(state: &State, unread: &Unread, name: &PodName) -> Option<R
     report.fact("node", claim.node.unwrap_or_default());
     report.fact("Pods", claim.pods.join(", "));
     report.fact("reserved for Pods that are gone", claim.former_pods.join(", "));
-    let others = claim.consumers.iter().filter(|consumer| !consumer.is_pod()).map(|consumer| consumer.path());
-    report.fact("reserved for", others.collect::<Vec<_>>().join(", "));
+    report.fact("reserved for", others(&claim.consumers).join(", "));
     report.fact("allocated since", claim.allocated_at.unwrap_or_default());
     report.fact(
         "configuration",
@@ -45,13 +45,7 @@ pub(super) fn report(state: &State, unread: &Unread, name: &PodName) -> Option<R
             report.wrong.push(Wrong::new("claim", Cause::ClaimInUse, message));
         }
         Phase::Pending => {
-            let message = match claim.reason {
-                Some(why) if unread.has("Pod") && why == NO_POD => {
-                    "no device is chosen before a Pod that uses it is scheduled; whether there is one isn't known"
-                        .to_owned()
-                }
-                why => why.unwrap_or_default(),
-            };
+            let message = claim.reason.unwrap_or_default();
             report.wrong.push(Wrong::new("claim", Cause::ClaimNotAllocated, message));
         }
         Phase::Allocated | Phase::Reserved | Phase::InUse => {}

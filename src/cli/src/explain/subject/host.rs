@@ -10,7 +10,8 @@ use outrigger_core::progress::HostDpu;
 use outrigger_core::reason::Cause;
 use outrigger_manager::dpu::Dpu;
 
-use super::report::{Report, Wrong, condition};
+use super::report::{Report, Wrong};
+use crate::condition::named as condition;
 use crate::explain::live::{Reader, Unread};
 use crate::files::{InputError, Object};
 use crate::state::State;
@@ -62,7 +63,7 @@ pub(super) fn report(
         let message = format!("spec.hosts of {} name it", claimants.join(" and "));
         report.wrong.push(Wrong::new("host", Cause::HostConflict, message));
     }
-    if concerned.is_empty() && !unread.has("Tenant") {
+    if concerned.is_empty() && !unread.contains("Tenant") {
         report.wrong.push(Wrong::new("host", Cause::HostNotListed, "no Tenant names it in spec.hosts"));
     }
     for tenant in &concerned {

@@ -9,7 +9,8 @@ use outrigger_core::reason::Cause;
 use outrigger_manager::companions::observe::why_not_ready;
 use serde_json::Value;
 
-use super::report::{Report, Wrong, condition, wrong};
+use super::report::{Report, Wrong, wrong};
+use crate::condition::named as condition;
 use crate::explain::live::Reader;
 use crate::files::{InputError, Object};
 use crate::state::{State, unscheduled};

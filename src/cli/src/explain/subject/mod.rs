@@ -21,11 +21,12 @@ use outrigger_webhook::settings::AdmissionArgs;
 use report::Report;
 pub(crate) use tenant::TENANT_CONDITIONS;
 
+use super::live;
 use super::live::{Reader, Unread, client};
-use super::print::line;
-use super::{Output, live};
 use crate::companion::PodName;
-use crate::files::{InputError, print_json};
+use crate::document::OutputArgs;
+use crate::document::plain;
+use crate::files::InputError;
 use crate::state::State;
 
 /// What is explained.
@@ -61,9 +62,8 @@ pub(super) struct SubjectArgs {
     #[arg(short, long = "filename", value_name = "FILE")]
     filename: Vec<PathBuf>,
 
-    /// Output format.
-    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    output: Output,
+    #[command(flatten)]
+    output: OutputArgs,
 
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -83,14 +83,11 @@ impl SubjectArgs {
         let Some(report) = self.report(kind, &seen)? else {
             let place = if self.filename.is_empty() { "the cluster" } else { "--filename" };
             let mut err = anstream::stderr();
-            seen.notes.iter().try_for_each(|note| writeln!(err, "note: {}", line(note)))?;
-            writeln!(err, "{place}: there is no {} {}", kind.what(), line(&self.name))?;
+            seen.notes.iter().try_for_each(|note| writeln!(err, "note: {}", plain(note)))?;
+            writeln!(err, "{place}: there is no {} {}", kind.what(), plain(&self.name))?;
             return Ok(ExitCode::FAILURE);
         };
-        match self.output {
-            Output::Json => print_json(&report)?,
-            Output::Text => print::report(&report, &mut anstream::stdout().lock())?,
-        }
+        self.output.print(&report)?;
         Ok(ExitCode::SUCCESS)
     }
 

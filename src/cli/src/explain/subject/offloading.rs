@@ -27,7 +27,7 @@ pub(super) fn report(state: &State, unread: &Unread, name: &str) -> Result<Optio
     let Some(labels) = state.namespace_labels(name) else { return Ok(None) };
     let mut report = Report::new("Namespace", name);
     report.fact("tenant", labels.get(keys::TENANT).copied().unwrap_or_default());
-    if unread.has("NamespaceOffloading") {
+    if unread.contains("NamespaceOffloading") {
         report.fact("offloading", "not known: it may not be read");
         return Ok(Some(report));
     }
@@ -60,7 +60,7 @@ pub(super) fn report(state: &State, unread: &Unread, name: &str) -> Result<Optio
         let message = format!("the label {}: \"true\" is missing", keys::OFFLOADED);
         report.wrong.push(Wrong::new(format!("Namespace {name}"), Cause::NotOffloaded, message));
     }
-    if unread.has("Node") {
+    if unread.contains("Node") {
         report.fact("virtual nodes selected", "not known: Nodes may not be read");
         return Ok(Some(report));
     }

@@ -1,37 +1,31 @@
 //! The report for people.
 
-use std::io::{Result, Write};
-
 use super::report::{Report, Wrong};
-use crate::explain::print::line;
-use crate::style::{BAD, BOLD, GOOD, ODD};
+use crate::document::{Document, Item, Readable, bad, bold, good, item, odd};
 
-/// Writes all of it.
-pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
-    for note in &report.notes {
-        writeln!(out, "{ODD}note:{ODD:#} {}", line(note))?;
-    }
-    writeln!(out, "{BOLD}{} {}{BOLD:#}", report.kind, line(&report.name))?;
-    for fact in &report.facts {
-        writeln!(out, "  {}: {}", line(&fact.name), line(&fact.value))?;
-    }
-    if report.wrong.is_empty() {
-        // What may not be read may be wrong.
-        match report.notes.as_slice() {
-            [] => writeln!(out, "  {GOOD}nothing is wrong{GOOD:#}")?,
-            _ => writeln!(out, "  {ODD}nothing is known to be wrong{ODD:#}")?,
+impl Readable for Report {
+    fn document(&self) -> Document {
+        let mut document = Document::default();
+        document.notes(&self.notes);
+        let mut all = item![bold(format_args!("{} {}", self.kind, self.name))]
+            .with(self.facts.iter().map(|fact| item![&fact.name, ": ", &fact.value]));
+        if self.wrong.is_empty() {
+            // What may not be read may be wrong.
+            all.add(match self.notes.as_slice() {
+                [] => item![good("nothing is wrong")],
+                _ => item![odd("nothing is known to be wrong")],
+            });
         }
+        document.add(all.with(self.wrong.iter().map(one)));
+        document
     }
-    report.wrong.iter().try_for_each(|wrong| one(wrong, out))
 }
 
-fn one(wrong: &Wrong, out: &mut impl Write) -> Result<()> {
+fn one(wrong: &Wrong) -> Item {
     let Wrong { about, cause, message, meaning, tenant, platform, since } = wrong;
-    let since = if since.is_empty() { String::new() } else { format!(", since {}", line(since)) };
-    writeln!(out, "  {BAD}{}{BAD:#} ({}{since}): {meaning}", line(cause), line(about))?;
-    if !message.is_empty() {
-        writeln!(out, "    {}", line(message))?;
-    }
-    writeln!(out, "    tenant: {tenant}")?;
-    writeln!(out, "    platform: {platform}")
+    let since = if since.is_empty() { String::new() } else { format!(", since {since}") };
+    let message = Some(message).filter(|message| !message.is_empty()).map(|message| item![message]);
+    item![bad(cause), format_args!(" ({about}{since}): {meaning}")]
+        .with(message)
+        .with([item!["tenant: ", tenant], item!["platform: ", platform]])
 }

@@ -1,10 +1,11 @@
 //! What is known of an object. As JSON it is the output of `-o json`.
 
-use outrigger_core::json::{list, text};
+use outrigger_core::json::text;
 use outrigger_core::reason::Cause;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::condition::untrue;
 use crate::explain::Fact;
 
 /// The report.
@@ -68,15 +69,9 @@ impl Wrong {
     }
 }
 
-/// The condition of an object, if it has it.
-pub(super) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
-    list(object, "/status/conditions").iter().find(|condition| text(condition, "/type") == kind)
-}
-
 /// What those of an object's conditions say that aren't True, in this order.
 pub(super) fn wrong(object: &Value, kinds: &[&str]) -> Vec<Wrong> {
-    let of = kinds.iter().filter_map(|kind| condition(object, kind));
-    of.filter(|condition| text(condition, "/status") != "True").map(Wrong::condition).collect()
+    untrue(object, kinds).map(Wrong::condition).collect()
 }
 
 impl Report {

@@ -7,7 +7,8 @@ use outrigger_core::keys;
 use outrigger_core::reason::Cause;
 use serde_json::Value;
 
-use super::report::{Report, Wrong, condition, wrong};
+use super::report::{Report, Wrong, wrong};
+use crate::condition::named as condition;
 use crate::explain::live::Reader;
 use crate::files::InputError;
 use crate::state::{State, namespace_of};

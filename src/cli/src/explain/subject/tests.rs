@@ -3,6 +3,7 @@ use outrigger_core::reason::Cause;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::document::Readable;
 
 fn args(name: &str) -> SubjectArgs {
     let command = SubjectArgs::augment_args(clap::Command::new("explain"));
@@ -18,12 +19,11 @@ fn explained(kind: Kind, name: &str, objects: &[Value]) -> Value {
 fn explained_without(kind: Kind, name: &str, objects: &[Value], unread: &[&str]) -> Value {
     let text: String = objects.iter().map(ToString::to_string).collect();
     let state = State::of_text("f", &text).unwrap();
-    let notes = unread.iter().map(|kind| (*kind).to_owned()).collect();
-    let report = args(name).report(kind, &Seen { state, notes, unread: unread.into() }).unwrap();
-    let mut out = Vec::new();
+    let kinds = || unread.iter().map(|kind| (*kind).to_owned());
+    let seen = Seen { state, notes: kinds().collect(), unread: kinds().collect() };
+    let report = args(name).report(kind, &seen).unwrap();
     if let Some(report) = &report {
-        print::report(report, &mut out).unwrap();
-        let said = String::from_utf8(out).unwrap();
+        let said = report.document().uncoloured();
         let good = report.wrong.is_empty();
         assert_eq!(said.contains("nothing is wrong"), good && unread.is_empty(), "{said}");
         assert_eq!(said.contains("nothing is known to be wrong"), good && !unread.is_empty(), "{said}");
@@ -365,7 +365,7 @@ fn no_text_of_an_object_changes_the_terminal() {
     let seen = Seen { state, notes: vec!["\u{1b}[1m".to_owned()], unread: Unread::default() };
     let report = args(name).report(Kind::Tenant, &seen).unwrap().unwrap();
     let mut out = Vec::new();
-    print::report(&report, &mut out).unwrap();
+    report.document().text(&mut out).unwrap();
     let plain = anstream::adapter::strip_bytes(&out).into_vec();
     assert!(!plain.contains(&0x1b), "{}", String::from_utf8_lossy(&plain));
     let said = String::from_utf8(out).unwrap();

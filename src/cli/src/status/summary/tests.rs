@@ -1,8 +1,8 @@
 use serde_json::json;
 
-use super::super::print;
 use super::super::report::{InstallationStatus, Report};
 use super::*;
+use crate::document::Readable;
 
 fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
     json!({"type": kind, "status": status, "reason": reason, "message": message})
@@ -58,18 +58,16 @@ fn a_lease_that_has_ended_says_that_no_manager_runs_and_tenants_are_no_longer_co
             tenants.iter_mut().for_each(|row| row.without_manager(since));
         }
         report.tenants = Some(tenants);
-        let mut text = Vec::new();
-        print::report(&report, &mut text).unwrap();
-        anstream::adapter::strip_bytes(&text).into_vec()
+        report.document().uncoloured()
     };
-    let text = String::from_utf8(with(600)).unwrap();
+    let text = with(600);
     let blue = "no manager since 2026-01-01T00:00:00Z, before connected since 2025-12-31T00:00:00Z";
     assert!(text.contains(blue) && text.contains("lost since 2025-12-31T00:00:00Z"), "{text}");
     assert!(
         text.contains("leading manager: m-1, Lease renewed at 2026-01-01T00:00:00Z; no manager runs"),
         "{text}"
     );
-    let text = String::from_utf8(with(1)).unwrap();
+    let text = with(1);
     assert!(text.contains("connected since") && !text.contains("no manager"), "the control case: {text}");
 }
 
@@ -177,9 +175,7 @@ fn rows_with_problems_come_first_and_of_many_the_first_are_shown() {
         not_visible: vec!["pods: forbidden".to_owned()],
         ..Report::default()
     };
-    let mut out = Vec::new();
-    print::report(&report, &mut anstream::StripStream::new(&mut out)).unwrap();
-    let text = String::from_utf8(out).unwrap();
+    let text = report.document().uncoloured();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "rules (30)");
     assert!(lines[2].starts_with("n/r29") && lines[2].ends_with(r"Pending: a\u{1b}b"), "{text}");
