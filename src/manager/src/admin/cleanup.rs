@@ -8,21 +8,19 @@ use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use kube::api::{Api, ListParams, ObjectMeta};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource};
-use outrigger_core::ids::{RuleName, TenantId};
+use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
 use tracing::info;
 
+use crate::tenants::Former;
 use crate::writes;
 
 /// Deletes a tenant's companions of admin rules. Returns how many are still there.
-pub(crate) async fn release(
-    client: &Client,
-    namespace: &str,
-    tenant: &TenantId,
-) -> Result<usize, kube::Error> {
-    let labels = format!("{}={tenant},{}", keys::TENANT, keys::RULE);
-    let pods = delete::<Pod>(client, namespace, &labels, |_| true).await?;
-    Ok(pods + delete::<ResourceClaim>(client, namespace, &labels, |_| true).await?)
+pub(crate) async fn release(former: &Former<'_>, namespace: &str) -> Result<usize, kube::Error> {
+    let labels = format!("{}={},{}", keys::TENANT, former.id, keys::RULE);
+    let (client, of) = (former.client, Some(former));
+    let pods = delete::<Pod>(client, namespace, &labels, |_| true, of).await?;
+    Ok(pods + delete::<ResourceClaim>(client, namespace, &labels, |_| true, of).await?)
 }
 
 /// Deletes all companions of an admin rule, and what their devices were claimed by. Returns how many are still there.
@@ -33,12 +31,12 @@ pub(super) async fn of_rule(client: &Client, namespace: &str, rule: &RuleName) -
         let name = metadata.annotations.as_ref().and_then(|annotations| annotations.get(keys::ADMIN_RULE));
         name.is_some_and(|name| name == rule.as_str())
     };
-    let pods = delete::<Pod>(client, namespace, &labels, its).await?;
-    let left = pods + delete::<ResourceClaim>(client, namespace, &labels, its).await?;
+    let pods = delete::<Pod>(client, namespace, &labels, its, None).await?;
+    let left = pods + delete::<ResourceClaim>(client, namespace, &labels, its, None).await?;
     if left > 0 {
         return Ok(left);
     }
-    delete::<ResourceClaimTemplate>(client, namespace, &labels, its).await
+    delete::<ResourceClaimTemplate>(client, namespace, &labels, its, None).await
 }
 
 /// Deletes the companions of a kind that a selector and `wanted` select. Returns how many are still there.
@@ -47,12 +45,13 @@ async fn delete<K>(
     namespace: &str,
     labels: &str,
     wanted: impl Fn(&ObjectMeta) -> bool,
+    former: Option<&Former<'_>>,
 ) -> Result<usize, kube::Error>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug,
 {
     let objects: Api<PartialObjectMeta<K>> = Api::namespaced(client.clone(), namespace);
-    match writes::delete_all(&objects, ListParams::default().labels(labels), wanted).await {
+    match writes::delete_all(&objects, ListParams::default().labels(labels), wanted, former).await {
         Ok((left, deleted)) => {
             for name in deleted {
                 info!(

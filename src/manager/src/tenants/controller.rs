@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::Api;
-use kube::{Client, Resource, ResourceExt};
+use kube::{Resource, ResourceExt};
 use outrigger_api::Tenant;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 use tracing::info;
 
+use super::former::Former;
 use super::namespace;
 use super::nodes::Handovers;
 use super::status::{self, ControllerStatus};
@@ -22,7 +23,7 @@ use crate::queue::{self, Queue};
 use crate::state::TenantState;
 use crate::state::registry::TenantEntry;
 use crate::worker::{Action, Controller};
-use crate::writes::{self, Version, found};
+use crate::writes::{self, Version};
 
 /// How often a tenant is looked at without cause: bindings and quotas that somebody has changed are put right then.
 const RESYNC: Duration = Duration::from_secs(300);
@@ -150,17 +151,18 @@ impl Tenants {
             return Ok(Action::Done);
         }
         // The cache may be stale.
-        if exists(client, id).await? {
+        let former = Former { client, id, uid: None };
+        if !former.goes().await? {
             return Ok(Action::Requeue(PAUSE));
         }
         let mut left = 0;
         if has_companions {
-            left = admin::release(client, &states.admin().resources, id).await?;
+            left = admin::release(&former, &states.admin().resources).await?;
         }
         for (namespace, name) in rules {
             let Some(rule) = namespace::written_rule(client, &namespace, &name).await? else { continue };
             // Again, after the rule was read: it may be of a Tenant that has been created meanwhile.
-            if exists(client, id).await? {
+            if !former.goes().await? {
                 return Ok(Action::Requeue(PAUSE));
             }
             namespace::delete_rule(client, &namespace, &rule).await?;
@@ -175,19 +177,17 @@ impl Tenants {
             return Ok(Action::Done);
         }
         let uid = entry.object.uid().unwrap_or_default();
+        let client = &self.context.client;
         // What follows deletes by the tenant's name: a Tenant that has been created again since must be kept.
-        let live = found(self.api().get(id.as_str()).await)?;
-        let goes =
-            |live: &Tenant| live.uid().as_deref() == Some(&uid) && live.metadata.deletion_timestamp.is_some();
-        if !live.as_ref().is_some_and(goes) {
+        let former = Former { client, id, uid: Some(&uid) };
+        if !former.goes().await? {
             return Ok(Action::Requeue(PAUSE));
         }
         let namespace = entry.object.target_namespace();
         let dpus = self.context.registry.dpus_of(id);
         let count = i64::try_from(dpus.len()).unwrap_or(i64::MAX);
-        let companions =
-            admin::release(&self.context.client, &self.context.states.admin().resources, id).await?;
-        let left = match namespace::release(&self.context.client, &namespace, id.as_str(), &uid).await? {
+        let companions = admin::release(&former, &self.context.states.admin().resources).await?;
+        let left = match namespace::release(&former, &namespace, &uid).await? {
             Some(left) => Some(left),
             None if companions > 0 => Some(format!("{companions} companions of admin rules")),
             None if !dpus.is_empty() => {
@@ -246,12 +246,6 @@ impl Tenants {
         }
         Ok(())
     }
-}
-
-/// Whether there is a Tenant with this name, as the API server says.
-pub(super) async fn exists(client: &Client, id: &TenantId) -> Result<bool, kube::Error> {
-    let tenants: Api<Tenant> = Api::all(client.clone());
-    Ok(found(tenants.get_metadata(id.as_str()).await)?.is_some())
 }
 
 #[cfg(test)]

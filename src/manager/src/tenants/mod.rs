@@ -6,6 +6,7 @@
 pub(crate) mod claim;
 mod controller;
 pub(crate) mod first;
+mod former;
 pub(crate) mod namespace;
 mod nodes;
 pub(crate) mod replicas;
@@ -13,4 +14,5 @@ mod status;
 
 pub(crate) use controller::Key;
 pub(crate) use controller::Tenants;
+pub(crate) use former::Former;
 pub(crate) use status::ControllerStatus;

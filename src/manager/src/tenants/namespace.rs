@@ -14,11 +14,13 @@ use outrigger_api::WorkloadRule;
 use outrigger_core::ids::RuleName;
 use outrigger_core::tenant::Tenant;
 use outrigger_core::{claim, keys};
+use outrigger_runtime::watch;
 use serde_json::{Value, json};
 use tracing::info;
 
 use crate::context::Context;
 use crate::state::registry::{CLAIMS, count};
+use crate::tenants::Former;
 use crate::writes::{self, Version, found, only};
 
 /// Name of what Outrigger puts into each tenant's namespace.
@@ -203,13 +205,14 @@ fn same(found: Option<&BTreeMap<String, Quantity>>, wanted: &Value) -> bool {
 }
 
 /// Releases the namespace of a tenant that is being deleted: one that was created for it is deleted; one that was adopted stays,
-/// without rules and Pods. Returns a message about what still exists; `None` when nothing does.
+/// without rules and Pods. Another leader may have released it meanwhile, and what is there may be of a Tenant that has been created since.
+/// Returns a message about what exists, or may exist; `None` when nothing does.
 pub(crate) async fn release(
-    client: &Client,
+    former: &Former<'_>,
     name: &str,
-    id: &str,
     uid: &str,
 ) -> Result<Option<String>, kube::Error> {
+    let (client, id) = (former.client, former.id.as_str());
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let Some(namespace) = namespaces.get_opt(name).await? else { return Ok(None) };
     if namespace.labels().get(keys::TENANT).is_none_or(|owner| owner != id) {
@@ -225,10 +228,28 @@ pub(crate) async fn release(
     }
     // Rules first: without rules no companion is created.
     let rules: Api<PartialObjectMeta<WorkloadRule>> = Api::namespaced(client.clone(), name);
+    let mut stay = Vec::new();
+    watch::list(&rules, ListParams::default(), |rule| {
+        if rule.metadata.deletion_timestamp.is_none() {
+            stay.push(Version::of(&rule));
+        }
+    })
+    .await?;
+    for rule in &stay {
+        // Again, after the rule was read: an agent may take over what the former Tenant has left.
+        if !former.goes().await? {
+            return Ok(Some(format!("rules in namespace {name}")));
+        }
+        delete_rule(client, name, rule).await?;
+    }
     let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), name);
-    writes::delete_all(&rules, ListParams::default(), |_| true).await?;
-    let (left, _) = writes::delete_all(&pods, ListParams::default(), |_| true).await?;
-    Ok((left > 0).then(|| format!("{left} Pods in namespace {name}")))
+    let (left, _) = writes::delete_all(&pods, ListParams::default(), |_| true, Some(former)).await?;
+    Ok(match (left, stay.len()) {
+        (0, 0) => None,
+        // One that was written meanwhile wasn't deleted.
+        (0, rules) => Some(format!("{rules} rules in namespace {name}")),
+        (pods, _) => Some(format!("{pods} Pods in namespace {name}")),
+    })
 }
 
 /// A rule in a namespace, if a manager has written it, over gRPC, and it isn't being deleted. One that a user has written may be of a
@@ -246,13 +267,13 @@ pub(crate) async fn written_rule(
     Ok(ours.as_ref().map(Version::of))
 }
 
-/// Deletes a rule of a Tenant that doesn't exist, if it is still as it was read: its watch shows what has been written since. The garbage
-/// collector deletes its companions and claim templates.
+/// Deletes a rule of a Tenant that doesn't exist or is being deleted, if it is still as it was read: its watch shows what has been written
+/// since. The garbage collector deletes its companions and claim templates.
 pub(crate) async fn delete_rule(client: &Client, namespace: &str, rule: &Version) -> Result<(), kube::Error> {
     let rules: Api<WorkloadRule> = Api::namespaced(client.clone(), namespace);
     let result = rules.delete(&rule.name, &rule.deletion()).await;
     if result.is_ok() {
-        info!(rule = rule.name, namespace, "deleted rule: its tenant does not exist");
+        info!(rule = rule.name, namespace, "deleted rule: its tenant does not exist, or is being deleted");
     }
     writes::deleted(result)
 }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::controller::exists;
+use super::Former;
 use crate::context::Context;
 use crate::dpu::Dpu;
 use crate::state::TenantStates;
@@ -142,7 +142,7 @@ async fn is_left(context: &Context, name: &str, dpu: &Dpu) -> Result<bool, kube:
             && writes::has_written(&node.metadata, "f:labels", keys::NODE_TENANT)
     };
     Ok(node.is_some_and(is_ours)
-        && !exists(client, &owner).await?
+        && Former { client, id: &owner, uid: None }.goes().await?
         && others(client, states, &Ownership::Nobody, name).await?.is_empty())
 }
 

@@ -13,6 +13,7 @@ use crate::fixtures;
 
 const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";
 const STATUS: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue/status";
+const RULES: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules";
 const PODS: &str = "/api/v1/namespaces/universe/pods";
 const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/universe/resourceclaims";
 
@@ -58,7 +59,6 @@ async fn companions_of_a_tenant_that_only_the_cache_lacks_stay() {
 
 #[tokio::test]
 async fn a_rule_that_a_manager_has_written_for_a_tenant_that_does_not_exist_is_deleted() {
-    const RULES: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules";
     let rule = |manager: &str| {
         let mut rule = fixtures::rule();
         let status = json!({"manager": keys::MANAGER, "subresource": "status", "fieldsV1": {"f:status": {}}});
@@ -91,6 +91,39 @@ async fn a_rule_that_a_manager_has_written_for_a_tenant_that_does_not_exist_is_d
             assert_eq!(options["preconditions"], json!({"uid": "u", "resourceVersion": "1"}));
         }
     }
+}
+
+#[tokio::test]
+async fn rules_of_a_tenant_that_is_made_anew_meanwhile_stay_in_its_adopted_namespace() {
+    let api = FakeApi::default();
+    let controller = controller(&api);
+    let former: Tenant = serde_json::from_value(tenant("former", true)).unwrap();
+    controller.context.registry.tenant(Change::Applied(former));
+    let namespace =
+        json!({"metadata": {"name": "tenant-blue", "uid": "n", "labels": {keys::TENANT: "blue"}}});
+    api.answers("GET", "/api/v1/namespaces/tenant-blue", 200, namespace);
+    for kind in [PODS, CLAIMS, "/api/v1/namespaces/tenant-blue/pods"] {
+        api.answers("GET", kind, 200, json!({"metadata": {}, "items": []}));
+    }
+    let rules = ["one", "two", "three"].map(|name| {
+        let mut rule = fixtures::rule();
+        (rule["metadata"]["name"], rule["metadata"]["uid"]) = (json!(name), json!(name));
+        api.answers("DELETE", &format!("{RULES}/{name}"), 200, rule.clone());
+        rule
+    });
+    api.answers("GET", RULES, 200, json!({"metadata": {}, "items": rules}));
+    api.answers("PATCH", STATUS, 200, tenant("former", true));
+    api.answers("GET", TENANT, 200, tenant("former", true));
+    let others = api.clone();
+    // Another leader releases the Tenant, and its user creates another one.
+    api.meanwhile("DELETE", &format!("{RULES}/one"), move || {
+        others.answers("GET", TENANT, 200, tenant("new", false));
+    });
+    assert_eq!(controller.tenant(&blue()).await.unwrap(), Action::Requeue(PAUSE));
+    let [(path, options)] = &*api.calls("DELETE") else { panic!("{:?}", api.calls("DELETE")) };
+    assert!(path.starts_with(&format!("{RULES}/one")), "{path}");
+    assert_eq!(options["preconditions"], json!({"uid": "one", "resourceVersion": "1"}));
+    assert!(!api.calls("PATCH").iter().any(|(_, body)| body["metadata"]["finalizers"].is_array()));
 }
 
 #[tokio::test]
