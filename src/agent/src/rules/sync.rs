@@ -113,16 +113,16 @@ impl RuleMemory {
         (*of == generation && *until > now).then_some(state)
     }
 
-    /// Records the result for the rule. Returns the state to report, if there is one yet, and whether the rule was written. Fails
+    /// Records the result for the rule. Returns the state to report, if there is one yet, and what was written. Fails
     /// if the manager can't authenticate the agent, which concerns all rules.
     fn record(
         &mut self,
         generation: i64,
         result: RuleResult,
         now: Instant,
-    ) -> Result<(Option<SyncState>, bool), Status> {
+    ) -> Result<(Option<SyncState>, Wrote), Status> {
         match result {
-            Ok((state, written)) => {
+            Ok((state, wrote)) => {
                 self.failures = 0;
                 match &state {
                     SyncState::Rejected(reason, _) if !reconcile::LOCAL_REASONS.contains(reason) => {
@@ -133,7 +133,7 @@ impl RuleMemory {
                     }
                     _ => self.rejected = None,
                 }
-                Ok((Some(state), written))
+                Ok((Some(state), wrote))
             }
             Err(CallError { status, unconfirmed }) => {
                 if unconfirmed {
@@ -144,14 +144,24 @@ impl RuleMemory {
                 }
                 self.failures = self.failures.saturating_add(1);
                 let error = format!("{:?}: {}", status.code(), sanitize::message(status.message()));
-                Ok(((self.failures >= REPORT_AFTER).then_some(SyncState::Failing(error)), false))
+                Ok(((self.failures >= REPORT_AFTER).then_some(SyncState::Failing(error)), Wrote::Nothing))
             }
         }
     }
 }
 
-/// The state of a rule, and whether it was written.
-type RuleResult = Result<(SyncState, bool), CallError>;
+/// What was written of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wrote {
+    Nothing,
+    /// Over what the manager has listed, or where that had none.
+    Listed,
+    /// Over a later version: the manager's list is old.
+    Later,
+}
+
+/// The state of a rule, and what was written.
+type RuleResult = Result<(SyncState, Wrote), CallError>;
 
 /// A failed call whose cause is not the rule.
 struct CallError {
@@ -258,7 +268,7 @@ impl Syncer {
                 debug!(rule = %rule.name_any(), code = %status.code(), reason, "failed to synchronize rule; retrying");
             }
             let remembered = memory.rules.entry(rule.uid().unwrap_or_default()).or_default();
-            let (state, written) = match remembered.record(generation, result, now) {
+            let (state, what) = match remembered.record(generation, result, now) {
                 Ok(recorded) => recorded,
                 Err(status) => {
                     // The results of the other rules are recorded nevertheless.
@@ -266,6 +276,7 @@ impl Syncer {
                     continue;
                 }
             };
+            let written = what != Wrote::Nothing;
             wrote |= written;
             let Some(state) = state else { continue };
             if !written {
@@ -275,11 +286,11 @@ impl Syncer {
                 // The status of a rule that was just written is reported by the next round.
                 self.report(memory, &rule, &state).await;
             } else if !remembered.is_written(generation) {
-                if let Some(listed) = listed.get(&rule.name_any()) {
-                    let before = remembered.ineffective.as_ref();
-                    let writes = IneffectiveWrites::count(before, generation, listed, now);
-                    remembered.ineffective = Some(writes);
-                }
+                // An old list says nothing of what the manager keeps.
+                let listed = listed.get(&rule.name_any()).filter(|_| what == Wrote::Listed);
+                let before = remembered.ineffective.take();
+                remembered.ineffective =
+                    listed.map(|listed| IneffectiveWrites::count(before.as_ref(), generation, listed, now));
                 remembered.written = Some((generation, now + LIST_DELAY));
             }
         }

@@ -13,7 +13,7 @@ use super::super::sanitize;
 use super::super::skew;
 use super::super::status::SyncState;
 use super::super::wire::RuleClient;
-use super::{CallError, RuleMemory, RuleResult, Syncer, params};
+use super::{CallError, RuleMemory, RuleResult, Syncer, Wrote, params};
 use crate::annotations;
 
 /// Reasons of rejections by the agent itself, which are determined again in each round.
@@ -44,35 +44,38 @@ impl Syncer {
                  another name",
                 other.id
             );
-            return Ok((SyncState::Rejected(NAME_TAKEN, message), false));
+            return Ok((SyncState::Rejected(NAME_TAKEN, message), Wrote::Nothing));
         }
         let excess = rule.excess();
         if !excess.is_empty() {
-            return Ok((SyncState::Rejected("Invalid", validate::message(&excess)), false));
+            return Ok((SyncState::Rejected("Invalid", validate::message(&excess)), Wrote::Nothing));
         }
         let message = v1::Rule { origin: rule.uid().unwrap_or_default(), ..rule_wire::message(rule) };
         if let Some(listed) = listed.filter(|listed| skew::is_current(listed, &message)) {
-            return Ok((SyncState::Synced(listed.status.clone()), false));
+            return Ok((SyncState::Synced(listed.status.clone()), Wrote::Nothing));
         }
         let generation = rule.metadata.generation.unwrap_or_default();
         if remembered.is_written(generation) {
-            return Ok((SyncState::Synced(None), true));
+            return Ok((SyncState::Synced(None), Wrote::Listed));
         }
         if let Some(state) = remembered.rejection(generation, now) {
-            return Ok((state.clone(), false));
+            return Ok((state.clone(), Wrote::Nothing));
         }
         if let (Some(writes), Some(listed)) = (&remembered.ineffective, listed)
             && writes.is_final(generation, listed, now)
         {
-            return Ok((SyncState::Rejected(MANAGER_TOO_OLD, skew::PARTLY_STORED.to_owned()), false));
+            return Ok((
+                SyncState::Rejected(MANAGER_TOO_OLD, skew::PARTLY_STORED.to_owned()),
+                Wrote::Nothing,
+            ));
         }
         let has_sent = self.workloads.has_sent_annotations(annotations::keys_of(rule));
         if !has_sent && !fault("rule-is-written-before-its-annotations") {
-            return Ok((SyncState::AwaitingAnnotations, false));
+            return Ok((SyncState::AwaitingAnnotations, Wrote::Nothing));
         }
         // The finalizer precedes the creation: otherwise the created rule would be orphaned if this one were deleted meanwhile.
         if !has_finalizer && !self.set_finalizer(rule, true).await {
-            return Ok((SyncState::Synced(None), false));
+            return Ok((SyncState::Synced(None), Wrote::Nothing));
         }
         self.write(client, message, listed, has_finalizer).await
     }
@@ -92,26 +95,26 @@ impl Syncer {
         let call = async {
             match listed {
                 Some(listed) => update(client, &rule, &listed.etag, has_finalizer).await,
-                None => client.create(Some(rule)).await,
+                None => client.create(Some(rule)).await.map(|()| Wrote::Listed),
             }
         };
         match call.instrument(span).await {
-            Ok(()) => Ok((SyncState::Synced(None), true)),
+            Ok(wrote) => Ok((SyncState::Synced(None), wrote)),
             Err(status) if status.code() == Code::AlreadyExists && !has_finalizer => {
                 if read(client, &name).await?.is_some_and(|rule| rule.origin == uid) {
                     // An earlier call without a response has created it.
-                    return Ok((SyncState::Synced(None), true));
+                    return Ok((SyncState::Synced(None), Wrote::Listed));
                 }
                 // Another client has created it since the list was made. With the finalizer it would count as owned for a
                 // manager that doesn't report origins. The next list reports the conflict. It is waited for as after a write: while a
                 // manager's cache is stale, each attempt would write the finalizer twice.
                 self.remove_finalizer(&name).await;
-                Ok((SyncState::Synced(None), true))
+                Ok((SyncState::Synced(None), Wrote::Listed))
             }
             Err(status) => {
                 let unconfirmed = !is_definite(status.code());
                 let state = state_of(status).map_err(|status| CallError { status, unconfirmed })?;
-                Ok((state, false))
+                Ok((state, Wrote::Nothing))
             }
         }
     }
@@ -142,7 +145,7 @@ impl Syncer {
         if has_finalizer && !unconfirmed {
             self.set_finalizer(rule, false).await;
         }
-        Ok((SyncState::Synced(None), is_owned))
+        Ok((SyncState::Synced(None), if is_owned { Wrote::Listed } else { Wrote::Nothing }))
     }
 
     /// Adds the finalizer to a rule of the tenant's cluster, or removes it. Returns whether that succeeded; otherwise the next
@@ -193,12 +196,17 @@ pub(super) fn has_finalizer(rule: &WorkloadRule) -> bool {
 
 /// Replaces the version of a rule that has this etag, or the current one if that is another: the list may be older than this agent's
 /// own last write. The etag is of no use to this agent, which knows the newest rule. It ends a call that is executed late, after
-/// this agent was killed and its successor has written.
-async fn update(client: &RuleClient, rule: &v1::Rule, etag: &str, has_finalizer: bool) -> Result<(), Status> {
+/// this agent was killed and its successor has written. Returns which of both it has replaced.
+async fn update(
+    client: &RuleClient,
+    rule: &v1::Rule,
+    etag: &str,
+    has_finalizer: bool,
+) -> Result<Wrote, Status> {
     let with = |etag: &str| Some(v1::Rule { etag: etag.to_owned(), ..rule.clone() });
-    let Err(status) = client.update(with(etag)).await else { return Ok(()) };
+    let Err(status) = client.update(with(etag)).await else { return Ok(Wrote::Listed) };
     match current(client, &rule.id, etag, has_finalizer, &status).await? {
-        Some(found) => client.update(with(&found.etag)).await,
+        Some(found) => client.update(with(&found.etag)).await.map(|()| Wrote::Later),
         None => Err(status),
     }
 }

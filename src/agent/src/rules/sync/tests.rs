@@ -20,6 +20,8 @@ use crate::connect::Connector;
 use crate::first::Publishing;
 use crate::metrics::Metrics;
 
+mod stale;
+
 const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/universe/workloadrules/r";
 
 /// A manager whose lists may be stale and whose responses to writes may be lost.
@@ -297,44 +299,6 @@ async fn a_name_that_only_the_list_lacks_is_not_tried_again_at_once() {
     assert_eq!(fixture.round().await, Ok(false));
     assert!(fixture.reasons("r").contains(&"NameTaken".to_owned()), "{:?}", fixture.reasons("r"));
     assert_eq!(fixture.finalizers(), added_and_removed);
-}
-
-#[tokio::test]
-async fn what_is_listed_late_is_replaced_and_deleted_by_its_current_version() {
-    let mut fixture = Fixture::new().await;
-    fixture.apply_rule(true, false);
-    // The list has a version of the rule that isn't the stored one.
-    let wire = rule_wire::message(&serde_json::from_value(rule(true, false)).unwrap());
-    let other = |policy: &str| {
-        let mut other = v1::Rule { origin: "u".to_owned(), ..wire.clone() };
-        other.data.as_mut().unwrap().dpu_selection_policy = policy.to_owned();
-        other
-    };
-    {
-        let mut rules = fixture.manager.0.lock();
-        rules.stored.insert("r".to_owned(), other("Any"));
-        rules.listed = Some(vec![listed(&other("Host"))]);
-    }
-    assert_eq!(fixture.round().await, Ok(true));
-    {
-        let rules = fixture.manager.0.lock();
-        assert_eq!(rules.stored["r"].data, wire.data, "it is updated in the same round");
-        assert_eq!(rules.aborted, 1);
-    }
-    fixture.apply_rule(true, true);
-    assert_eq!(fixture.round().await, Ok(true));
-    assert!(!fixture.is_stored());
-    assert_eq!(fixture.manager.0.lock().aborted, 2);
-    // Another client has made a rule of this name since.
-    fixture.apply_rule(true, true);
-    fixture
-        .manager
-        .0
-        .lock()
-        .stored
-        .insert("r".to_owned(), v1::Rule { origin: String::new(), ..other("Any") });
-    assert_eq!(fixture.round().await, Ok(false));
-    assert!(fixture.is_stored());
 }
 
 #[tokio::test]
