@@ -265,6 +265,9 @@ impl Judge {
     pub fn restored(&self) {
         let mut found = self.found.lock();
         found.restored = true;
+        if let Some(world) = self.world.upgrade() {
+            found.possible.restored(&world);
+        }
     }
 
     /// The system has come to rest.
@@ -424,7 +427,9 @@ impl Judge {
                 Some([(found, is_ready)]) if found == image && is_ready == has_dpu => {}
                 None if !has_dpu => {}
                 found => {
-                    missing.push(format!("{key:?}: wanted {image} (DPU: {has_dpu}), there is {found:?}"));
+                    let place = place(&world, key);
+                    missing
+                        .push(format!("{key:?}: wanted {image} (DPU: {has_dpu}), there is {found:?}{place}"));
                 }
             }
         }
@@ -442,4 +447,13 @@ impl Judge {
         }
         missing
     }
+}
+
+/// Where a companion that has no Node may run.
+fn place(world: &World, key: &Key) -> String {
+    let pods = world.infra.list("pods");
+    let pod =
+        pods.iter().find(|pod| companion(pod).as_ref() == Some(key) && !pod["spec"]["nodeName"].is_string());
+    pod.and_then(|pod| at(pod, AFFINITY))
+        .map_or_else(String::new, |terms| format!(", and may run on {terms}"))
 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::matching::matches;
+use super::wanted::administrators;
 use super::{Judge, Key};
 use crate::model::{Commit, Model};
 use crate::world::hosts::node_of;
-use crate::world::{SHOP, World, text};
+use crate::world::{SHOP, TENANTS, World, text};
 
 /// A workload's Pod, and the Node that it had or was to have.
 type Placed = (Arc<Value>, Option<String>);
@@ -34,7 +35,12 @@ impl Possible {
             }
             _ => return,
         };
-        let Some(pod) = pod else { return };
+        if let Some(pod) = pod {
+            self.workload(model, id, pod);
+        }
+    }
+
+    fn workload(&mut self, model: &Model, id: &'static str, pod: Arc<Value>) {
         let states = self.workloads.entry((id, text(&pod, "/metadata/uid").to_owned())).or_default();
         let node = node_of(model, &pod);
         let is_news = states.last().is_none_or(|(last, at)| {
@@ -50,10 +56,28 @@ impl Possible {
     /// A rule is written.
     pub(super) fn rule(&mut self, key: (&'static str, String), commit: &Commit) {
         if let Some(rule) = &commit.new {
-            let states = self.rules.entry(key).or_default();
-            if states.last().is_none_or(|last| last["spec"]["workloadTerms"] != rule["spec"]["workloadTerms"])
-            {
-                states.push(rule.clone());
+            self.state(key, rule.clone());
+        }
+    }
+
+    fn state(&mut self, key: (&'static str, String), rule: Arc<Value>) {
+        let states = self.rules.entry(key).or_default();
+        if states.last().is_none_or(|last| last["spec"]["workloadTerms"] != rule["spec"]["workloadTerms"]) {
+            states.push(rule);
+        }
+    }
+
+    /// A cluster is restored: what is there now has been written by nobody.
+    pub(super) fn restored(&mut self, world: &World) {
+        for (id, _) in TENANTS {
+            let model = &world.tenants[id];
+            for pod in model.list("pods") {
+                self.workload(model, id, pod);
+            }
+            let own = model.list("workloadrules").into_iter();
+            let own = own.map(|rule| (text(&rule, "/metadata/name").to_owned(), rule));
+            for (name, rule) in own.chain(administrators(world, id)) {
+                self.state((id, name), rule);
             }
         }
     }

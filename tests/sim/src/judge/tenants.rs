@@ -127,9 +127,12 @@ impl Judge {
                         ));
                     }
                     let stream = &tenant["status"]["stream"];
-                    // The leader writes that of a manager that was killed.
-                    let wrong =
-                        if world.has_agent(id) { !is_synced(stream) } else { stream["connected"] == true };
+                    // The leader writes that of a manager that was killed, if its entry had been written since a restore.
+                    let wrong = if world.has_agent(id) {
+                        !is_synced(stream)
+                    } else {
+                        stream["connected"] == true && has_entry(world, text(stream, "/holder"))
+                    };
                     if wrong {
                         missing.push(format!("Tenant {id} doesn't show its agent's stream: {stream}"));
                     }
@@ -205,6 +208,13 @@ fn named<'a>(value: &Value, uids: &'a BTreeSet<String>) -> Option<&'a String> {
             .find_map(|(_, value)| named(value, uids)),
         _ => None,
     }
+}
+
+/// Whether the Lease that all managers share has an entry of this one: a missing one says nothing to the leader.
+fn has_entry(world: &World, holder: &str) -> bool {
+    let lease = world.infra.get("leases", Some(keys::SYSTEM_NAMESPACE), keys::MANAGER_REPLICAS);
+    let entries = lease.as_ref().and_then(|lease| lease["metadata"]["annotations"].as_object());
+    entries.into_iter().flatten().any(|(key, _)| key.ends_with(holder))
 }
 
 /// Whether a tenant may have companions: its Tenant exists and isn't being deleted.

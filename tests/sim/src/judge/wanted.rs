@@ -107,6 +107,17 @@ pub(super) fn concerns(rule: &Value, tenant: &str) -> bool {
     selected.is_null() || selected == tenant
 }
 
+/// The rules of administrators about a tenant, as the judge names them: in the tenant's namespace, and of the platform.
+pub(super) fn administrators(world: &World, id: &str) -> Vec<(String, Arc<Value>)> {
+    let name = |rule: &Value| text(rule, "/metadata/name").to_owned();
+    let foreign = world.infra.list("workloadrules").into_iter().filter(|rule| {
+        world.scope.foreign && text(rule, "/metadata/namespace") == namespace_of(id) && has_no_origin(rule)
+    });
+    let platform = world.infra.list("adminworkloadrules").into_iter().filter(|rule| concerns(rule, id));
+    let foreign = foreign.map(|rule| (name(&rule), rule));
+    foreign.chain(platform.map(|rule| (format!("{PLATFORM}{}", name(&rule)), rule))).collect()
+}
+
 /// A companion that is wanted.
 pub(super) struct Wanted {
     pub(super) image: String,
@@ -125,18 +136,8 @@ pub(super) fn wanted(world: &World) -> BTreeMap<Key, Wanted> {
         let exists = |(_, rule): &(String, Arc<Value>)| rule["metadata"]["deletionTimestamp"].is_null();
         let own = model.list("workloadrules").into_iter();
         let own = own.filter(|rule| !is_foreign(world, id, text(rule, "/metadata/name")));
-        let foreign = world.infra.list("workloadrules").into_iter();
-        let foreign = foreign.filter(|rule| {
-            world.scope.foreign
-                && text(rule, "/metadata/namespace") == namespace_of(id)
-                && has_no_origin(rule)
-        });
-        let own = own.chain(foreign).map(|rule| (text(&rule, "/metadata/name").to_owned(), rule));
-        let platform = world.infra.list("adminworkloadrules").into_iter();
-        let platform = platform
-            .filter(|rule| concerns(rule, id))
-            .map(|rule| (format!("{PLATFORM}{}", text(&rule, "/metadata/name")), rule));
-        let rules: Vec<_> = own.chain(platform).filter(exists).collect();
+        let own = own.map(|rule| (text(&rule, "/metadata/name").to_owned(), rule));
+        let rules: Vec<_> = own.chain(administrators(world, id)).filter(exists).collect();
         for pod in model.list("pods") {
             if !is_workload(&pod) {
                 continue;
