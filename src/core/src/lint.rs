@@ -161,14 +161,12 @@ fn excludes_own(template: &Value, tenant: &str) -> bool {
         && selector::contradiction(&isolated).is_some()
 }
 
-/// Why no workload can match: a contradiction in every term.
+/// Why no workload can match: the first contradiction, if every term has one. A rule that is too large to compare has none.
 fn matches_nothing(rule: &Rule) -> Option<String> {
-    let (mut first, mut left) = (None, MAX_COMPARISONS);
-    for term in rule.terms() {
-        let found = contradiction(term, &mut left)?;
-        first.get_or_insert(found);
-    }
-    first
+    let mut left = MAX_COMPARISONS;
+    let terms = rule.terms().iter();
+    let of_every_term: Option<Vec<String>> = terms.map(|term| contradiction(term, &mut left)).collect();
+    of_every_term?.into_iter().next()
 }
 
 fn contradiction(term: &[Expression], left: &mut usize) -> Option<String> {

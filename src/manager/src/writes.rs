@@ -161,7 +161,7 @@ where
     let mut names = Vec::new();
     if let Some(former) = former
         && !stay.is_empty()
-        && !former.goes().await?
+        && !former.is_still_deleted().await?
     {
         return Ok((left, names));
     }

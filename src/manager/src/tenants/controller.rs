@@ -152,7 +152,7 @@ impl Tenants {
         }
         // The cache may be stale.
         let former = Former { client, id, uid: None };
-        if !former.goes().await? {
+        if !former.is_still_deleted().await? {
             return Ok(Action::Requeue(PAUSE));
         }
         let mut left = 0;
@@ -162,7 +162,7 @@ impl Tenants {
         for (namespace, name) in rules {
             let Some(rule) = namespace::written_rule(client, &namespace, &name).await? else { continue };
             // Again, after the rule was read: it may be of a Tenant that has been created meanwhile.
-            if !former.goes().await? {
+            if !former.is_still_deleted().await? {
                 return Ok(Action::Requeue(PAUSE));
             }
             namespace::delete_rule(client, &namespace, &rule).await?;
@@ -180,7 +180,7 @@ impl Tenants {
         let client = &self.context.client;
         // What follows deletes by the tenant's name: a Tenant that has been created again since must be kept.
         let former = Former { client, id, uid: Some(&uid) };
-        if !former.goes().await? {
+        if !former.is_still_deleted().await? {
             return Ok(Action::Requeue(PAUSE));
         }
         let namespace = entry.object.target_namespace();

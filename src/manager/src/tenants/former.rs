@@ -17,11 +17,11 @@ pub(crate) struct Former<'a> {
 }
 
 impl Former<'_> {
-    /// Whether it still is so, as the API server says.
+    /// Whether the API server still says that it doesn't exist, or is being deleted.
     ///
     /// # Errors
     /// When the API server doesn't answer.
-    pub(crate) async fn goes(&self) -> kube::Result<bool> {
+    pub(crate) async fn is_still_deleted(&self) -> kube::Result<bool> {
         let tenants: Api<Tenant> = Api::all(self.client.clone());
         let live = found(tenants.get_metadata(self.id.as_str()).await)?;
         Ok(match (self.uid, live) {

@@ -237,7 +237,7 @@ pub(crate) async fn release(
     .await?;
     for rule in &stay {
         // Again, after the rule was read: an agent may take over what the former Tenant has left.
-        if !former.goes().await? {
+        if !former.is_still_deleted().await? {
             return Ok(Some(format!("rules in namespace {name}")));
         }
         delete_rule(client, name, rule).await?;

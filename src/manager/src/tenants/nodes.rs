@@ -142,7 +142,7 @@ async fn is_left(context: &Context, name: &str, dpu: &Dpu) -> Result<bool, kube:
             && writes::has_written(&node.metadata, "f:labels", keys::NODE_TENANT)
     };
     Ok(node.is_some_and(is_ours)
-        && Former { client, id: &owner, uid: None }.goes().await?
+        && Former { client, id: &owner, uid: None }.is_still_deleted().await?
         && others(client, states, &Ownership::Nobody, name).await?.is_empty())
 }
 
