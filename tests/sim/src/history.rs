@@ -114,6 +114,9 @@ impl History {
             away: BTreeSet::new(),
             deleted: BTreeSet::new(),
         };
+        if world.scope.crashes {
+            faults::crash_managers(&world, &judge);
+        }
         let controllers = tokio::spawn(controllers(world.clone()));
         for _ in 0..2 + this.below(2) {
             world.start_manager();

@@ -8,6 +8,7 @@ use outrigger_runtime::environment::Random;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::model::{Link, Passage, RequestInfo};
 
@@ -40,8 +41,11 @@ pub struct Trouble {
 /// How late requests and responses may be. A client waits 30 s for the response.
 const LATE: Duration = Duration::from_secs(25);
 
-/// The wires by the two parties that they connect, in alphabetical order.
-type Wires = BTreeMap<(String, String), watch::Sender<Wire>>;
+/// The wires by the two parties that they connect, in alphabetical order, and since when they are as they are.
+type Wires = BTreeMap<(String, String), (watch::Sender<Wire>, Instant)>;
+
+/// After so long on a silent wire a connection has ended: its keep-alive has failed.
+const NOTICED: Duration = Duration::from_secs(45);
 
 /// The network of a simulation. Cheap to clone; all clones are one.
 #[derive(Clone)]
@@ -62,6 +66,24 @@ impl Network {
     /// Sets the state of the wire between two parties, in both directions.
     pub fn set(&self, one: &str, other: &str, wire: Wire) {
         self.sender(one, other).send_replace(wire);
+        if let Some((_, since)) = self.wires.lock().get_mut(&ordered(one, other)) {
+            *since = Instant::now();
+        }
+    }
+
+    /// For how long a party has had no connection to those whose names begin so; `None` where it may have one.
+    pub fn cut_off(&self, party: &str, from: &str) -> Option<Duration> {
+        let of_both = |(one, other): &(String, String)| {
+            one == party && other.starts_with(from) || other == party && one.starts_with(from)
+        };
+        let wires = self.wires.lock();
+        let lasts =
+            wires.iter().filter(|(pair, _)| of_both(pair)).map(|(_, (wire, since))| match *wire.borrow() {
+                Wire::Up => None,
+                Wire::Down => Some(since.elapsed()),
+                Wire::Silent => since.elapsed().checked_sub(NOTICED),
+            });
+        lasts.min().flatten()
     }
 
     /// Whether everything arrives between two parties.
@@ -102,9 +124,8 @@ impl Network {
     }
 
     fn sender(&self, one: &str, other: &str) -> watch::Sender<Wire> {
-        let (one, other) = if one < other { (one, other) } else { (other, one) };
-        let mut wires = self.wires.lock();
-        wires.entry((one.to_owned(), other.to_owned())).or_insert_with(|| watch::channel(Wire::Up).0).clone()
+        let new = || (watch::channel(Wire::Up).0, Instant::now());
+        self.wires.lock().entry(ordered(one, other)).or_insert_with(new).0.clone()
     }
 
     /// Whether something happens that happens to so many of a thousand.
@@ -123,6 +144,12 @@ impl Network {
     fn status(&self) -> u16 {
         [429, 503, 504][usize::try_from(self.random.seed() % 3).unwrap_or_default()]
     }
+}
+
+/// Two parties in alphabetical order.
+fn ordered(one: &str, other: &str) -> (String, String) {
+    let (one, other) = if one < other { (one, other) } else { (other, one) };
+    (one.to_owned(), other.to_owned())
 }
 
 /// The way of one party to another.

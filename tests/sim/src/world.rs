@@ -175,6 +175,7 @@ impl World {
         for (id, hosts) in TENANTS {
             for host in hosts {
                 make(&self.infra, "nodes", dpu(host));
+                self.dpu_ready(host);
             }
             self.create_tenant(id);
             for namespace in [RULES_NAMESPACE, SHOP] {

@@ -74,4 +74,5 @@ async fn register(world: Arc<World>, host: &'static str, pause: Duration) {
         tokio::time::sleep(LOOK).await;
     }
     let _ = world.infra.create(ADMIN, "nodes", node.clone());
+    world.dpu_ready(host);
 }

@@ -4,9 +4,38 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::History;
+use crate::judge::Judge;
+use crate::model::Verb;
 use crate::network::{Trouble, Wire};
 use crate::process::{Replicas, Running, pick};
 use crate::world::{INFRA, World, cluster};
+
+/// Of so many companions that managers delete, the manager is killed immediately after one.
+const CRASHES: u64 = 24;
+
+/// Kills managers immediately after they have deleted a companion, before they can do anything about it. Others start within 20 s.
+pub(super) fn crash_managers(world: &Arc<World>, judge: &Arc<Judge>) {
+    let (weak, judge) = (Arc::downgrade(world), judge.clone());
+    world.infra.on_commit(move |commit| {
+        let is_deletion = commit.kind.plural == "pods" && commit.verb == Verb::Delete;
+        let Some(world) = weak.upgrade().filter(|_| is_deletion) else { return };
+        let random = &world.environment.random;
+        let mut managers = world.managers.lock();
+        let Some(at) = managers.iter().position(|manager| manager.name == commit.client) else { return };
+        if !random.seed().is_multiple_of(CRASHES) {
+            return;
+        }
+        let victim = managers.remove(at);
+        drop(managers);
+        judge.disturbed(false);
+        let (silently, until) = (random.seed().is_multiple_of(2), random.below(Duration::from_secs(20)));
+        world.kill(&victim, silently);
+        tokio::spawn(async move {
+            tokio::time::sleep(until).await;
+            world.start_manager();
+        });
+    });
+}
 
 impl History {
     /// A wire between two living parties is silent or down for up to a minute and a half.
@@ -24,6 +53,25 @@ impl History {
             tokio::time::sleep(until).await;
             if world.join(&one, &other) {
                 world.trace.line(&world.environment, format_args!("{one} and {other} are joined"));
+            }
+        });
+    }
+
+    /// The agent of a tenant reaches no manager for up to a minute.
+    pub(super) fn cut_off(&self, tenant: &'static str) {
+        let Some(agent) = self.world.agents.lock().get(tenant).map(|agent| agent.name.clone()) else {
+            return;
+        };
+        self.line(format_args!("{agent} is cut off from all managers"));
+        self.judge.disturbed(true);
+        let managers = self.world.managers.lock();
+        let managers: Vec<String> = managers.iter().map(|manager| manager.name.clone()).collect();
+        managers.iter().for_each(|manager| self.world.network.set(&agent, manager, Wire::Down));
+        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(60)));
+        tokio::spawn(async move {
+            tokio::time::sleep(until).await;
+            for manager in managers {
+                world.join(&agent, &manager);
             }
         });
     }
@@ -184,6 +232,7 @@ impl History {
         victims.iter().flatten().for_each(|victim| world.kill(victim, false));
         world.infra.restore(&snapshot);
         self.judge.restored();
+        world.recover();
         self.create_missing_tenants();
         let [managers, webhooks] = victims;
         managers.iter().for_each(|_| world.start_manager());

@@ -47,7 +47,7 @@ impl History {
         let name = format!("rule-{}", self.below(2));
         let mut spec = self.rule();
         if self.world.scope.is_wide() {
-            spec = self.platforms_rule(spec);
+            spec = self.platforms_rule(&name, spec);
         }
         let tenant = self.pick(&[None, Some("blue"), Some("red")]).flatten();
         spec["tenantSelector"] = json!(tenant.map(|id| json!({"matchLabels": {keys::TENANT: id}})));

@@ -23,6 +23,9 @@ const WIDE: u64 = 2;
 /// Orderings of the rules of tenants, by the numbers in their names. They stay, so what a rollout may take down stays too.
 const ORDERINGS: [&str; 4] = ["Parallel", "BeforeReady", "BeforeStart", "BeforeBinding"];
 
+/// The same of administrators' rules. What is left out is `Parallel`.
+const OF_PLATFORM: [&str; 2] = ["BeforeStart", "Parallel"];
+
 /// The same of `maxUnavailable`; `None` for the default.
 const MOST: [Option<&str>; 4] = [Some("25%"), Some("1"), None, Some("50%")];
 
@@ -54,6 +57,7 @@ impl History {
             16 if drains => self.drain_dpu(),
             17 if drains => self.restart_dpu(),
             18 if orderings => self.give_up_allocation(tenant),
+            19 if orderings => self.cut_off(tenant),
             _ => return false,
         }
         true
@@ -205,7 +209,10 @@ impl History {
     }
 
     /// A rule that is written in the infrastructure cluster: of annotations that the agent doesn't send nothing is known there.
-    pub(super) fn platforms_rule(&self, mut spec: Value) -> Value {
+    pub(super) fn platforms_rule(&self, name: &str, mut spec: Value) -> Value {
+        if self.world.scope.orderings {
+            spec["ordering"] = json!(OF_PLATFORM.get(number(name)));
+        }
         let about = |value: &Value| value.to_string().contains("annotations");
         for term in spec["workloadTerms"].as_array_mut().into_iter().flatten() {
             if let Some(all) = term["matchExpressions"].as_array_mut() {
@@ -225,7 +232,7 @@ impl History {
     fn apply_foreign_rule(&mut self, tenant: &'static str) {
         let name = self.pick(&["admin-0", "admin-1", "rule-3"]).unwrap_or_default();
         let spec = self.rule();
-        let mut spec = self.platforms_rule(spec);
+        let mut spec = self.platforms_rule(name, spec);
         let namespace = namespace_of(tenant);
         let infra = &self.world.infra;
         let known = infra.get("workloadrules", Some(&namespace), name);
@@ -279,6 +286,7 @@ impl History {
         model.restore_later(&snapshot);
         self.judge.restored();
         if of.is_none() {
+            self.world.recover();
             self.create_missing_tenants();
         }
     }

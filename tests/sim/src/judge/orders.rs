@@ -10,10 +10,11 @@ use serde_json::Value;
 
 use super::Judge;
 use super::matching::{could_match, matches};
-use super::wanted::{companion, is_foreign, is_ready, is_workload, written};
+use super::rollouts::TOLD;
+use super::wanted::{administrators, companion, is_foreign, is_ready, is_workload, written};
 use crate::model::Commit;
 use crate::world::hosts::{allocated_to, held, is_gated, is_true, node_of, says};
-use crate::world::{SHOP, TENANTS, World, claim_of, namespace_of, text};
+use crate::world::{SHOP, TENANTS, World, claim_of, text};
 
 /// From when a watch has shown a rule until each decision knows it.
 const KNOWN: Duration = Duration::from_secs(1);
@@ -26,6 +27,9 @@ const PLACED: Duration = Duration::from_secs(2);
 
 /// How long a companion may be on its way out, without a disturbance, until its workload's gate is closed.
 const CLOSES: Duration = Duration::from_secs(10);
+
+/// How long an answer or a write of an agent may be under way that has lost its manager since.
+const SENT: Duration = Duration::from_secs(3);
 
 /// Which rules of a tenant make a Pod wait for something.
 type Orders = fn(&str) -> bool;
@@ -104,6 +108,57 @@ impl Judge {
         rules
     }
 
+    /// Only what a manager says on an open stream lets a Pod go on, so an agent that reaches no manager lets none.
+    fn told(&self, world: &World, pod: &str, (agent, at): (&str, Timestamp), what: &str) {
+        let now = world.environment.clock.wall();
+        let since = world.network.cut_off(agent, "manager-").map(|cut| now - cut);
+        if let Some(since) = since.filter(|since| at >= *since + SENT) {
+            self.violation(world, format!("{what}: Pod {pod}, and {agent} reaches no manager since {since}"));
+        }
+    }
+
+    /// The rules that administrators have written, by which Pods of a tenant wait and which haven't changed since the last rest.
+    fn administrators(&self, world: &World, id: &'static str) -> Vec<(String, std::sync::Arc<Value>)> {
+        let mut rules = administrators(world, id);
+        rules.retain(|(name, rule)| {
+            rule["metadata"]["deletionTimestamp"].is_null() && !self.has_changed(id, name)
+        });
+        rules
+    }
+
+    /// The same as [`Self::waited`] of administrators' rules, which the agent doesn't know: in the time that silence takes to mean that there
+    /// is no companion, managers that nothing disturbs have told of it.
+    fn waited_for_platform(
+        &self,
+        world: &World,
+        (id, pod): (&'static str, &Value),
+        (at, orders): (Timestamp, Orders),
+        what: &str,
+    ) {
+        let (model, uid) = (&world.tenants[id], text(pod, "/metadata/uid"));
+        {
+            let found = self.found.lock();
+            let relabelled = found.relabelled.contains(&(id, uid.to_owned()));
+            let placed = found.placed_at.get(uid).is_none_or(|placed| *placed + TOLD <= at);
+            if found.disturbed || found.blind || relabelled || !placed {
+                return;
+            }
+        }
+        let node = node_of(model, pod);
+        for (name, rule) in self.administrators(world, id) {
+            let key = (id, name, uid.to_owned());
+            let waits = orders(ordering(&rule)) && matches(&rule, pod, node.as_deref());
+            if waits && !self.found.lock().ready_on.contains_key(&key) {
+                let pod = text(pod, "/metadata/name");
+                let rule = &key.1;
+                self.violation(
+                    world,
+                    format!("{what}: Pod {pod} of {id}, though its companion of {rule} was never ready"),
+                );
+            }
+        }
+    }
+
     /// A Pod goes on, by the word of an agent at a time: the companions that it waits for have been Ready.
     fn waited(
         &self,
@@ -114,6 +169,8 @@ impl Judge {
         what: &str,
     ) {
         let (agent, at) = by;
+        self.told(world, text(pod, "/metadata/name"), by, what);
+        self.waited_for_platform(world, (id, pod), (at, orders), what);
         {
             let found = self.found.lock();
             let uid = text(pod, "/metadata/uid");
@@ -226,23 +283,21 @@ impl Judge {
         {
             let model = &world.tenants[id];
             let own = model.list("workloadrules").into_iter();
-            let own = own.filter(|rule| !is_foreign(world, id, text(rule, "/metadata/name")));
-            let foreign = world.infra.list("workloadrules").into_iter();
-            let foreign = foreign.filter(|rule| {
-                text(rule, "/metadata/namespace") == namespace_of(id)
-                    && is_foreign(world, id, text(rule, "/metadata/name"))
-            });
-            let rules: Vec<_> =
-                own.chain(foreign).filter(|rule| rule["metadata"]["deletionTimestamp"].is_null()).collect();
+            let own = own.map(|rule| (text(&rule, "/metadata/name").to_owned(), rule));
+            let own = own.filter(|(name, _)| !is_foreign(world, id, name));
+            let rules: Vec<_> = own
+                .chain(administrators(world, id))
+                .filter(|(_, rule)| rule["metadata"]["deletionTimestamp"].is_null())
+                .collect();
             for pod in model.list("pods").into_iter().filter(|pod| is_workload(pod)) {
                 let (name, uid) = (text(&pod, "/metadata/name"), text(&pod, "/metadata/uid"));
                 let node = node_of(model, &pod);
                 let all_ready = |orders: Orders| {
                     let waits = rules
                         .iter()
-                        .filter(|rule| orders(ordering(rule)) && matches(rule, &pod, node.as_deref()));
-                    waits.into_iter().all(|rule| {
-                        let key = (id, text(rule, "/metadata/name").to_owned(), uid.to_owned());
+                        .filter(|(_, rule)| orders(ordering(rule)) && matches(rule, &pod, node.as_deref()));
+                    waits.into_iter().all(|(name, _)| {
+                        let key = (id, name.clone(), uid.to_owned());
                         companions.iter().any(|pod| {
                             companion(pod).as_ref() == Some(&key)
                                 && is_ready(pod)

@@ -31,6 +31,9 @@ const PLUGIN: Duration = Duration::from_secs(25);
 /// How long it takes at most until a Pod whose gate is open is Ready.
 const PROBES: Duration = Duration::from_secs(6);
 
+/// How long a slow kubelet takes at most until it asks for the first time.
+const PREPARES: Duration = Duration::from_secs(20);
+
 /// The shortest pause of a kubelet after a call that has failed, and by how much it is longer at most.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 
@@ -59,6 +62,17 @@ impl World {
                 }
                 .boxed()
             });
+        }
+    }
+
+    /// The kubelet of a DPU says that its Node is Ready. Where it isn't, managers say that the host takes no companions, and agents publish
+    /// no devices for it, so no Pod that waits for its companions is scheduled.
+    pub(crate) fn dpu_ready(&self, host: &str) {
+        if self.scope.orderings {
+            let node = super::dpu(host);
+            let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+            let at = (None, text(&node, "/metadata/name"), Some("status"));
+            let _ = self.infra.merge("kubelet", "nodes", at, ready);
         }
     }
 
@@ -187,8 +201,12 @@ impl World {
             return;
         }
         let (world, pod) = (self.clone(), pod.clone());
+        let takes = self.scope.slow_kubelets.then(|| self.environment.random.below(PREPARES));
         tokio::spawn(async move {
             let name = text(&pod, "/metadata/name");
+            if let Some(takes) = takes {
+                tokio::time::sleep(takes).await;
+            }
             loop {
                 let found = world.tenants[id].get("pods", Some(SHOP), name);
                 let Some(found) = found.filter(|found| text(found, "/metadata/uid") == uid) else { break };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use outrigger_core::keys;
 use serde_json::{Value, json};
 
-use super::hosts::set_conditions;
+use super::hosts::{is_true, set_conditions};
 use super::{World, namespace_of, text};
 use crate::model::{Model, Verb};
 use crate::world::TENANTS;
@@ -60,6 +60,18 @@ impl World {
             });
         }
         true
+    }
+
+    /// A cluster is restored: companions whose DPU was restarting in the state that comes back have been Ready since, and nobody would say it
+    /// again.
+    pub(crate) fn recover(&self) {
+        for pod in self.infra.list("pods").iter().filter(|_| self.scope.drains) {
+            let is_companion = pod["metadata"]["labels"][keys::WORKLOAD].is_string();
+            let runs = text(pod, "/status/phase") == "Running" && !is_true(pod, "Ready");
+            if is_companion && runs && !text(pod, "/spec/containers/0/image").starts_with(NEVER) {
+                run(&self.infra, pod, true);
+            }
+        }
     }
 
     fn start_later(self: &Arc<Self>, model: &Model, pod: &Arc<Value>) {

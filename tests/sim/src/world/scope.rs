@@ -29,6 +29,10 @@ pub struct Scope {
     pub budgets: bool,
     /// Nodes of DPUs are drained and restarted, and companions take a while to end.
     pub drains: bool,
+    /// Kubelets take their time before they ask whether a Pod may start.
+    pub slow_kubelets: bool,
+    /// Managers are killed immediately after they have deleted a companion.
+    pub crashes: bool,
 }
 
 impl Scope {
@@ -55,6 +59,8 @@ impl Scope {
             changes: has(4),
             budgets: has(3),
             drains: has(4),
+            slow_kubelets: has(3),
+            crashes: has(3),
         }
     }
 
