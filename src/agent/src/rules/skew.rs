@@ -66,12 +66,14 @@ impl IneffectiveWrites {
         Self { generation, listed, count: before.map_or(0, |before| before.count) + 1, last: now }
     }
 
+    /// Whether one more write makes it final.
+    pub(super) fn is_last(&self, generation: i64, listed: &v1::Rule) -> bool {
+        self.generation == generation && self.listed == revision(listed) && self.count + 1 >= MAX_WRITES
+    }
+
     /// Whether another write now would be ineffective as well.
     pub(super) fn is_final(&self, generation: i64, listed: &v1::Rule, now: Instant) -> bool {
-        self.generation == generation
-            && self.listed == revision(listed)
-            && self.count >= MAX_WRITES
-            && now < self.last + RETRY_AFTER
+        self.is_last(generation, listed) && self.count >= MAX_WRITES && now < self.last + RETRY_AFTER
     }
 }
 

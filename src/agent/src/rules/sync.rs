@@ -156,7 +156,7 @@ enum Wrote {
     Nothing,
     /// Over what the manager has listed, or where that had none.
     Listed,
-    /// Over a later version: the manager's list is old.
+    /// The manager stores a later version than it has listed: its list is old.
     Later,
 }
 

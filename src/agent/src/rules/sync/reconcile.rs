@@ -77,7 +77,17 @@ impl Syncer {
         if !has_finalizer && !self.set_finalizer(rule, true).await {
             return Ok((SyncState::Synced(None), Wrote::Nothing));
         }
-        self.write(client, message, listed, has_finalizer).await
+        let (state, wrote) = self.write(client, message.clone(), listed, has_finalizer).await?;
+        // Before a manager counts as one that drops fields, it is asked what it stores: a list may be old for as long as a watch stands still.
+        let is_last = remembered.ineffective.as_ref().zip(listed);
+        let is_last = is_last.is_some_and(|(writes, listed)| writes.is_last(generation, listed));
+        if is_last && wrote == Wrote::Listed {
+            let stored = read(client, &message.id).await.ok().flatten();
+            if stored.is_some_and(|stored| skew::is_current(&stored, &message)) {
+                return Ok((state, Wrote::Later));
+            }
+        }
+        Ok((state, wrote))
     }
 
     /// Creates or updates the infrastructure cluster's rule.

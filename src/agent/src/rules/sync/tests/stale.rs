@@ -57,15 +57,15 @@ async fn a_manager_whose_lists_are_old_drops_no_fields_and_gets_the_rule_again_a
         // The pause after a write is over.
         fixture.memory.rules.values_mut().for_each(|rule| rule.written = None);
     }
-    assert!(fixture.manager.0.lock().aborted >= 4, "each write but the first one is about an old version");
     restore(&fixture);
     fixture.round().await.unwrap();
     assert_eq!(fixture.manager.0.lock().stored["r"].data, wire.data);
-    // One that drops a field says so of the version that was written.
+    // One that drops fields stores what it lists.
+    restore(&fixture);
+    fixture.manager.0.lock().drops_updates = true;
     for _ in 0..5 {
-        restore(&fixture);
-        fixture.round().await.unwrap();
         fixture.memory.rules.values_mut().for_each(|rule| rule.written = None);
+        fixture.round().await.unwrap();
     }
     assert_eq!(fixture.reasons("r").last().map(String::as_str), Some("ManagerTooOld"));
 }
