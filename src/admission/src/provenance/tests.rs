@@ -61,7 +61,7 @@ fn the_longest_value_fits_into_the_bound_which_is_not_much_larger() {
 
 #[test]
 fn the_page_has_a_row_for_each_key() {
-    let page = include_str!("../../../../docs/explain.md");
+    let page = include_str!("../../../../docs/audit.md");
     for (key, meaning) in KEYS {
         assert!(page.contains(&format!("| `{key}` | {meaning} |\n")), "{key}");
     }
