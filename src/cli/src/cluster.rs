@@ -8,10 +8,9 @@ use futures::StreamExt;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams, TypeMeta};
 use outrigger_core::json::text;
+use outrigger_core::text::truncate;
 use parking_lot::Mutex;
 use serde_json::Value;
-
-use crate::check::installation::reach::short;
 
 /// How long an API server may take for an answer, the webhooks that it calls included.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
@@ -25,6 +24,9 @@ const MOST: usize = 500;
 const PAGE: u32 = 500;
 
 const MAX_NOTES: usize = 30;
+
+/// Most characters of a message from elsewhere.
+const SHOWN: usize = 160;
 
 /// API version and name of a kind.
 #[derive(Debug, Clone, Copy)]
@@ -225,4 +227,10 @@ pub(crate) fn of_kind(
 /// Asks several questions at once; the answers come in the order of the questions.
 pub(crate) async fn together<T>(questions: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<T> {
     futures::stream::iter(questions).buffered(AT_ONCE).collect().await
+}
+
+/// A text from elsewhere in one line, and not all of a long one.
+pub(crate) fn short(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    truncate(&line, SHOWN).into_owned()
 }

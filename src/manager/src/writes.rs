@@ -12,8 +12,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::tenants::Former;
-
 /// Parameters of a creation or a replacement.
 pub(crate) fn post() -> PostParams {
     PostParams { field_manager: Some(keys::MANAGER.to_owned()), ..PostParams::default() }
@@ -137,13 +135,13 @@ fn owns(metadata: &ObjectMeta, path: &[&str]) -> bool {
 }
 
 /// Lists the objects that a selector and `wanted` select, and deletes those that are not being deleted yet. The API server is
-/// asked, past all caches. Those of a Tenant are deleted only if it still is the `former` one after they were listed:
-/// what is made for another one since isn't in the list. Returns how many are still there, and the names of those that were deleted now.
+/// asked, past all caches. `may` is awaited once they are listed, and says whether they may be deleted: what is made since isn't in the list.
+/// Returns how many are still there, and the names of those that were deleted now.
 pub(crate) async fn delete_all<K>(
     objects: &Api<PartialObjectMeta<K>>,
     selection: ListParams,
     wanted: impl Fn(&ObjectMeta) -> bool,
-    former: Option<&Former<'_>>,
+    may: impl Future<Output = kube::Result<bool>>,
 ) -> kube::Result<(usize, Vec<String>)>
 where
     K: Resource<DynamicType = ()> + Clone + Debug,
@@ -159,10 +157,7 @@ where
     })
     .await?;
     let mut names = Vec::new();
-    if let Some(former) = former
-        && !stay.is_empty()
-        && !former.is_still_deleted().await?
-    {
+    if !stay.is_empty() && !may.await? {
         return Ok((left, names));
     }
     for (name, uid) in stay {

@@ -154,10 +154,9 @@ impl RuleMemory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wrote {
     Nothing,
-    /// Over what the manager has listed, or where that had none.
-    Listed,
-    /// The manager stores a later version than it has listed: its list is old.
-    Later,
+    Rule,
+    /// The rule, and the manager says that it stores it, whatever it has listed.
+    Kept,
 }
 
 /// The state of a rule, and what was written.
@@ -287,7 +286,7 @@ impl Syncer {
                 self.report(memory, &rule, &state).await;
             } else if !remembered.is_written(generation) {
                 // An old list says nothing of what the manager keeps.
-                let listed = listed.get(&rule.name_any()).filter(|_| what == Wrote::Listed);
+                let listed = listed.get(&rule.name_any()).filter(|_| what == Wrote::Rule);
                 let before = remembered.ineffective.take();
                 remembered.ineffective =
                     listed.map(|listed| IneffectiveWrites::count(before.as_ref(), generation, listed, now));

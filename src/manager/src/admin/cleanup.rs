@@ -1,6 +1,7 @@
 //! Deletes companions whichever replica serves their tenant: when the Tenant or their rule is being deleted.
 
 use std::fmt::Debug;
+use std::future::ready;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Pod;
@@ -18,9 +19,10 @@ use crate::writes;
 /// Deletes a tenant's companions of admin rules. Returns how many are still there.
 pub(crate) async fn release(former: &Former<'_>, namespace: &str) -> Result<usize, kube::Error> {
     let labels = format!("{}={},{}", keys::TENANT, former.id, keys::RULE);
-    let (client, of) = (former.client, Some(former));
-    let pods = delete::<Pod>(client, namespace, &labels, |_| true, of).await?;
-    Ok(pods + delete::<ResourceClaim>(client, namespace, &labels, |_| true, of).await?)
+    let client = former.client;
+    let pods = delete::<Pod>(client, namespace, &labels, |_| true, former.is_still_deleted()).await?;
+    let may = former.is_still_deleted();
+    Ok(pods + delete::<ResourceClaim>(client, namespace, &labels, |_| true, may).await?)
 }
 
 /// Deletes all companions of an admin rule, and what their devices were claimed by. Returns how many are still there.
@@ -31,27 +33,28 @@ pub(super) async fn of_rule(client: &Client, namespace: &str, rule: &RuleName) -
         let name = metadata.annotations.as_ref().and_then(|annotations| annotations.get(keys::ADMIN_RULE));
         name.is_some_and(|name| name == rule.as_str())
     };
-    let pods = delete::<Pod>(client, namespace, &labels, its, None).await?;
-    let left = pods + delete::<ResourceClaim>(client, namespace, &labels, its, None).await?;
+    let may = || ready(Ok(true));
+    let pods = delete::<Pod>(client, namespace, &labels, its, may()).await?;
+    let left = pods + delete::<ResourceClaim>(client, namespace, &labels, its, may()).await?;
     if left > 0 {
         return Ok(left);
     }
-    delete::<ResourceClaimTemplate>(client, namespace, &labels, its, None).await
+    delete::<ResourceClaimTemplate>(client, namespace, &labels, its, may()).await
 }
 
-/// Deletes the companions of a kind that a selector and `wanted` select. Returns how many are still there.
+/// Deletes the companions of a kind that a selector and `wanted` select, by [`writes::delete_all`]. Returns how many are still there.
 async fn delete<K>(
     client: &Client,
     namespace: &str,
     labels: &str,
     wanted: impl Fn(&ObjectMeta) -> bool,
-    former: Option<&Former<'_>>,
+    may: impl Future<Output = kube::Result<bool>>,
 ) -> Result<usize, kube::Error>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug,
 {
     let objects: Api<PartialObjectMeta<K>> = Api::namespaced(client.clone(), namespace);
-    match writes::delete_all(&objects, ListParams::default().labels(labels), wanted, former).await {
+    match writes::delete_all(&objects, ListParams::default().labels(labels), wanted, may).await {
         Ok((left, deleted)) => {
             for name in deleted {
                 info!(

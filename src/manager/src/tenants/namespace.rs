@@ -243,7 +243,8 @@ pub(crate) async fn release(
         delete_rule(client, name, rule).await?;
     }
     let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), name);
-    let (left, _) = writes::delete_all(&pods, ListParams::default(), |_| true, Some(former)).await?;
+    let (left, _) =
+        writes::delete_all(&pods, ListParams::default(), |_| true, former.is_still_deleted()).await?;
     Ok(match (left, stay.len()) {
         (0, 0) => None,
         // One that was written meanwhile wasn't deleted.

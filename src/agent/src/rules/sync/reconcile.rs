@@ -56,7 +56,7 @@ impl Syncer {
         }
         let generation = rule.metadata.generation.unwrap_or_default();
         if remembered.is_written(generation) {
-            return Ok((SyncState::Synced(None), Wrote::Listed));
+            return Ok((SyncState::Synced(None), Wrote::Rule));
         }
         if let Some(state) = remembered.rejection(generation, now) {
             return Ok((state.clone(), Wrote::Nothing));
@@ -77,15 +77,17 @@ impl Syncer {
         if !has_finalizer && !self.set_finalizer(rule, true).await {
             return Ok((SyncState::Synced(None), Wrote::Nothing));
         }
-        let (state, wrote) = self.write(client, message.clone(), listed, has_finalizer).await?;
         // Before a manager counts as one that drops fields, it is asked what it stores: a list may be old for as long as a watch stands still.
-        let is_last = remembered.ineffective.as_ref().zip(listed);
-        let is_last = is_last.is_some_and(|(writes, listed)| writes.is_last(generation, listed));
-        if is_last && wrote == Wrote::Listed {
-            let stored = read(client, &message.id).await.ok().flatten();
-            if stored.is_some_and(|stored| skew::is_current(&stored, &message)) {
-                return Ok((state, Wrote::Later));
-            }
+        let counted = remembered.ineffective.as_ref().zip(listed);
+        let is_last = counted.is_some_and(|(writes, listed)| writes.is_last(generation, listed));
+        let asked = is_last.then(|| message.clone());
+        let (state, mut wrote) = self.write(client, message, listed, has_finalizer).await?;
+        if wrote == Wrote::Rule
+            && let Some(sent) = asked
+            && let Ok(Some(stored)) = read(client, &sent.id).await
+            && skew::is_current(&stored, &sent)
+        {
+            wrote = Wrote::Kept;
         }
         Ok((state, wrote))
     }
@@ -105,21 +107,21 @@ impl Syncer {
         let call = async {
             match listed {
                 Some(listed) => update(client, &rule, &listed.etag, has_finalizer).await,
-                None => client.create(Some(rule)).await.map(|()| Wrote::Listed),
+                None => client.create(Some(rule)).await,
             }
         };
         match call.instrument(span).await {
-            Ok(wrote) => Ok((SyncState::Synced(None), wrote)),
+            Ok(()) => Ok((SyncState::Synced(None), Wrote::Rule)),
             Err(status) if status.code() == Code::AlreadyExists && !has_finalizer => {
                 if read(client, &name).await?.is_some_and(|rule| rule.origin == uid) {
                     // An earlier call without a response has created it.
-                    return Ok((SyncState::Synced(None), Wrote::Listed));
+                    return Ok((SyncState::Synced(None), Wrote::Rule));
                 }
                 // Another client has created it since the list was made. With the finalizer it would count as owned for a
                 // manager that doesn't report origins. The next list reports the conflict. It is waited for as after a write: while a
                 // manager's cache is stale, each attempt would write the finalizer twice.
                 self.remove_finalizer(&name).await;
-                Ok((SyncState::Synced(None), Wrote::Listed))
+                Ok((SyncState::Synced(None), Wrote::Rule))
             }
             Err(status) => {
                 let unconfirmed = !is_definite(status.code());
@@ -155,7 +157,7 @@ impl Syncer {
         if has_finalizer && !unconfirmed {
             self.set_finalizer(rule, false).await;
         }
-        Ok((SyncState::Synced(None), if is_owned { Wrote::Listed } else { Wrote::Nothing }))
+        Ok((SyncState::Synced(None), if is_owned { Wrote::Rule } else { Wrote::Nothing }))
     }
 
     /// Adds the finalizer to a rule of the tenant's cluster, or removes it. Returns whether that succeeded; otherwise the next
@@ -206,17 +208,12 @@ pub(super) fn has_finalizer(rule: &WorkloadRule) -> bool {
 
 /// Replaces the version of a rule that has this etag, or the current one if that is another: the list may be older than this agent's
 /// own last write. The etag is of no use to this agent, which knows the newest rule. It ends a call that is executed late, after
-/// this agent was killed and its successor has written. Returns which of both it has replaced.
-async fn update(
-    client: &RuleClient,
-    rule: &v1::Rule,
-    etag: &str,
-    has_finalizer: bool,
-) -> Result<Wrote, Status> {
+/// this agent was killed and its successor has written.
+async fn update(client: &RuleClient, rule: &v1::Rule, etag: &str, has_finalizer: bool) -> Result<(), Status> {
     let with = |etag: &str| Some(v1::Rule { etag: etag.to_owned(), ..rule.clone() });
-    let Err(status) = client.update(with(etag)).await else { return Ok(Wrote::Listed) };
+    let Err(status) = client.update(with(etag)).await else { return Ok(()) };
     match current(client, &rule.id, etag, has_finalizer, &status).await? {
-        Some(found) => client.update(with(&found.etag)).await.map(|()| Wrote::Later),
+        Some(found) => client.update(with(&found.etag)).await,
         None => Err(status),
     }
 }

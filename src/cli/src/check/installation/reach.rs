@@ -3,20 +3,17 @@
 use outrigger_core::json::{list, text};
 use outrigger_core::keys;
 use outrigger_core::selector;
-use outrigger_core::text::truncate;
 use outrigger_runtime::probe::{Shown, Verdict};
 use serde_json::Value;
 
 use crate::check::findings::{CA_MISMATCH, CA_UNUSABLE, CERTIFICATE_ENDED, Finding, Subject, UNREACHABLE};
+use crate::cluster::short;
 
 /// What the API server says of a webhook that it couldn't call.
 const FAILED: &str = "failed calling webhook";
 
 /// Domain of the names of Outrigger's own entries in webhook configurations.
 const DOMAIN: &str = ".outrigger.dev";
-
-/// Most characters of a message from elsewhere.
-const SHOWN: usize = 160;
 
 /// Whether an entry of a webhook configuration is Outrigger's own, by its name.
 pub(crate) fn is_own(entry: &str) -> bool {
@@ -93,10 +90,4 @@ pub(super) fn is_placed(pod: &Value, tenant: &str) -> bool {
         })
     };
     !terms.is_empty() && terms.iter().all(is_own)
-}
-
-/// A text from elsewhere in one line, and not all of a long one.
-pub(crate) fn short(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    truncate(&line, SHOWN).into_owned()
 }

@@ -12,7 +12,7 @@ use super::connections::Address;
 use super::parts::{Entry, Installation, Part};
 use super::{certificates, reach};
 use crate::check::findings::{CA_UNUSABLE, Finding, Subject, UNREACHABLE};
-use crate::cluster::{Answer, Kind, MUTATING, POD, VALIDATING};
+use crate::cluster::{Answer, Kind, MUTATING, POD, VALIDATING, short};
 
 /// The port of a Service that an entry calls where it names none.
 const PORT: i64 = 443;
@@ -180,7 +180,7 @@ async fn dry_runs(installation: &Installation) -> Vec<Finding> {
                     None => cluster.note(format!(
                         "a dry run with a {} doesn't tell whether the API server reaches the webhook: {}",
                         kind.1,
-                        reach::short(&answer)
+                        short(&answer)
                     )),
                 }
             }
