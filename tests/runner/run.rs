@@ -11,7 +11,11 @@ use serde_json::Value;
 use crate::jobs::{InEnvironment, Job, Program, SUITES, in_environments, listed, suites};
 use crate::matrix;
 
-/// Builds the test programs and makes the jobs of a whole run: programs of unit tests first, then the suites.
+/// The program that works on all processors without ever waiting.
+const HISTORIES: &str = "histories";
+
+/// Builds the test programs and makes the jobs of a whole run: programs of unit tests first, then the suites, and what only works when
+/// fewer suites than processors are left.
 pub(crate) fn find_all() -> anyhow::Result<Vec<Job>> {
     let mut jobs = Vec::new();
     let mut last = Vec::new();
@@ -24,6 +28,7 @@ pub(crate) fn find_all() -> anyhow::Result<Vec<Job>> {
         }
     }
     jobs.extend(last);
+    jobs.sort_by_key(|job| job.program.name == HISTORIES);
     Ok(jobs)
 }
 
