@@ -207,11 +207,17 @@ fn runbooks_may_be_links() {
 
 #[test]
 fn another_label_of_hosts_is_used_everywhere() {
-    let objects = chart(&["--set", "hostLabel=example.com/host"]).unwrap();
-    assert!(!text(&objects).contains("provisioning.dpu.nvidia.com/host"));
-    for part in ["outrigger-webhook", "outrigger-manager"] {
-        let (args, _) = container(&objects, part).unwrap();
-        assert!(args.contains(&"--host-label=example.com/host".to_owned()), "{args:?}");
+    for labels in ["example.com/host", "example.com/host,example.com/former"] {
+        let objects = chart(&["--set-json", &format!("hostLabel={labels:?}")]).unwrap();
+        let text = text(&objects);
+        assert!(!text.contains("provisioning.dpu.nvidia.com/"));
+        for label in labels.split(',') {
+            assert!(text.contains(&format!("'{label}'")), "the policy of Nodes names {label}");
+        }
+        for part in ["outrigger-webhook", "outrigger-manager"] {
+            let (args, _) = container(&objects, part).unwrap();
+            assert!(args.contains(&format!("--host-label={labels}")), "{args:?}");
+        }
     }
 }
 

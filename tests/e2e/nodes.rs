@@ -7,7 +7,7 @@ use kube::api::Api;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::shipped::kustomize;
-use outrigger_tests::tenant::{Tenant, host};
+use outrigger_tests::tenant::{Tenant, dpu, host, node_of, rule_for};
 use outrigger_tests::{always, eventually, holds, until};
 use serde_json::json;
 
@@ -84,4 +84,35 @@ async fn a_dpu_that_fails_marks_the_node_of_its_host_and_no_other_until_it_recov
     says(&nodes, &b, ready, &[]).await;
     says(&nodes, &none, None, &[]).await;
     o.plane.command("term agent-nd").unwrap();
+}
+
+#[tokio::test]
+async fn labels_of_hosts_change_while_companions_run_and_wait() {
+    let t = Tenant::new(Outrigger::shared().await, "relabel", &[("a", 1), ("late", 0)]).await;
+    let infra = &t.outrigger.plane.infra;
+    let (a, late) = (t.node("a"), t.node("late"));
+    t.rule("r", rule_for("app", "web")).await;
+    t.web("w1").await;
+    let runs = t.companion().await;
+    assert_eq!(node_of(&runs), t.node("a-dpu1"));
+    // As the platform does it: first both labels, then the new one alone.
+    let dpu_of_a = format!("node/{}", t.node("a-dpu1"));
+    for labels in [json!({keys::DPU_NODE_NAME: a}), json!({keys::DPU_HOST: null})] {
+        infra.patch(&dpu_of_a, &[], &json!({"metadata": {"labels": labels}})).unwrap();
+    }
+    t.start("w2", "late", json!({"app": "web"})).await;
+    let waits = eventually("it waits", async || {
+        let all = t.companions().await?;
+        all.into_iter().find(|c| c.metadata.uid != runs.metadata.uid).ok_or_else(|| "none".to_owned())
+    })
+    .await;
+    t.web("w3").await;
+    let mut node = dpu(&t.node("late-dpu1"), &late);
+    node["metadata"]["labels"] = json!({keys::DPU_NODE_NAME: late});
+    infra.apply(&[node]).unwrap();
+    let all = t.ready(3).await;
+    let on = |uid: &Option<String>| all.iter().find(|c| c.metadata.uid == *uid).map(node_of);
+    assert_eq!(on(&runs.metadata.uid), Some(&*t.node("a-dpu1")), "the same Pod runs on");
+    assert_eq!(on(&waits.metadata.uid), Some(&*t.node("late-dpu1")), "the same Pod has found its DPU");
+    assert_eq!(all.iter().filter(|c| node_of(c) == t.node("a-dpu1")).count(), 2);
 }

@@ -202,7 +202,7 @@ impl Rack {
         }
         for machine in machines {
             let node = format!("node/{}", machine.name);
-            let labels = machine.host.map_or(json!({}), |host| json!({keys::DPU_HOST: host}));
+            let labels = machine.host.map_or(json!({}), |host| json!({keys::DPU_NODE_NAME: host}));
             let labels = json!({"metadata": {"labels": labels}});
             eventually(&format!("{node} is there"), || async {
                 self.cluster(machine.cluster)

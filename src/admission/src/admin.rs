@@ -50,7 +50,7 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
         warnings
             .push(format!("it has no effect in this namespace: AdminWorkloadRules are served in {served}"));
     }
-    let around = LintContext { host_label: &cx.settings.host_label, tenant: None, dpus: None };
+    let around = LintContext { host_labels: &cx.settings.host_labels, tenant: None, dpus: None };
     warnings.extend(lint::rule(&admin.rule, &around));
     Ok(Decision::warn(warnings).into())
 }
@@ -124,10 +124,17 @@ mod tests {
     fn the_managers_companion_is_placed_for_the_tenant_that_it_names() {
         let terms =
             "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
-        let host = json!({"key": keys::DPU_HOST, "operator": "In", "values": ["host-a"]});
-        let tenant = json!({"key": keys::NODE_TENANT, "operator": "In", "values": ["blue"]});
+        let is_in = |key, value| json!({"key": key, "operator": "In", "values": [value]});
+        let (host, earlier) = (is_in(keys::DPU_NODE_NAME, "host-a"), is_in(keys::DPU_HOST, "host-a"));
+        let unnamed = json!({"key": keys::DPU_NODE_NAME, "operator": "DoesNotExist"});
+        let tenant = is_in(keys::NODE_TENANT, "blue");
         let pod = admitted(&caches("SameNode"), companion(json!({})));
-        assert_eq!(pod.pointer(terms), Some(&json!([{"matchExpressions": [host, tenant]}])));
+        assert_eq!(
+            pod.pointer(terms),
+            Some(
+                &json!([{"matchExpressions": [host, tenant]}, {"matchExpressions": [unnamed, earlier, tenant]}])
+            )
+        );
         assert_eq!(pod["spec"]["tolerations"][0]["value"], "blue");
         assert_eq!(pod["spec"].get("schedulingGates"), None);
         assert_eq!(pod["spec"]["hostNetwork"], true, "the platform may");

@@ -11,6 +11,7 @@ mod sizes;
 mod specs;
 mod tenants;
 
+use outrigger_core::host::HostLabels;
 use outrigger_core::map::HashMap;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,9 +60,9 @@ impl fmt::Debug for OnChange {
 }
 
 impl Caches {
-    /// Empty caches. `host_label`: the Node label that names the host of a DPU.
-    pub fn new(host_label: &str) -> Self {
-        Self { allocated: allocated::Allocated::new(host_label), ..Self::default() }
+    /// Empty caches. `host_labels`: the Node labels that name the host of a DPU.
+    pub fn new(host_labels: &HostLabels) -> Self {
+        Self { allocated: allocated::Allocated::new(host_labels), ..Self::default() }
     }
 
     /// Calls `notify` after each change that a request may wait for.

@@ -3,6 +3,7 @@
 use json_patch::Patch;
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::field::FieldError;
+use outrigger_core::host::HostLabels;
 use outrigger_core::ids::TenantId;
 use outrigger_core::{keys, validate};
 use serde_json::Value;
@@ -24,8 +25,8 @@ pub struct Settings {
     pub binders: Vec<String>,
     /// Schedulers that a tenant's Pod may ask for by name.
     pub schedulers: Vec<String>,
-    /// Node label that names the host of a DPU.
-    pub host_label: String,
+    /// Node labels that name the host of a DPU.
+    pub host_labels: HostLabels,
     /// RuntimeClass whose Pods offloading leaves unchanged. Empty: none.
     pub exempt_runtime_class: String,
     /// Namespaces of admin rules and their companions.
@@ -40,7 +41,7 @@ impl Default for Settings {
             managers: vec![format!("system:serviceaccount:{}:outrigger-manager", keys::SYSTEM_NAMESPACE)],
             binders: vec!["system:kube-scheduler".to_owned()],
             schedulers: vec!["default-scheduler".to_owned()],
-            host_label: keys::DPU_HOST.to_owned(),
+            host_labels: HostLabels::default(),
             exempt_runtime_class: "liqo".to_owned(),
             admin: AdminNamespaces::default(),
             core_namespace: keys::CORE_NAMESPACE.to_owned(),

@@ -75,7 +75,7 @@ pub(crate) fn apply(cx: Context<'_>, request: &mut Request, roles: Roles<'_>) ->
             exempt_runtime_class: &cx.settings.exempt_runtime_class,
         }),
         machine: slot.map(Slot::facts),
-        host_label: &cx.settings.host_label,
+        host_labels: &cx.settings.host_labels,
     };
     cx.steps.started();
     let again = rule.is_some() && !has_gate(&request.object);

@@ -41,7 +41,7 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
         return Ok(Decision::deny_fields(403, &[over]).into());
     }
     let around = LintContext {
-        host_label: &cx.settings.host_label,
+        host_labels: &cx.settings.host_labels,
         tenant: owner.as_ref().map(TenantId::as_str),
         dpus: owner.as_ref().map(|id| cx.caches.dpus_of(id)),
     };

@@ -83,7 +83,7 @@ pub(crate) struct Gate {
 impl Gate {
     pub(crate) fn new(process: &mut Process, context: &Context) -> (Self, Arc<Caches>) {
         let (changed, changes) = watch::channel(());
-        let caches = Caches::new(keys::DPU_HOST).on_change(move || changed.send_modify(|()| ()));
+        let caches = Caches::default().on_change(move || changed.send_modify(|()| ()));
         let caches = Arc::new(caches);
         let (settings, clock) = (Settings::default(), context.environment.clock);
         let service = AdmissionService {

@@ -1,5 +1,6 @@
 //! A cluster's state out of objects: what the server has from watches.
 
+use outrigger_core::host::HostLabels;
 use outrigger_core::map::HashMap;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -192,16 +193,20 @@ impl State {
 
     /// [`Self::caches_for`] where the label that names the host of a DPU doesn't matter.
     pub(crate) fn caches(&self, admin_rules: &str) -> Result<Caches, InputError> {
-        self.caches_for(admin_rules, keys::DPU_HOST)
+        self.caches_for(admin_rules, Default::default())
     }
 
-    /// The state as the webhook would have it. `admin_rules`: the namespace of the admin rules that are served; `host_label`:
+    /// The state as the webhook would have it. `admin_rules`: the namespace of the admin rules that are served; `host_labels`:
     /// the Node label that names the host of a DPU.
     ///
     /// # Errors
     /// The first object of a kind that the webhook watches and that isn't of that kind's shape.
-    pub(crate) fn caches_for(&self, admin_rules: &str, host_label: &str) -> Result<Caches, InputError> {
-        let caches = Caches::new(host_label);
+    pub(crate) fn caches_for(
+        &self,
+        admin_rules: &str,
+        host_labels: &HostLabels,
+    ) -> Result<Caches, InputError> {
+        let caches = Caches::new(host_labels);
         for object in &self.objects {
             if object.is(keys::WORKLOAD_GROUP, "AdminWorkloadRule") && object.namespace != admin_rules {
                 continue;

@@ -19,6 +19,7 @@ pub mod fault;
 pub mod field;
 pub mod gate;
 pub mod groups;
+pub mod host;
 pub mod ids;
 pub mod index;
 pub mod json;

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use crate::host::HostLabels;
 use crate::keys;
 use crate::rule::{DpuSelectionPolicy, Expression, Rule, Test};
 use crate::selector::{self, requirement};
@@ -21,8 +22,8 @@ const MAX_COMPARISONS: usize = 1 << 16;
 /// The cluster in which a rule is checked.
 #[derive(Debug, Clone, Copy)]
 pub struct LintContext<'a> {
-    /// Node label that names the host of a DPU.
-    pub host_label: &'a str,
+    /// Node labels that name the host of a DPU.
+    pub host_labels: &'a HostLabels,
     /// The tenant that owns the rule; `None` where it isn't known.
     pub tenant: Option<&'a str>,
     /// How many DPUs the rule's tenant has; `None` where that isn't known, as in a tenant's own cluster.
@@ -123,7 +124,10 @@ fn field_paths(template: &Value) -> BTreeSet<String> {
 
 fn placement(rule: &Rule, template: &Value, around: &LintContext<'_>, warnings: &mut Vec<String>) {
     let selector = template.pointer("/spec/nodeSelector").and_then(Value::as_object);
-    if let Some(host) = selector.and_then(|s| s.get(around.host_label)).and_then(Value::as_str)
+    let pinned = |selector: &Map<String, Value>| {
+        around.host_labels.keys().find_map(|key| Some(selector.get(key)?.as_str()?.to_owned()))
+    };
+    if let Some(host) = selector.and_then(pinned)
         && rule.policy() == DpuSelectionPolicy::SameNode
     {
         warnings.push(format!(
@@ -229,7 +233,7 @@ mod tests {
         };
         rule(
             &Rule::compile(spec).unwrap(),
-            &LintContext { host_label: keys::DPU_HOST, tenant: Some("blue"), dpus: Some(dpus) },
+            &LintContext { host_labels: Default::default(), tenant: Some("blue"), dpus: Some(dpus) },
         )
     }
 

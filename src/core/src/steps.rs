@@ -139,7 +139,7 @@ mod tests {
             })
             .unwrap()
         };
-        let around = crate::lint::LintContext { host_label: "", tenant: None, dpus: None };
+        let around = crate::lint::LintContext { host_labels: Default::default(), tenant: None, dpus: None };
         assert_nearly_linear(
             |size| rule(size / 2),
             |rule| {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 use outrigger_core::admin::{AdminNamespaces, namespace};
+use outrigger_core::host::HostLabels;
 use outrigger_core::ids::IdError;
 use outrigger_core::keys;
-use outrigger_core::syntax::label_key;
 use outrigger_core::tenant::Identity;
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::cluster::ClusterArgs;
@@ -95,9 +95,9 @@ pub struct ManagerArgs {
     #[arg(long, env = "OUTRIGGER_ADMIN_ROLLOUT_DEADLINE", default_value = "1h", value_parser = duration, value_name = "DURATION")]
     pub admin_rollout_deadline: Duration,
 
-    /// Label on DPU Nodes that names the host the DPU sits in.
-    #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_parser = label_key, value_name = "KEY")]
-    pub host_label: String,
+    /// Labels on DPU Nodes that name the host the DPU sits in, separated by commas. The first that a Node has counts.
+    #[arg(long = "host-label", env = "OUTRIGGER_HOST_LABEL", default_value_t, value_name = "KEYS")]
+    pub host_labels: HostLabels,
 
     /// Serve NamespaceOffloadings where the cluster has them: label their namespaces and write their status. Turn this
     /// off where Liqo's own controllers do so.

@@ -84,7 +84,7 @@ impl Context {
         let metrics = Metrics::new(registry);
         Arc::new_cyclic(|context| Self {
             states: TenantStates::new(args.admin_namespaces()),
-            registry: Registry::new(args.host_label.clone(), args.admin_identity.clone()),
+            registry: Registry::new(args.host_labels.clone(), args.admin_identity.clone()),
             first_pass: FirstPass::default(),
             tenant_statuses: Mutex::default(),
             admin_rules: AdminRules::default(),

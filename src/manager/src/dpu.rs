@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
+use outrigger_core::host::HostLabels;
 use outrigger_core::keys;
 use outrigger_core::progress::DpuInHost;
 use outrigger_core::tenant::nodes::{Marks, Taint};
@@ -24,9 +25,9 @@ pub struct Dpu {
 }
 
 impl Dpu {
-    /// Reads a Node. `host_label`: the label that names the host of a DPU. `None` where it is no DPU.
-    pub fn of(node: &Node, host_label: &str) -> Option<Self> {
-        let host = node.labels().get(host_label).filter(|host| !host.is_empty()).cloned();
+    /// Reads a Node. `host_labels`: the labels that name the host of a DPU. `None` where it is no DPU.
+    pub fn of(node: &Node, host_labels: &HostLabels) -> Option<Self> {
+        let host = host_labels.host(node.labels()).map(str::to_owned);
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
         let mut marks = Marks { owner: node.labels().get(keys::NODE_TENANT).cloned(), ..Marks::default() };
         for taint in taints {

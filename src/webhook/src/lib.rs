@@ -139,7 +139,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
 pub fn assemble(process: &mut Process, settings: Settings, client: Client, writers: Writers) -> Router {
     let (changed, changes) = tokio::sync::watch::channel(());
     let notify = move || changed.send_modify(|()| ());
-    let caches = Caches::new(&settings.host_label).on_change(notify);
+    let caches = Caches::new(&settings.host_labels).on_change(notify);
     let caches = Arc::new(caches);
     watch(process, &client, &caches, &settings.admin);
 

@@ -3,8 +3,8 @@
 use clap::Args;
 use outrigger_admission::Settings;
 use outrigger_core::admin::{AdminNamespaces, namespace};
+use outrigger_core::host::HostLabels;
 use outrigger_core::keys;
-use outrigger_core::syntax::label_key;
 
 /// Settings of admission.
 #[derive(Debug, Clone, Args)]
@@ -40,9 +40,9 @@ pub struct AdmissionArgs {
     )]
     pub scheduler_name: Vec<String>,
 
-    /// Label on DPU Nodes that names the host the DPU sits in.
-    #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_parser = label_key, value_name = "KEY")]
-    pub host_label: String,
+    /// Labels on DPU Nodes that name the host the DPU sits in, separated by commas. The first that a Node has counts.
+    #[arg(long = "host-label", env = "OUTRIGGER_HOST_LABEL", default_value_t, value_name = "KEYS")]
+    pub host_labels: HostLabels,
 
     /// RuntimeClass whose Pods stay unchanged in offloaded namespaces. Empty: none.
     #[arg(long, env = "OUTRIGGER_EXEMPT_RUNTIME_CLASS", default_value = "liqo", value_name = "NAME")]
@@ -75,7 +75,7 @@ impl From<AdmissionArgs> for Settings {
             managers: args.manager_user,
             binders: args.scheduler_user,
             schedulers: args.scheduler_name,
-            host_label: args.host_label,
+            host_labels: args.host_labels,
             exempt_runtime_class: args.exempt_runtime_class,
             core_namespace: args.core_namespace,
         }

@@ -2,11 +2,12 @@
 
 use outrigger_api::Machine;
 use outrigger_core::admin;
+use outrigger_core::host::HostLabels;
 use outrigger_core::ids::{RuleName, WorkloadId};
 use outrigger_core::keys;
 use outrigger_core::machine::{pool_name, reservation_labels, reservation_name};
 use outrigger_core::offloading::Offloading;
-use outrigger_core::syntax::{label_key, unlabelable};
+use outrigger_core::syntax::unlabelable;
 use outrigger_core::tenant::usual_namespace;
 use outrigger_tests::tenant::{admin_rule, machine, namespace, rule, rule_for, tenant};
 use serde_json::{Value, json};
@@ -447,9 +448,12 @@ fn tenants() -> Vec<Row> {
 fn settings() -> Vec<Row> {
     let labels = |labels: Value| pod(&json!({"labels": labels}), &pod_with(&json!({})).1["spec"]);
     vec![
-        row("flag --host-label", keys_of_labels(), Entry::Function(|key| label_key(key).is_ok()), |v| {
-            pod_with(&json!({"nodeSelector": {key_of(v): "x"}}))
-        }),
+        row(
+            "flag --host-label",
+            keys_of_labels(),
+            Entry::Function(|key| key.parse::<HostLabels>().is_ok()),
+            |v| pod_with(&json!({"nodeSelector": {key_of(v): "x"}})),
+        ),
         // The agent's namespaces, of its flag and of its ConfigMap, are read by the same function.
         row(
             "flags that name a namespace",

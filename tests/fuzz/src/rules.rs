@@ -7,8 +7,8 @@ use outrigger_core::companion::{Action, MAX_ANNOTATIONS};
 use outrigger_core::ids::TenantId;
 use outrigger_core::mutate::{PodContext, mutate};
 use outrigger_core::rule::{Rule, Verdict};
+use outrigger_core::template;
 use outrigger_core::workload::Workload;
-use outrigger_core::{keys, template};
 use serde_json::Value;
 
 use crate::choice::Choice;
@@ -75,7 +75,7 @@ fn created(rule: &Rule, companion: Value, workload: &Workload, admin: bool) -> R
     let facts = PodContext {
         tenant: Some(&tenant),
         rule: Some(rule),
-        host_label: keys::DPU_HOST,
+        host_labels: Default::default(),
         ..PodContext::default()
     };
     let mut once = companion;

@@ -56,7 +56,7 @@ fn machine(name: &str, node: &str) -> Value {
 
 fn world() -> World {
     let settings = Settings::default();
-    let caches = Caches::new(&settings.host_label);
+    let caches = Caches::new(&settings.host_labels);
     let labels = [
         json!({keys::TENANT: "blue"}),
         json!({keys::TENANT: "green", keys::INJECT_RESOURCE: keys::INJECT_ENABLED}),

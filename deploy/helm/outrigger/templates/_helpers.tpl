@@ -27,7 +27,8 @@ The objects of a file that is also installed without Helm, for this release's na
 {{- $text := .root.Files.Get .file -}}
 {{- if not $text }}{{ fail (printf "%s is not in the chart" .file) }}{{ end -}}
 {{- $text = $text | replace "outrigger-system" .root.Release.Namespace -}}
-{{- $text = $text | replace "provisioning.dpu.nvidia.com/host" .root.Values.hostLabel -}}
+{{- $labels := splitList "," .root.Values.hostLabel | join "', '" -}}
+{{- $text = $text | replace "'provisioning.dpu.nvidia.com/dpunode-name', 'provisioning.dpu.nvidia.com/host'" (printf "'%s'" $labels) -}}
 {{- $skip := .skip | default "" -}}
 {{- range $object := regexSplit "(?m)^---\\s*$" $text -1 -}}
 {{- if and (regexMatch "(?m)^kind:" $object) (not (and $skip (regexMatch $skip $object))) }}
@@ -47,7 +48,9 @@ nodeAffinity:
   requiredDuringSchedulingIgnoredDuringExecution:
     nodeSelectorTerms:
       - matchExpressions:
-          - {key: {{ .Values.hostLabel }}, operator: DoesNotExist}
+          {{- range splitList "," .Values.hostLabel }}
+          - {key: {{ . }}, operator: DoesNotExist}
+          {{- end }}
           - {key: outrigger.dev.node-restriction.kubernetes.io/tenant, operator: DoesNotExist}
 {{- end }}
 

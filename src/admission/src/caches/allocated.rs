@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
+use outrigger_core::host::HostLabels;
 use outrigger_core::keys;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
@@ -26,26 +27,29 @@ type OfNamespace = BTreeMap<String, Arc<[Value]>>;
 pub(super) struct Allocated {
     /// By namespace. Claims that Kubernetes creates for one Pod are left out: they are the majority, and no other Pod can name them.
     terms: RwLock<HashMap<String, OfNamespace>>,
-    /// Node -> its host.
-    hosts: RwLock<HashMap<String, String>>,
-    host_label: Box<str>,
+    /// Node -> the values of the labels that name its host, in their order.
+    hosts: RwLock<HashMap<String, Vec<Option<String>>>>,
+    host_labels: HostLabels,
 }
 
 impl Default for Allocated {
-    /// Without any, where the default label names the host of a DPU.
+    /// Without any, where the default labels name the host of a DPU.
     fn default() -> Self {
-        Self::new(keys::DPU_HOST)
+        Self::new(&HostLabels::default())
     }
 }
 
 impl Allocated {
-    pub(super) fn new(host_label: &str) -> Self {
-        Self { terms: RwLock::default(), hosts: RwLock::default(), host_label: host_label.into() }
+    pub(super) fn new(host_labels: &HostLabels) -> Self {
+        Self { terms: RwLock::default(), hosts: RwLock::default(), host_labels: host_labels.clone() }
     }
 
     /// Takes in a Node, which has been deleted where there is none: its host.
     pub(super) fn node(&self, name: &str, node: Option<&PartialObjectMeta<Node>>) {
-        let host = node.and_then(|node| node.labels().get(&*self.host_label).cloned());
+        let labels = |node: &PartialObjectMeta<Node>| -> Vec<Option<String>> {
+            self.host_labels.keys().map(|key| node.labels().get(key).cloned()).collect()
+        };
+        let host = node.map(labels).filter(|labels| labels.iter().any(Option::is_some));
         if self.hosts.read().get(name) != host.as_ref() {
             put(&self.hosts, name.to_owned(), host);
         }
@@ -91,15 +95,23 @@ impl Caches {
         let mut term = term.clone();
         let Some(nodes) = named(&term) else { return term };
         let owner = |node: &String| self.node_owner(node).flatten();
-        let host = |node: &String| self.allocated.hosts.read().get(node).cloned();
-        let labels = [
-            (keys::NODE_TENANT, nodes.iter().map(owner).collect::<Option<Vec<_>>>()),
-            (&*self.allocated.host_label, nodes.iter().map(host).collect()),
-        ];
-        for (key, values) in labels {
-            // Where one Node is unknown, no value can be excluded.
-            let Some(values) = values else { continue };
-            let expression = json!({"key": key, "operator": "In", "values": values});
+        let owners = nodes.iter().map(owner).collect::<Option<Vec<_>>>();
+        // Where one Node is unknown, no value can be excluded.
+        let owners =
+            owners.map(|owners| json!({"key": keys::NODE_TENANT, "operator": "In", "values": owners}));
+        let known = self.allocated.hosts.read();
+        let of_nodes: Option<Vec<_>> = nodes.iter().map(|node| known.get(node)).collect();
+        let by_host = |(i, key): (usize, &str)| {
+            let value = |labels: &&Vec<Option<String>>| labels.get(i).cloned().flatten();
+            let values: Vec<Option<String>> = of_nodes.as_ref()?.iter().map(value).collect();
+            if values.iter().all(Option::is_none) {
+                return Some(json!({"key": key, "operator": "DoesNotExist"}));
+            }
+            let values: Vec<String> = values.into_iter().collect::<Option<_>>()?;
+            Some(json!({"key": key, "operator": "In", "values": values}))
+        };
+        let hosts = self.allocated.host_labels.keys().enumerate().filter_map(by_host);
+        for expression in owners.into_iter().chain(hosts) {
             match term.get_mut("matchExpressions") {
                 Some(Value::Array(all)) => all.push(expression),
                 _ => term["matchExpressions"] = json!([expression]),
@@ -197,8 +209,13 @@ mod tests {
         terms[0]["matchExpressions"] = json!([own]);
         caches.claim(claim("c", &terms, None));
         let is_in = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});
-        terms[0]["matchExpressions"] =
-            json!([own, is_in(keys::NODE_TENANT, "blue"), is_in(keys::DPU_HOST, "b")]);
+        let lacks = |key: &str| json!({"key": key, "operator": "DoesNotExist"});
+        terms[0]["matchExpressions"] = json!([
+            own,
+            is_in(keys::NODE_TENANT, "blue"),
+            lacks(keys::DPU_NODE_NAME),
+            is_in(keys::DPU_HOST, "b")
+        ]);
         assert_eq!(caches.allocated("n", "c"), terms.as_array().cloned());
         // Nothing is known of the Nodes of a term that names none, or those that the devices are not on.
         for (key, operator) in [("metadata.name", "NotIn"), ("metadata.namespace", "In")] {

@@ -104,6 +104,8 @@ checks! {
         "Add its host to a Tenant's spec.hosts.";
     DPU_DISPUTED = "dpu-of-several", Error as HostConflict, "Several tenants claim one host, so none gets its DPUs",
         "Leave the host to one of the Tenants.";
+    DPU_HOSTS_DIFFER = "dpu-in-two-hosts", Warning, "Two labels of a DPU name different hosts, of which the first counts",
+        "Correct one of the labels, or leave a label out of --host-label.";
     HOST_WITHOUT_DPU = "host-without-dpu", Warning as NoDpu, "A tenant's host has no DPU",
         "Label the DPU's Node with its host, or correct the name.";
     HOST_NAME = "host-name-unusable", Error as HostNameUnusable, "No DPU can be labelled with the name of a tenant's host",

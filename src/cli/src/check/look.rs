@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use outrigger_admission::Decision;
 use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
+use outrigger_core::host::HostLabels;
 use outrigger_core::ids::TenantId;
 use outrigger_core::lint::LintContext;
 use outrigger_core::tenant::Tenant as Domain;
@@ -32,11 +33,11 @@ const OWN: [(&str, &str); 4] = [
 const NO_SUCH_CLASS: &str = "there is no such DeviceClass";
 
 /// Examines all objects.
-pub(super) fn report(admission: &Admission, host_label: &str) -> Result<Report, InputError> {
+pub(super) fn report(admission: &Admission, host_labels: &HostLabels) -> Result<Report, InputError> {
     let state = admission.state();
     let mut look = Examination {
         admission,
-        host_label,
+        host_labels,
         findings: Vec::new(),
         notes: Vec::new(),
         files: BTreeMap::new(),
@@ -65,7 +66,7 @@ pub(super) fn report(admission: &Admission, host_label: &str) -> Result<Report, 
         look.notes
             .push("there are no Nodes: DPUs, hosts and what Machines promise weren't looked at".to_owned());
     } else {
-        look.findings.extend(nodes::dpus(&all, &tenants, host_label));
+        look.findings.extend(nodes::dpus(&all, &tenants, host_labels));
         look.machines()?;
     }
     if classes.is_empty() {
@@ -89,7 +90,7 @@ struct ClusterState<'a> {
 
 struct Examination<'a> {
     admission: &'a Admission,
-    host_label: &'a str,
+    host_labels: &'a HostLabels,
     findings: Vec<Finding>,
     notes: Vec<String>,
     files: BTreeMap<Subject, String>,
@@ -153,8 +154,11 @@ impl Examination<'_> {
         };
         let Some(rule) = rule else { return Ok(()) };
         let dpus = tenant.as_ref().filter(|_| !around.nodes.is_empty()).map(|id| self.dpus_of(id, around));
-        let lint =
-            LintContext { host_label: self.host_label, tenant: tenant.as_ref().map(TenantId::as_str), dpus };
+        let lint = LintContext {
+            host_labels: self.host_labels,
+            tenant: tenant.as_ref().map(TenantId::as_str),
+            dpus,
+        };
         self.findings.extend(rules::doubts(subject, &rule, &lint));
         let beside = |other: &&Object| namespace_of(other) == subject.namespace;
         self.findings.extend(rules::shared(subject, &rule, |name| {
@@ -175,9 +179,9 @@ impl Examination<'_> {
         let hosts = around.tenants.get(id).map(|tenant| &tenant.hosts);
         let is_own = |node: &&Node| match node.labels.get(keys::NODE_TENANT) {
             Some(owner) => owner == id.as_str(),
-            None => node
-                .labels
-                .get(self.host_label)
+            None => self
+                .host_labels
+                .host(&node.labels)
                 .is_some_and(|host| hosts.is_some_and(|all| all.contains(host))),
         };
         around.nodes.iter().filter(is_own).count()

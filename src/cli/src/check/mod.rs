@@ -76,8 +76,8 @@ impl CheckArgs {
             } else {
                 (State::read(&self.filename)?, Vec::new())
             };
-            let host_label = self.admission.host_label.clone();
-            let mut report = look::report(&Admission::new(state, self.admission)?, &host_label)?;
+            let host_labels = self.admission.host_labels.clone();
+            let mut report = look::report(&Admission::new(state, self.admission)?, &host_labels)?;
             report.notes.splice(..0, notes);
             report
         };

@@ -3,22 +3,34 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outrigger_api::TenantSpec;
+use outrigger_core::host::HostLabels;
 use outrigger_core::ids::TenantId;
 use outrigger_core::syntax::unlabelable;
 use outrigger_core::tenant::Tenant;
 
-use super::findings::{DPU_DISPUTED, DPU_UNOWNED, Finding, HOST_NAME, HOST_WITHOUT_DPU, Subject};
+use super::findings::{
+    DPU_DISPUTED, DPU_HOSTS_DIFFER, DPU_UNOWNED, Finding, HOST_NAME, HOST_WITHOUT_DPU, Subject,
+};
 use outrigger_core::node::Node;
 
-/// DPUs that no tenant or several tenants claim, and hosts without DPU. `host_label` names the label of DPUs.
-pub(crate) fn dpus(nodes: &[Node], tenants: &BTreeMap<TenantId, Tenant>, host_label: &str) -> Vec<Finding> {
+/// DPUs that no tenant or several tenants claim, and hosts without DPU. `host_labels`: the labels of DPUs that name their host.
+pub(crate) fn dpus(
+    nodes: &[Node],
+    tenants: &BTreeMap<TenantId, Tenant>,
+    host_labels: &HostLabels,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut hosts: BTreeSet<&str> = BTreeSet::new();
     for node in nodes {
-        let Some(host) = node.labels.get(host_label) else { continue };
+        let Some((key, host)) = host_labels.read(&node.labels) else { continue };
         hosts.insert(host);
         let subject = Subject::cluster("Node", &node.name);
-        let path = format!("metadata.labels[{host_label}]");
+        let path = format!("metadata.labels[{key}]");
+        let mut others = host_labels.keys().filter_map(|other| Some((other, node.labels.get(other)?)));
+        if let Some((other, named)) = others.find(|(_, named)| *named != host) {
+            let message = format!("is {host:?}, which counts, and label {other} is {named:?}");
+            findings.push(Finding::new(&DPU_HOSTS_DIFFER, &subject, &path, message));
+        }
         let owners: Vec<&str> = tenants
             .iter()
             .filter(|(_, tenant)| tenant.hosts.contains(host))
@@ -40,7 +52,7 @@ pub(crate) fn dpus(nodes: &[Node], tenants: &BTreeMap<TenantId, Tenant>, host_la
         let subject = Subject::cluster("Tenant", id.as_str());
         let without = tenant.hosts.iter().filter(|host| !hosts.contains(host.as_str()));
         for host in without.filter(|host| unlabelable(host).is_none()) {
-            let message = format!("has {host:?}, and no Node has the label {host_label}={host}");
+            let message = format!("has {host:?}, and no Node has the label {}", host_labels.naming(host));
             findings.push(Finding::new(&HOST_WITHOUT_DPU, &subject, "spec.hosts", message));
         }
     }

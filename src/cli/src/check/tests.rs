@@ -11,8 +11,8 @@ const STATE: &str = include_str!("tests.yaml");
 fn report(text: &str) -> Report {
     let state = State::of_text("dir/a b.yaml", text).unwrap();
     let args = default_args();
-    let host_label = args.host_label.clone();
-    look::report(&Admission::new(state, args).unwrap(), &host_label).unwrap()
+    let host_labels = args.host_labels.clone();
+    look::report(&Admission::new(state, args).unwrap(), &host_labels).unwrap()
 }
 
 /// Check, object and path of every finding.

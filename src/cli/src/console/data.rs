@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use outrigger_core::companion::Observed;
+use outrigger_core::host::HostLabels;
 use outrigger_core::ids::TenantId;
 use outrigger_core::json::list;
 use outrigger_core::progress::{Facts, HostDpu, Progress, Stage, Wish};
@@ -162,13 +163,13 @@ impl PodEntry {
 
 impl NodeEntry {
     /// A DPU as it is kept; `None`: the Node is none.
-    pub(super) fn of(node: &Node, host_label: &str) -> Option<Self> {
-        let mut dpu = Dpu::of(node, host_label);
+    pub(super) fn of(node: &Node, host_labels: &HostLabels) -> Option<Self> {
+        let mut dpu = Dpu::of(node, host_labels);
         if let Some(dpu) = &mut dpu {
             // A heartbeat changes nothing else.
             dpu.resource_version.clear();
         }
-        let state = DpuState::of(node, host_label);
+        let state = DpuState::of(node, host_labels);
         (dpu.is_some() || state.is_some()).then_some(Self { dpu, state })
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Client, Resource, ResourceExt};
+use outrigger_core::host::HostLabels;
 use outrigger_core::keys;
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::pod::Pod;
@@ -176,7 +177,7 @@ impl Shared {
             kept: |rows| &mut rows.pods,
         };
         let resource = cluster.api(NODE, "").1;
-        let nodes = node_keeper(nodes, resource, admission.host_label.clone());
+        let nodes = node_keeper(nodes, resource, admission.host_labels.clone());
         tasks.spawn(self.clone().keep(pods));
         tasks.spawn(self.clone().keep(nodes));
     }
@@ -344,14 +345,14 @@ impl Shared {
 }
 
 /// DPUs.
-fn node_keeper(client: Client, resource: ApiResource, host_label: String) -> Keeper<Node, NodeEntry> {
+fn node_keeper(client: Client, resource: ApiResource, host_labels: HostLabels) -> Keeper<Node, NodeEntry> {
     Keeper {
         resource,
         name: NODE.1,
         label: "",
         has_own: false,
         api: Box::new(move |_| Api::all(client.clone())),
-        row: Box::new(move |node: &Node| NodeEntry::of(node, &host_label)),
+        row: Box::new(move |node: &Node| NodeEntry::of(node, &host_labels)),
         kept: |rows| &mut rows.nodes,
     }
 }

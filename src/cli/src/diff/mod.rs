@@ -147,7 +147,7 @@ impl DiffArgs {
             state,
             source: source.with_admin(&admin),
             args: &self.view,
-            host_label: &self.admission.host_label,
+            host_labels: &self.admission.host_labels,
             new,
             has_own: has_own || !has_admin,
             platform: platform.first().filter(|_| has_admin),
@@ -192,7 +192,7 @@ impl DiffArgs {
         let allowed = self.annotations.allowed()?;
         let settings = Settings {
             admin,
-            host_label: &self.admission.host_label,
+            host_labels: &self.admission.host_labels,
             allowed: &allowed,
             is_settled: is_settled && !views.is_empty(),
             stop: &self.stop,

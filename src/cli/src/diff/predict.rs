@@ -9,6 +9,7 @@ use outrigger_agent::annotations::{Allowed, Selection};
 use outrigger_api::{WorkloadRule, rule_wire};
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::companion::{self, Action, DeleteReason, Home, Observed, plan};
+use outrigger_core::host::HostLabels;
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::{CompanionKey, Desired, TenantIndex};
 use outrigger_core::rollout::UpdateStrategy;
@@ -42,8 +43,8 @@ struct Step {
 pub(super) struct Settings<'a> {
     /// Where admin rules and their companions are.
     pub(super) admin: &'a AdminNamespaces,
-    /// Node label that names the host of a DPU.
-    pub(super) host_label: &'a str,
+    /// Node labels that name the host of a DPU.
+    pub(super) host_labels: &'a HostLabels,
     /// The annotations that agents may send besides those that rules of the tenant's cluster name.
     pub(super) allowed: &'a Allowed,
     /// The state has no companions: they are taken to be those of the present rules.
@@ -386,7 +387,7 @@ impl<'a> Prediction<'a> {
         let around = ExplanationContext {
             tenant: self.view.tenant.as_ref(),
             namespace: home.namespace,
-            host_label: self.settings.host_label,
+            host_labels: self.settings.host_labels,
             nodes: Some(nodes),
             sent: &Selection::default(),
         };

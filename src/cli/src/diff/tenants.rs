@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt;
 use outrigger_api::Tenant;
+use outrigger_core::host::HostLabels;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 
@@ -19,7 +20,7 @@ pub(super) struct Question<'a> {
     pub(super) state: &'a State,
     pub(super) source: Source,
     pub(super) args: &'a ViewArgs,
-    pub(super) host_label: &'a str,
+    pub(super) host_labels: &'a HostLabels,
     pub(super) new: &'a [Object],
     /// WorkloadRules are applied or deleted.
     pub(super) has_own: bool,
@@ -71,7 +72,7 @@ impl Question<'_> {
     }
 
     fn view(&self, args: &ViewArgs) -> Result<View, InputError> {
-        let view = View::new(self.state, args, self.host_label, None, self.source.clone())?;
+        let view = View::new(self.state, args, self.host_labels, None, self.source.clone())?;
         if view.tenant.is_none() {
             return Err(InputError::new("--tenant", "there is no Tenant to which the rules would belong"));
         }

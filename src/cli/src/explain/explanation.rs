@@ -7,6 +7,7 @@ use std::sync::Arc;
 use outrigger_agent::annotations::Selection;
 use outrigger_core::companion::{self, Action, Home};
 use outrigger_core::field::FieldError;
+use outrigger_core::host::HostLabels;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::keys;
@@ -29,8 +30,8 @@ pub(crate) struct ExplanationContext<'a> {
     /// The tenant of rule and workload; `None` where it isn't known. Then placement leaves the tenants' isolation out.
     pub(crate) tenant: Option<&'a TenantId>,
     pub(crate) namespace: &'a str,
-    /// Node label that names the host of a DPU.
-    pub(crate) host_label: &'a str,
+    /// Node labels that name the host of a DPU.
+    pub(crate) host_labels: &'a HostLabels,
     /// The Nodes of the infrastructure cluster; `None` where they can't be seen, as from a tenant's own cluster.
     pub(crate) nodes: Option<&'a [Node]>,
     /// The annotations that the tenant's agent sends: of others nothing is known to the manager.
@@ -201,7 +202,7 @@ fn admitted(
         rule: Some(rule),
         offloading: None,
         machine: None,
-        host_label: around.host_label,
+        host_labels: around.host_labels,
     };
     mutate::mutate(&mut pod, &facts).map_err(|error: FieldError| error.to_string())?;
     Ok(pod)
@@ -254,7 +255,7 @@ pub(crate) fn place(
     let owner = |node: &Node| node.labels.get(keys::NODE_TENANT).cloned();
     let own =
         |node: &Node| around.tenant.is_none_or(|tenant| owner(node).as_deref() == Some(tenant.as_str()));
-    let of_host = |node: &&Node| node.labels.get(around.host_label).map(String::as_str) == host;
+    let of_host = |node: &&Node| around.host_labels.host(&node.labels) == host;
     let candidates: Vec<&Node> = match host {
         Some(_) => nodes.iter().filter(of_host).collect(),
         None => nodes.iter().filter(|node| own(node)).collect(),
@@ -270,7 +271,7 @@ pub(crate) fn place(
     let problem = match host {
         Some(host) if candidates.is_empty() => {
             let why = unlabelable(host)
-                .unwrap_or_else(|| format!("no Node has the label {}={host}", around.host_label));
+                .unwrap_or_else(|| format!("no Node has the label {}", around.host_labels.naming(host)));
             format!("no DPU for host {host}: {why}")
         }
         Some(host) if !candidates.iter().any(|node| own(node)) => {

@@ -147,7 +147,7 @@ impl ExplainArgs {
             self.view.for_files("--filename")?;
             (State::read(&self.filename)?, live::Source::files("--filename").with_admin(&admin))
         };
-        let view = View::new(&state, &self.view, &self.admission.host_label, self.rule.as_deref(), source)?;
+        let view = View::new(&state, &self.view, &self.admission.host_labels, self.rule.as_deref(), source)?;
         let report = Report::new(&view, self)?;
         self.output.print(&report)?;
         let one = self.rule.is_some() && self.workload.is_some();
@@ -185,7 +185,7 @@ pub(crate) async fn ask(
     let namespace = args.workload.as_ref().map(|workload| workload.namespace.as_str());
     let more = live::More { admin: Some(&admin), told: true, ..live::More::default() };
     let (state, source) = live::read_with(clients, &args.view, namespace, more).await?;
-    let view = View::new(&state, &args.view, &args.admission.host_label, None, source)?;
+    let view = View::new(&state, &args.view, &args.admission.host_labels, None, source)?;
     if args.workload.is_some() {
         return Ok(Answer::One(Box::new(Report::new(&view, &args)?)));
     }

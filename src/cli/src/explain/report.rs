@@ -365,7 +365,7 @@ fn lint_context<'a>(view: &'a View, args: &'a ExplainArgs) -> lint::LintContext<
     let is_theirs =
         |node: &&Node| tenant.is_none() || node.labels.get(keys::NODE_TENANT).map(String::as_str) == tenant;
     let dpus = view.nodes.as_ref().map(|nodes| nodes.iter().filter(is_theirs).count());
-    lint::LintContext { host_label: &args.admission.host_label, tenant, dpus }
+    lint::LintContext { host_labels: &args.admission.host_labels, tenant, dpus }
 }
 
 /// Fields of the template that admission denies to the tenant's Pods.
@@ -420,7 +420,7 @@ fn explained(
     let around = ExplanationContext {
         tenant: view.tenant.as_ref(),
         namespace,
-        host_label: &args.admission.host_label,
+        host_labels: &args.admission.host_labels,
         nodes: view.nodes.as_deref(),
         sent,
     };

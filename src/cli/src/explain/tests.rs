@@ -27,7 +27,7 @@ fn from(source: live::Source, objects: &[Value], flags: &[&str]) -> Result<Value
     let view = View::new(
         &State::of_text("f", &text).unwrap(),
         &args.view,
-        &args.admission.host_label,
+        &args.admission.host_labels,
         args.rule.as_deref(),
         source.with_admin(&args.admission.admin_namespaces()),
     )
@@ -291,7 +291,7 @@ fn text_of(source: live::Source, objects: &[Value], flags: &[&str]) -> String {
     let text: String = objects.iter().map(ToString::to_string).collect();
     let state = State::of_text("f", &text).unwrap();
     let view =
-        View::new(&state, &args.view, &args.admission.host_label, args.rule.as_deref(), source).unwrap();
+        View::new(&state, &args.view, &args.admission.host_labels, args.rule.as_deref(), source).unwrap();
     Report::new(&view, &args).unwrap().document().uncoloured()
 }
 

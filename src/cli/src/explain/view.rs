@@ -13,6 +13,7 @@ use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule, rule_wire};
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::companion::Observed;
 use outrigger_core::gate::Hold;
+use outrigger_core::host::HostLabels;
 use outrigger_core::ids::{Scope, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::keys;
@@ -137,11 +138,11 @@ impl View {
         !self.live || namespace_of(rule) != self.namespace || !rule_wire::origin(rule).is_empty()
     }
 
-    /// `host_label`: the label of DPUs that names their host. `rule`: the rule that is asked about, if it is one.
+    /// `host_labels`: the labels of DPUs that name their host. `rule`: the rule that is asked about, if it is one.
     pub(crate) fn new(
         state: &State,
         args: &ViewArgs,
-        host_label: &str,
+        host_labels: &HostLabels,
         rule: Option<&str>,
         source: Source,
     ) -> Result<Self, InputError> {
@@ -171,7 +172,7 @@ impl View {
         let told = if sees_workloads { told::read(state, &workloads, hosts, live)? } else { Vec::new() };
         let mut nodes: Vec<Node> = state.of("", "Node").map(|node| Node::of(&node.value)).collect();
         if !live {
-            tenants.mark(&mut nodes, host_label);
+            tenants.mark(&mut nodes, host_labels);
         }
         let workloads: Vec<Arc<Workload>> = if sees_workloads {
             workloads
@@ -289,11 +290,11 @@ impl Tenants {
     }
 
     /// Marks DPUs as the manager will: what is in files was often never in a cluster.
-    fn mark(&self, nodes: &mut [Node], host_label: &str) {
+    fn mark(&self, nodes: &mut [Node], host_labels: &HostLabels) {
         for node in nodes {
             let held = node.labels.contains_key(keys::NODE_TENANT)
                 || node.taints.iter().any(|taint| taint.key == keys::HANDOVER);
-            let Some(host) = node.labels.get(host_label).filter(|_| !held) else { continue };
+            let Some(host) = host_labels.host(&node.labels).filter(|_| !held) else { continue };
             let claims =
                 self.known.iter().filter(|(_, tenant)| tenant.hosts.contains(host)).map(|(id, _)| id);
             let claims = HostClaims { tenants: claims.collect(), owner_exists: false };

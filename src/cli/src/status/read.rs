@@ -135,7 +135,7 @@ impl Reader {
         let shown = self
             .each(NODE, "", |object| {
                 if let Ok(node) = serde_json::from_value::<Node>(object) {
-                    let state = DpuState::of(&node, &admission.host_label);
+                    let state = DpuState::of(&node, &admission.host_labels);
                     state.into_iter().for_each(|state| state.count(&mut rows));
                 }
             })

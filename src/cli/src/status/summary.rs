@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use outrigger_core::companion::Observed;
+use outrigger_core::host::HostLabels;
 use outrigger_core::json::{list, text};
 use outrigger_core::keys;
 use outrigger_core::reason::Cause;
@@ -124,11 +125,11 @@ pub(crate) struct DpuState {
 
 impl DpuState {
     /// `None`: the Node isn't a DPU.
-    pub(crate) fn of(node: &Node, host_label: &str) -> Option<Self> {
+    pub(crate) fn of(node: &Node, host_labels: &HostLabels) -> Option<Self> {
         let labels = node.metadata.labels.as_ref();
         let label = |key: &str| labels.and_then(|labels| labels.get(key));
         let tenant = label(keys::NODE_TENANT);
-        if label(host_label).is_none() && tenant.is_none() {
+        if host_labels.keys().all(|key| label(key).is_none()) && tenant.is_none() {
             return None;
         }
         let status = node.status.as_ref().and_then(|status| status.conditions.as_ref());

@@ -323,7 +323,7 @@ fn device_claims_of_a_rule_may_have_the_classes_of_its_tenant() {
 
 #[test]
 fn a_claim_of_the_workloads_host_has_to_say_how_devices_name_it() {
-    let around = LintContext { host_label: "", tenant: None, dpus: None };
+    let around = LintContext { host_labels: Default::default(), tenant: None, dpus: None };
     let warnings =
         |policy, spec: RuleSpec| lint::rule(&Rule::compile(RuleSpec { policy, ..spec }).unwrap(), &around);
     let without = || spec(claim_template(&crypto()), DevicesSpec::default());

@@ -90,8 +90,12 @@ keys! {
     pub const WORKLOAD = "outrigger.dev/workload",
         Label on "companions, claims" by "manager": "The workload that it serves: its id, or a hash if the id is no valid label value",
         Annotation on "companions" by "manager": "The workload as JSON, for the webhook, which removes it unless the rule injects under this key";
+    /// `DPUNodeNameLabel` of DPF's API.
+    pub const DPU_NODE_NAME = "provisioning.dpu.nvidia.com/dpunode-name",
+        Label on "Nodes of DPUs" by "the platform (NVIDIA's DOCA Platform Framework)": "The host that the DPU sits in: the name of the host's Node in the tenant's cluster. `--host-label` names other keys";
+    /// Deprecated in DPF, which removes it with 26.7.
     pub const DPU_HOST = "provisioning.dpu.nvidia.com/host",
-        Label on "Nodes of DPUs" by "the platform (NVIDIA's DOCA Platform Framework)": "The host that the DPU sits in: the name of the host's Node in the tenant's cluster. `--host-label` names another key";
+        Label on "Nodes of DPUs" by "the platform (earlier releases of NVIDIA's DOCA Platform Framework)": "The same, where the Node has no label `provisioning.dpu.nvidia.com/dpunode-name`";
     /// KEP-2579.
     pub const POD_SECURITY_ENFORCE = "pod-security.kubernetes.io/enforce",
         Label on "Namespaces of tenants" by "manager": "The Tenant's `podSecurity`, which the API server's plugin PodSecurity enforces";

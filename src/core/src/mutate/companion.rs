@@ -8,7 +8,7 @@ use crate::companion::injected_list;
 use crate::field::{self, FieldError};
 use crate::keys;
 use crate::rule::DpuSelectionPolicy;
-use crate::selector;
+use crate::selector::product;
 use crate::workload::Workload;
 
 /// Applies the rule's dpuSelectionPolicy and injections.
@@ -44,7 +44,7 @@ pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<
                 "is missing: a companion with dpuSelectionPolicy SameNode needs its workload's node",
             )
         })?;
-        changed |= selector::require(pod, facts.host_label, &host)?;
+        changed |= product::and(pod, &facts.host_labels.terms(&host))?;
     }
     Ok(remove_gate(pod)? || changed)
 }

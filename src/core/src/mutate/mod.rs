@@ -11,6 +11,7 @@ pub mod offloading;
 use serde_json::Value;
 
 use crate::field::FieldError;
+use crate::host::HostLabels;
 use crate::ids::TenantId;
 use crate::keys;
 use crate::rule::Rule;
@@ -29,8 +30,8 @@ pub struct PodContext<'a> {
     pub offloading: Option<offloading::OffloadingContext<'a>>,
     /// The slot that the Pod takes, where it is a guest.
     pub machine: Option<machine::GuestSlot<'a>>,
-    /// Node label that names the host of a DPU.
-    pub host_label: &'a str,
+    /// Node labels that name the host of a DPU.
+    pub host_labels: &'a HostLabels,
 }
 
 /// Results of the steps besides the change itself.

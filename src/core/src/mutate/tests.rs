@@ -8,9 +8,11 @@ use crate::index::{CompanionKey, Desired};
 use crate::rule::{DpuSelectionPolicy, InjectionSpec, RuleSpec};
 use crate::selector::terms;
 use crate::workload::{Workload, tests::nginx};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 const HOST_LABEL: &str = keys::DPU_HOST;
+
+static HOST_LABELS: LazyLock<HostLabels> = LazyLock::new(|| HOST_LABEL.parse().unwrap());
 
 fn rule(policy: DpuSelectionPolicy, injections: &[(&str, &str)], spec: Value) -> Arc<Rule> {
     let spec = RuleSpec {
@@ -36,7 +38,8 @@ fn created(rule: &Arc<Rule>) -> Value {
 
 fn run(pod: &Value, rule: Option<&Rule>) -> Result<(Value, Report), FieldError> {
     let tenant = TenantId::new("blue").unwrap();
-    let facts = PodContext { tenant: Some(&tenant), rule, host_label: HOST_LABEL, ..PodContext::default() };
+    let facts =
+        PodContext { tenant: Some(&tenant), rule, host_labels: &HOST_LABELS, ..PodContext::default() };
     let mut pod = pod.clone();
     let report = mutate(&mut pod, &facts)?;
     Ok((pod, report))

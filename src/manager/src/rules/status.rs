@@ -222,8 +222,8 @@ impl StatusInput<'_> {
         let more =
             if hosts.len() > 1 { format!(" (nor in {} more hosts)", hosts.len() - 1) } else { String::new() };
         Some(format!(
-            "no DPU of tenant {tenant} is in host {first}{more}: a Node with label {}={first} is needed",
-            self.registry.host_label()
+            "no DPU of tenant {tenant} is in host {first}{more}: a Node with label {} is needed",
+            self.registry.host_labels().naming(first)
         ))
     }
 }

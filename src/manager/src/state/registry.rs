@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Node, ResourceQuota};
 use kube::ResourceExt;
 use outrigger_api::Tenant;
 use outrigger_core::field::FieldError;
+use outrigger_core::host::HostLabels;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_core::progress::HostDpu;
@@ -31,8 +32,8 @@ use crate::identity::Caller;
 #[derive(Debug)]
 pub(crate) struct Registry {
     data: RwLock<RegistryData>,
-    /// Node label that names the host of a DPU.
-    host_label: String,
+    /// Node labels that name the host of a DPU.
+    host_labels: HostLabels,
     /// Identities that may act for every tenant.
     admins: Vec<Identity>,
     /// Those who hear of changes of what [`Registry::authorize`] depends on.
@@ -114,13 +115,13 @@ pub(crate) struct Quota {
 }
 
 impl Registry {
-    pub(crate) fn new(host_label: String, admins: Vec<Identity>) -> Self {
-        Self { data: RwLock::default(), host_label, admins, listeners: Arc::default() }
+    pub(crate) fn new(host_labels: HostLabels, admins: Vec<Identity>) -> Self {
+        Self { data: RwLock::default(), host_labels, admins, listeners: Arc::default() }
     }
 
-    /// The Node label that names the host of a DPU.
-    pub(crate) fn host_label(&self) -> &str {
-        &self.host_label
+    /// The Node labels that name the host of a DPU.
+    pub(crate) fn host_labels(&self) -> &HostLabels {
+        &self.host_labels
     }
 
     /// Changes, from now on, of what [`Self::authorize`] depends on for this caller and tenant.
@@ -320,7 +321,7 @@ impl Registry {
 
     /// A Node exists, or is deleted.
     pub(crate) fn node(&self, name: &str, node: Option<&Node>) -> NodeChange {
-        let new = node.and_then(|node| Dpu::of(node, &self.host_label)).map(Arc::new);
+        let new = node.and_then(|node| Dpu::of(node, &self.host_labels)).map(Arc::new);
         let mut data = self.data.write();
         let RegistryData { nodes, in_host, of_owner, .. } = &mut *data;
         let old = match &new {

@@ -314,7 +314,7 @@ mod tests {
             json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
                 "metadata": {"name": "blue", "uid": "u", "generation": generation}, "spec": {}})
         };
-        let (api, registry) = (FakeApi::default(), Registry::new(String::new(), Vec::new()));
+        let (api, registry) = (FakeApi::default(), Registry::new(Default::default(), Vec::new()));
         let current = async || {
             let losers = BTreeSet::from([TenantId::new("blue").unwrap()]);
             are_current(&api.client(), &registry, losers, &Ownership::Nobody).await.ok()

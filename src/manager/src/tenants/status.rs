@@ -176,7 +176,10 @@ fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, Con
     } else if !unusable.is_empty() {
         wrong(Cause::HostNameUnusable, format!("spec.hosts: {}", list(&unusable)))
     } else if !without.is_empty() {
-        wrong(Cause::NoDpu, format!("no DPU's label {} names {}", registry.host_label(), list(&without)))
+        wrong(
+            Cause::NoDpu,
+            format!("no DPU's label {} names {}", registry.host_labels().either(), list(&without)),
+        )
     } else {
         fine("Served", format!("{count} DPUs in {} hosts", tenant.hosts.len()))
     };
@@ -206,6 +209,7 @@ fn list(items: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::Node;
+    use outrigger_core::host::HostLabels;
     use outrigger_core::keys;
     use outrigger_runtime::cache::Change;
     use serde_json::json;
@@ -214,7 +218,7 @@ mod tests {
 
     /// As many tenants, each with a host of its own and a DPU in it. Every other DPU is labeled for the next tenant.
     fn registry(size: usize) -> Registry {
-        let registry = Registry::new(keys::DPU_HOST.to_owned(), Vec::new());
+        let registry = Registry::new(HostLabels::default(), Vec::new());
         for i in 0..size {
             let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
                 "metadata": {"name": format!("t{i}")}, "spec": {"hosts": [format!("h{i}")]}});
@@ -245,7 +249,7 @@ mod tests {
         let both = "n1 is given up: the tenant's Pods on it are going";
         assert_eq!(hosts(&registry, 2), (2, Status::False, "HandingOver", both.into()));
         registry.node("n0", None);
-        let none = format!("no DPU's label {} names h0", keys::DPU_HOST);
+        let none = format!("no DPU's label {} names h0", HostLabels::default().either());
         assert_eq!(hosts(&registry, 0), (0, Status::False, "NoDPU", none));
     }
 

@@ -54,7 +54,7 @@ async fn webhook(writers: Writers, limits: Limits) -> SocketAddr {
 
 /// As [`webhook`], with these paths.
 async fn serving(endpoints: Vec<&'static Endpoint>, writers: Writers, limits: Limits) -> SocketAddr {
-    let caches = Arc::new(Caches::new(keys::DPU_HOST));
+    let caches = Arc::new(Caches::default());
     let settings = Settings::default();
     let metrics = Metrics::new(&mut outrigger_runtime::admin::registry());
     let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());

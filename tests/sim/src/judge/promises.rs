@@ -191,7 +191,7 @@ pub const PROMISES: &[Promise] = &[
     ("rules", "Facts follow the workload", By(&["facts_missing"])),
     (
         "rules",
-        "a DPU whose label `provisioning.dpu.nvidia.com/host` (`--host-label`) is the workload's node",
+        "a DPU whose label `provisioning.dpu.nvidia.com/dpunode-name` is the workload's node",
         By(&["facts_missing"]),
     ),
     (

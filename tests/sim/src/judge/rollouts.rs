@@ -268,10 +268,12 @@ impl Judge {
             }
             let bound =
                 pod["spec"]["nodeName"].as_str().and_then(|node| world.infra.get("nodes", None, node));
-            let host =
-                bound.as_ref().map(|node| node["metadata"]["labels"][outrigger_core::keys::DPU_HOST].clone());
+            let is_there = |dpu: &Value| {
+                let labels = [keys::DPU_NODE_NAME, keys::DPU_HOST].map(|key| &dpu["metadata"]["labels"][key]);
+                labels.iter().any(|host| host.is_string() && host.as_str() == node.as_deref())
+            };
             let same = text(rule, "/spec/dpuSelectionPolicy") == "SameNode";
-            if same && host.is_some_and(|host| host.as_str() != node.as_deref()) {
+            if same && bound.is_some_and(|dpu| !is_there(&dpu)) {
                 missing.push(format!("the companion of {key:?} isn't on the DPU of its workload's host"));
             }
         }

@@ -43,17 +43,19 @@ fn dpus_and_hosts() {
         (id, tenant)
     };
     let tenants = BTreeMap::from([tenant("blue", &["a", "b", "c"]), tenant("green", &["b"])]);
-    let nodes =
+    let mut nodes =
         [node("a-dpu", Some("a")), node("b-dpu", Some("b")), node("d-dpu", Some("d")), node("plain", None)];
-    let found = nodes::dpus(&nodes, &tenants, "host");
+    nodes[0].labels.insert("former".to_owned(), "b".to_owned());
+    let found = nodes::dpus(&nodes, &tenants, &"host,former".parse().unwrap());
     let said: Vec<String> =
         found.iter().map(|f| format!("{} {} {}", f.check.id, f.subject, f.message)).collect();
     assert_eq!(
         said,
         [
+            "dpu-in-two-hosts Node a-dpu is \"a\", which counts, and label former is \"b\"",
             "dpu-of-several Node b-dpu is \"b\", which Tenants blue, green have in spec.hosts",
             "dpu-without-owner Node d-dpu is \"d\", which no Tenant has in spec.hosts",
-            "host-without-dpu Tenant blue has \"c\", and no Node has the label host=c",
+            "host-without-dpu Tenant blue has \"c\", and no Node has the label host=c or former=c",
         ]
     );
 }

@@ -42,7 +42,7 @@ pub(in crate::console) fn rows(objects: &[(Kind, Value)]) -> Rows {
         PodEntry::of(&serde_json::from_value(object.clone()).unwrap(), "universe")
     });
     list(&mut rows.nodes, of(NODE), id, |object| {
-        NodeEntry::of(&serde_json::from_value(object.clone()).unwrap(), keys::DPU_HOST)
+        NodeEntry::of(&serde_json::from_value(object.clone()).unwrap(), Default::default())
     });
     rows
 }

@@ -94,7 +94,7 @@ impl Cluster {
             Arc::new(Shared { source: Arc::new(source), rows: Mutex::default(), changed: Notify::new() });
         let resource = crate::cluster::Cluster::new(client.clone(), false).api(NODE, "").1;
         let mut tasks = JoinSet::new();
-        tasks.spawn(shared.clone().keep(node_keeper(client, resource, keys::DPU_HOST.to_owned())));
+        tasks.spawn(shared.clone().keep(node_keeper(client, resource, Default::default())));
         Self { answers, shared, _tasks: tasks }
     }
 

@@ -51,7 +51,7 @@ fn told(rule: &Arc<Rule>, workload: Workload, nodes: Option<&[Node]>) -> Explana
     let around = ExplanationContext {
         tenant: Some(&blue),
         namespace: "tenant-blue",
-        host_label: keys::DPU_HOST,
+        host_labels: Default::default(),
         nodes,
         sent: &Selection::default(),
     };
@@ -163,7 +163,8 @@ fn where_it_may_run_and_why_not() {
         (
             0,
             Some(
-                "no DPU for host cloud-dev-12: no Node has the label provisioning.dpu.nvidia.com/host=cloud-dev-12"
+                "no DPU for host cloud-dev-12: no Node has the label provisioning.dpu.nvidia.com/dpunode-name=cloud-dev-12 or \
+                 provisioning.dpu.nvidia.com/host=cloud-dev-12"
             )
         )
     );
@@ -175,7 +176,7 @@ fn where_it_may_run_and_why_not() {
     let placement = same(&elsewhere, &nodes[..1]);
     assert_eq!(placement.problem.as_deref(), Some("no DPU of host cloud-dev-12 will do"));
     assert_eq!(placement.nodes[0].obstacles, ["zone is absent, nodeSelector wants \"a\""]);
-    let pinned = json!({"nodeSelector": {keys::DPU_HOST: "cloud-dev-13"}});
+    let pinned = json!({"nodeSelector": {keys::DPU_NODE_NAME: "cloud-dev-13"}});
     let problem = same(&pinned, &nodes).problem.unwrap();
     assert!(problem.starts_with("no Node at all can match") && problem.contains("cloud-dev-13"), "{problem}");
 
@@ -188,7 +189,7 @@ fn without_a_tenant_the_isolation_is_left_out() {
     let around = ExplanationContext {
         tenant: None,
         namespace: "",
-        host_label: keys::DPU_HOST,
+        host_labels: Default::default(),
         nodes: Some(&[Node { taints: Vec::new(), ..dpu("d1", "cloud-dev-12", None) }]),
         sent: &Selection::default(),
     };

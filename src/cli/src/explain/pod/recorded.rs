@@ -122,9 +122,10 @@ fn companion(admission: &Admission, pod: &Value, roles: &Roles) -> Vec<Mark> {
     };
     let mut marks: Vec<Mark> = own.map(fact).collect();
     let host = annotations.get(keys::HOST).and_then(Value::as_str);
-    let label = &admission.settings().host_label;
+    let labels = &admission.settings().host_labels;
     marks.extend(affinity(pod, |found| {
-        text(found, "/key") == label && host.is_some_and(|host| text(found, "/values/0") == host)
+        let is_named = host.is_some_and(|host| text(found, "/values/0") == host);
+        is_named && labels.keys().any(|key| text(found, "/key") == key)
     }));
     marks
 }

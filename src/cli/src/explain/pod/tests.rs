@@ -143,12 +143,20 @@ fn a_companion_is_decided_again_from_the_template_of_its_rule() {
     // And the Pod has each step's.
     assert_eq!(report["recorded"][1]["name"], "blue");
     let node = "outrigger.dev.node-restriction.kubernetes.io/tenant In [blue]";
-    let isolation =
-        [format!("{TERM}: {node}"), "spec.tolerations[0]: outrigger.dev/tenant=blue:NoSchedule".into()];
+    // One term for each label that may name the host.
+    let second = TERM.replace("[0]", "[1]");
+    let isolation = [
+        format!("{TERM}: {node}"),
+        format!("{second}: {node}"),
+        "spec.tolerations[0]: outrigger.dev/tenant=blue:NoSchedule".into(),
+    ];
     assert_eq!(marks(&report, "isolation"), isolation);
     let companion = marks(&report, "companion");
-    let host = format!("{TERM}: provisioning.dpu.nvidia.com/host In [host-a]");
-    for mark in ["metadata.annotations[tenant-node-name]: host-a", &host] {
+    let hosts = [
+        format!("{TERM}: provisioning.dpu.nvidia.com/dpunode-name In [host-a]"),
+        format!("{second}: provisioning.dpu.nvidia.com/host In [host-a]"),
+    ];
+    for mark in ["metadata.annotations[tenant-node-name]: host-a", &hosts[0], &hosts[1]] {
         assert!(companion.iter().any(|found| found == mark), "{mark}: {companion:?}");
     }
     assert!(!companion.iter().any(|mark| mark.contains("In [blue]")), "{companion:?}");

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::api::ListParams;
 use outrigger_api::Tenant;
+use outrigger_core::host::HostLabels;
 use outrigger_core::json::text;
 use outrigger_core::keys;
 use outrigger_core::progress::HostDpu;
@@ -32,11 +33,11 @@ pub(super) fn report(
     state: &State,
     unread: &Unread,
     name: &str,
-    host_label: &str,
+    host_labels: &HostLabels,
 ) -> Result<Option<Report>, InputError> {
     let mut dpus = Vec::new();
     for node in state.of("", "Node") {
-        dpus.extend(Dpu::of(&node.read()?, host_label).map(|dpu| Here { dpu, node }));
+        dpus.extend(Dpu::of(&node.read()?, host_labels).map(|dpu| Here { dpu, node }));
     }
     let tenants: Vec<Tenant> = state.all(keys::GROUP, "Tenant")?;
     let of_node = dpus.iter().find(|here| here.node.name == name);

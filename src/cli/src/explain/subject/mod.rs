@@ -116,7 +116,7 @@ impl SubjectArgs {
         let Seen { state, notes, unread } = seen;
         let report = match kind {
             Kind::Tenant => tenant::report(state, &self.name)?,
-            Kind::Host => host::report(state, unread, &self.name, &self.admission.host_label)?,
+            Kind::Host => host::report(state, unread, &self.name, &self.admission.host_labels)?,
             Kind::Machine => machine::report(state, &self.name)?,
             Kind::Namespace => offloading::report(state, unread, &self.name)?,
             Kind::Claim => claim::report(state, unread, &self.place()),

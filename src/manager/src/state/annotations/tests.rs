@@ -190,7 +190,7 @@ fn a_workload_waits_for_a_companion_of_which_nothing_is_decided() {
         let observed = Observed { rule_uid: uid, template_hash: hash, ready: true, ..Observed::default() };
         let key = world.key();
         world.data.companions.applied("x", key.clone(), observed);
-        let registry = Registry::new(String::new(), Vec::new());
+        let registry = Registry::new(Default::default(), Vec::new());
         world.data.assess(&[key], &registry, Timestamp::UNIX_EPOCH);
         assert_eq!(world.told(), [(Stage::Ready, None)], "{ordering}");
     }
@@ -206,7 +206,7 @@ fn a_refused_workload_waits_when_other_annotations_are_sent() {
     assert!(keys.contains(&admin.key()));
     assert!(matches!(admin.data.index.desired(&admin.key()), Desired::Unknown), "it may have it");
     assert_eq!(admin.told(), [(Stage::Refused, Some(Cause::LimitReached))]);
-    let registry = Registry::new(String::new(), Vec::new());
+    let registry = Registry::new(Default::default(), Vec::new());
     admin.data.update_workload(fixtures::workload("w"), &registry, Timestamp::UNIX_EPOCH);
     assert_eq!((admin.desired(), admin.told()), ("wanted", vec![]));
 }

@@ -38,7 +38,7 @@ fn dpu(ready: bool, owner: &str) -> Node {
 
 impl World {
     fn new(workloads: usize) -> Self {
-        let registry = Registry::new(keys::DPU_HOST.to_owned(), Vec::new());
+        let registry = Registry::new(Default::default(), Vec::new());
         let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
             "metadata": {"name": "blue", "uid": "t", "generation": 1}, "spec": {"hosts": ["h"]}});
         registry.tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));

@@ -37,7 +37,7 @@ fn caller(names: &[&str]) -> Caller {
 }
 
 fn registry() -> Registry {
-    let registry = Registry::new(keys::DPU_HOST.to_owned(), vec![Identity::new("spiffe://x/admin").unwrap()]);
+    let registry = Registry::new(Default::default(), vec![Identity::new("spiffe://x/admin").unwrap()]);
     registry.tenant(tenant(
         "blue",
         json!({"identities": ["spiffe://x/blue", "agent.blue"], "hosts": ["a", "b"]}),

@@ -40,7 +40,7 @@ impl Tenant {
     }
 
     pub(super) fn with_rule(rule: &serde_json::Value, workloads: Vec<Workload>) -> Self {
-        let registry = Registry::new(String::new(), Vec::new());
+        let registry = Registry::new(Default::default(), Vec::new());
         let clock = Environment::system().clock;
         let at = Moment { now: clock.now(), wall: clock.wall(), admin_deadline: Duration::from_secs(60) };
         let mut data = TenantData { tenant: TenantId::new("blue").ok(), ..TenantData::default() };
