@@ -237,6 +237,8 @@ fn values_change_what_they_say() {
     let with_agent = agent.join(",");
     let with_proxy = format!("{with_agent},agent.proxy.url=http://p.example:3128");
     let with_secret = format!("{with_agent},agent.proxy.urlSecret=proxy");
+    let with_host =
+        format!("{with_agent},agent.companionsFirst.enabled=true,networkPolicy.dnsPorts={{53,5353}}");
     for (values, (kind, name, at), path, expected) in [
         ("image.tag=2.0.0", webhook, "/containers/0/image", json!("registry.example/outrigger:2.0.0")),
         (
@@ -299,6 +301,12 @@ fn values_change_what_they_say() {
         (
             "networkPolicy.dnsPorts={53,5353}",
             ("NetworkPolicy", "outrigger", ""),
+            "/spec/egress/0/ports/3",
+            json!({"protocol": "TCP", "port": 5353}),
+        ),
+        (
+            with_host.as_str(),
+            ("NetworkPolicy", "outrigger-host", ""),
             "/spec/egress/0/ports/3",
             json!({"protocol": "TCP", "port": 5353}),
         ),
