@@ -106,6 +106,8 @@ clusterDomain: cluster.local
 resolvConf: /run/resolv.conf
 staticPodPath: $disk/manifests
 evictionHard: {memory.available: 50Mi}
+# Images come from no registry, so none may be removed because the machine's disk is full.
+imageGCHighThresholdPercent: 100
 # The machine has processors for two Nodes at most.
 nodeStatusUpdateFrequency: 5s
 X
