@@ -29,6 +29,16 @@ pub(super) fn have_changed(commit: &Commit) -> bool {
     image(old) == image(new) && asked(old) != asked(new)
 }
 
+/// Whether a companion has the devices that a rule asks for, or may have them, because its template is gone.
+pub(super) fn may_have_those_of(world: &World, companion: &Value, rule: &Value) -> bool {
+    let (namespace, name) = (text(companion, "/metadata/namespace"), template_of(companion));
+    if name.is_empty() {
+        return asked(rule).is_none();
+    }
+    let template = world.infra.get("resourceclaimtemplates", Some(namespace), name);
+    template.is_none_or(|template| count(&template) == asked(rule))
+}
+
 impl Judge {
     /// A write in the infrastructure cluster that may be about devices.
     pub(super) fn devices_written(&self, world: &World, commit: &Commit) {
@@ -86,9 +96,7 @@ impl Judge {
             let Some(rule) = written(world, &key).filter(|_| world.has_agent(key.0)) else { continue };
             let namespace = Some(text(&pod, "/metadata/namespace"));
             let template = infra.get("resourceclaimtemplates", namespace, template_of(&pod));
-            let has = template.as_ref().and_then(|template| {
-                at(template, "/spec/spec/devices/requests/0/exactly/count").and_then(Value::as_u64)
-            });
+            let has = template.as_ref().and_then(|template| count(template));
             // One of an earlier template has the devices of that.
             let image = |object: &Value, at: &str| text(object, at).to_owned();
             if image(&pod, "/spec/containers/0/image")
