@@ -55,7 +55,7 @@ impl Controller for Offloadings {
             remove_left_label(context, namespace).await?;
             return Ok(Action::Done);
         };
-        let held = object.finalizers().iter().any(|finalizer| finalizer == keys::OFFLOADING_FINALIZER);
+        let held = is_held(&object);
         match wanted(&object) {
             // The strategy is unknown: the namespace's Pods are refused, and its label can't be told.
             None => {}
@@ -63,12 +63,15 @@ impl Controller for Offloadings {
                 if let Some(written) = finalizer(context, &object, true).await? {
                     object = Arc::new(written);
                 }
-                self.label(namespace, &object, true).await?;
+                if !self.label(namespace, &object, true).await? {
+                    return Ok(Action::Wait);
+                }
             }
             Some(false) => {
                 // One that is being deleted without the finalizer has no label left to remove.
-                if held || object.metadata.deletion_timestamp.is_none() {
-                    self.label(namespace, &object, false).await?;
+                let is_labelled = held || object.metadata.deletion_timestamp.is_none();
+                if is_labelled && !self.label(namespace, &object, false).await? {
+                    return Ok(Action::Wait);
                 }
                 if let Some(written) = finalizer(context, &object, false).await? {
                     if written.finalizers().is_empty() && object.metadata.deletion_timestamp.is_some() {
@@ -97,16 +100,16 @@ impl Controller for Offloadings {
 }
 
 impl Offloadings {
-    /// Sets the namespace's label, or takes it off. An Event reports that the API server refuses it, as no field of the status
-    /// can.
+    /// Sets the namespace's label, or takes it off. Returns whether the label is right now, as [`label`] does. An Event reports that the API
+    /// server refuses it, as no field of the status can.
     async fn label(
         &self,
         namespace: &str,
         object: &NamespaceOffloading,
         offloaded: bool,
-    ) -> Result<(), kube::Error> {
+    ) -> Result<bool, kube::Error> {
         let context = &*self.0;
-        let labelled = label(context, namespace, offloaded).await;
+        let labelled = label(context, namespace, object, offloaded).await;
         if let Err(kube::Error::Api(refused)) = &labelled
             && offloaded
         {
@@ -143,16 +146,31 @@ async fn namespace(context: &Context, name: &str) -> Result<Option<Metadata>, ku
     Ok(found.filter(|namespace| namespace.metadata.deletion_timestamp.is_none()))
 }
 
-/// Sets the namespace's label, or removes it. A label that is right isn't written.
-async fn label(context: &Context, name: &str, offloaded: bool) -> Result<(), kube::Error> {
-    let Some(namespace) = namespace(context, name).await? else { return Ok(()) };
+/// Sets the namespace's label, or removes it. A label that is right isn't written. Returns `false` where nothing was written because the
+/// API server has another state of the object: the watch of a new leader may be behind, and an object that has lost its finalizer
+/// since may be deleted at any time, and would leave the label.
+async fn label(
+    context: &Context,
+    name: &str,
+    object: &NamespaceOffloading,
+    offloaded: bool,
+) -> Result<bool, kube::Error> {
+    let Some(namespace) = namespace(context, name).await? else { return Ok(true) };
     let value = namespace.labels().get(keys::OFFLOADED).map(String::as_str);
     if value == offloaded.then_some("true") {
-        return Ok(());
+        return Ok(true);
+    }
+    let found = api(context, name).get_opt(NAME).await?;
+    let same = |found: &NamespaceOffloading| {
+        found.uid() == object.uid() && wanted(found) == Some(offloaded) && (is_held(found) || !offloaded)
+    };
+    if !found.as_ref().is_some_and(same) {
+        return Ok(false);
     }
     let uid = namespace.uid();
     if !offloaded {
-        return remove_label(context, name, json!({"uid": uid})).await;
+        remove_label(context, name, json!({"uid": uid})).await?;
+        return Ok(true);
     }
     // By an apply the API server keeps who has written it: [`writes::has_written`]. It keeps nothing of a merge patch to an object that was
     // applied without a field of its own. A namespace that is deleted meanwhile isn't created again, because of its uid.
@@ -160,7 +178,7 @@ async fn label(context: &Context, name: &str, offloaded: bool) -> Result<(), kub
         "metadata": {"name": name, "uid": uid, "labels": {keys::OFFLOADED: "true"}}});
     write_label(context, name, &writes::apply(), Patch::Apply(&label)).await?;
     info!(namespace = name, "offloading label written");
-    Ok(())
+    Ok(true)
 }
 
 /// Removes a label that a manager has written from a namespace that has no NamespaceOffloading. The namespace is read first and written
@@ -199,6 +217,11 @@ async fn write_label(
     namespaces.patch(name, params, &patch).await.map(drop)
 }
 
+/// Whether the object's deletion waits for the manager.
+fn is_held(object: &NamespaceOffloading) -> bool {
+    object.finalizers().iter().any(|finalizer| finalizer == keys::OFFLOADING_FINALIZER)
+}
+
 /// Whether admission has to look at the namespace's Pods; `None` when that can't be told.
 fn wanted(object: &NamespaceOffloading) -> Option<bool> {
     if object.metadata.deletion_timestamp.is_some() || is_reserved(&object.namespace().unwrap_or_default()) {
@@ -234,6 +257,47 @@ mod tests {
                 object.metadata.deletion_timestamp = Some(now);
             }
             assert_eq!(wanted(&object), label, "{namespace} {strategy} {deleted}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_label_changes_only_if_the_api_server_has_the_object_as_it_is_known() {
+        const NAMESPACE: &str = "/api/v1/namespaces/n";
+        const OBJECT: &str = "/apis/offloading.liqo.io/v1beta1/namespaces/n/namespaceoffloadings/offloading";
+        let object = |strategy: &str, finalizers: &[&str]| {
+            json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
+                "metadata": {"name": NAME, "namespace": "n", "uid": "o", "finalizers": finalizers},
+                "spec": {"podOffloadingStrategy": strategy}})
+        };
+        let held = [keys::OFFLOADING_FINALIZER];
+        let other = {
+            let mut other = object("Remote", &held);
+            other["metadata"]["uid"] = json!("other");
+            other
+        };
+        for (known, found, label, changes) in [
+            ("Remote", (200, object("Remote", &held)), json!({}), true),
+            ("Remote", (200, object("Local", &[])), json!({}), false),
+            ("Remote", (200, object("Remote", &[])), json!({}), false),
+            ("Remote", (200, other), json!({}), false),
+            ("Remote", (404, not_found()), json!({}), false),
+            ("Local", (200, object("Local", &held)), json!({keys::OFFLOADED: "true"}), true),
+            ("Local", (200, object("Remote", &held)), json!({keys::OFFLOADED: "true"}), false),
+        ] {
+            let api = FakeApi::default();
+            let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
+                "metadata": {"name": "n", "uid": "u", "labels": label}});
+            api.answers("GET", NAMESPACE, 200, namespace.clone());
+            api.answers("PATCH", NAMESPACE, 200, namespace);
+            let (code, body) = found;
+            api.answers("GET", OBJECT, code, body.clone());
+            let context = fixtures::context(api.client());
+            let known = serde_json::from_value(object(known, &held)).unwrap();
+            context.offloadings.object(outrigger_runtime::cache::Change::Applied(known));
+            let done = Offloadings(context).step(&"n".into()).await;
+            let written = api.calls("PATCH").iter().filter(|(path, _)| path.starts_with(NAMESPACE)).count();
+            assert_eq!(written == 1, changes, "{code} {body}");
+            assert_eq!(matches!(done, Ok(Action::Wait)), !changes, "{code} {body}: {done:?}");
         }
     }
 
