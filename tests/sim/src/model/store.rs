@@ -317,10 +317,10 @@ impl State {
         self.restart();
     }
 
-    /// As [`Self::restore`], with later revisions than any before: objects keep the versions that they had, and watches start only from now
-    /// on.
+    /// As [`Self::restore`], with later revisions than any before, also than those of the snapshot, which may be later than the present ones:
+    /// objects keep the versions that they had, and watches start only from now on.
     pub(super) fn restore_later(&mut self, snapshot: &Snapshot) {
-        let revision = self.revision + 1000;
+        let revision = self.revision.max(snapshot.revision) + 1000;
         self.restore(snapshot);
         (self.revision, self.compacted, self.watched_from) = (revision, revision, revision);
         self.generation = i64::try_from(revision).unwrap_or(i64::MAX);
