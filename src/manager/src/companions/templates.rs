@@ -149,6 +149,11 @@ impl Templates {
         index.by_name.get(&(namespace.to_owned(), name.to_owned())).is_some_and(|owner| owner.uid == rule_uid)
     }
 
+    /// Whether a rule has not all templates that are wanted.
+    pub(crate) fn lacks(&self, namespace: &str, rule: &Rule, wanted: &[Template]) -> bool {
+        !wanted.iter().all(|template| self.is_known(namespace, &template.name, rule.uid()))
+    }
+
     /// Names and uids of the templates that a rule has in a namespace.
     fn of_rule(&self, namespace: &str, rule_uid: &str) -> Vec<(String, String)> {
         let index = self.0.read();

@@ -10,6 +10,7 @@ use kube::api::{Api, ListParams};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource, ResourceExt};
 use outrigger_api::{AdminWorkloadRule, WorkloadRule};
+use outrigger_core::claim::Template;
 use outrigger_core::ids::TenantId;
 use outrigger_core::rule::Rule;
 use outrigger_core::{claim, fault, keys};
@@ -96,8 +97,8 @@ pub(crate) async fn keep_admins(context: &Context, id: &RuleId, rule: &Arc<Rule>
 async fn step(context: &Context, id: &RuleId, location: &TemplateLocation, rule: &Rule, found: TemplateUse) {
     let (client, known) = (&context.client, &context.templates);
     let wanted = claim::templates(rule, location.tenant.as_ref(), &location.namespace, location.owned);
-    if found.any {
-        match known.ensure(context, &location.namespace, rule, &wanted).await {
+    if found.any && known.lacks(&location.namespace, rule, &wanted) {
+        match create(context, id, location, rule, &wanted).await {
             // A refusal is shown by the companion that can't be created because of it.
             Ok(()) | Err(WriteFailure::Refused(_)) => {}
             Err(failure) => {
@@ -128,6 +129,22 @@ async fn step(context: &Context, id: &RuleId, location: &TemplateLocation, rule:
     }
 }
 
+/// Creates those of a rule's templates that aren't there, if the API server has the rule as it is known here: the garbage collector would delete
+/// templates of a rule that only a stale cache has, and each deletion leads to the next creation.
+async fn create(
+    context: &Context,
+    id: &RuleId,
+    location: &TemplateLocation,
+    rule: &Rule,
+    wanted: &[Template],
+) -> Result<(), WriteFailure> {
+    match is_known(&context.client, id, rule).await {
+        Ok(true) => context.templates.ensure(context, &location.namespace, rule, wanted).await,
+        Ok(false) => Err(WriteFailure::CacheStale),
+        Err(error) => Err(WriteFailure::of(&error)),
+    }
+}
+
 /// Whether the API server has the rule as it is known here, and no companion of it that was made from another template. The
 /// caches may be stale: templates are not deleted because one of them lacks a companion that names them, or the rule's
 /// latest state.
@@ -137,12 +154,7 @@ async fn is_settled(
     location: &TemplateLocation,
     rule: &Rule,
 ) -> Result<bool, kube::Error> {
-    let known = if id.name.is_admin() {
-        is_known::<AdminWorkloadRule>(client, id, rule).await?
-    } else {
-        is_known::<WorkloadRule>(client, id, rule).await?
-    };
-    if !known {
+    if !is_known(client, id, rule).await? {
         return Ok(false);
     }
     let labels = format!("{}={}", keys::RULE, rule.name().label_value());
@@ -158,7 +170,16 @@ async fn is_settled(
     Ok(settled)
 }
 
-async fn is_known<K>(client: &Client, id: &RuleId, rule: &Rule) -> Result<bool, kube::Error>
+/// Whether the API server has the rule as it is known here.
+async fn is_known(client: &Client, id: &RuleId, rule: &Rule) -> Result<bool, kube::Error> {
+    if id.name.is_admin() {
+        has::<AdminWorkloadRule>(client, id, rule).await
+    } else {
+        has::<WorkloadRule>(client, id, rule).await
+    }
+}
+
+async fn has<K>(client: &Client, id: &RuleId, rule: &Rule) -> Result<bool, kube::Error>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
@@ -174,7 +195,7 @@ mod tests {
     use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
     use outrigger_core::ids::RuleName;
     use outrigger_runtime::cache::Change;
-    use outrigger_runtime::fake_api::FakeApi;
+    use outrigger_runtime::fake_api::{FakeApi, failure, not_found};
     use serde_json::json;
 
     use super::*;
@@ -219,6 +240,29 @@ mod tests {
         api.answers("GET", PODS, 200, list(vec![]));
         api.answers("GET", RULE, 200, object(2));
         assert_eq!(settled().await, Some(false), "the rule may want others by now");
+    }
+
+    #[tokio::test]
+    async fn a_template_is_created_only_for_a_rule_that_the_api_server_has_as_it_is_known() {
+        let mut known = object(1);
+        known["spec"]["deviceClaims"] = json!([{"name": "engine", "spec": {"devices": {"requests": [
+            {"name": "engine", "exactly": {"deviceClassName": "engine", "count": 1}}]}}}]);
+        let rule = serde_json::from_value::<WorkloadRule>(known).unwrap().compile().unwrap();
+        let used = TemplateUse { any: true, earlier: false };
+        for (code, answer, created) in [
+            (200, object(1), 1),
+            (200, object(2), 0),
+            (404, not_found(), 0),
+            (503, failure(503, "ServiceUnavailable"), 0),
+        ] {
+            let api = FakeApi::default();
+            let context = fixtures::context(api.client());
+            api.answers("GET", RULE, code, answer);
+            step(&context, &id(), &location(), &rule, used).await;
+            assert_eq!(api.calls("POST").len(), created, "{code}");
+            let again = context.queues.rules.counts().delayed;
+            assert!(created == 1 || again == 1, "{code}: it is looked at again");
+        }
     }
 
     #[tokio::test]
