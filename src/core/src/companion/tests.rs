@@ -207,6 +207,43 @@ fn facts_change_in_place() {
 }
 
 #[test]
+fn facts_follow_the_workload_while_a_companion_waits_for_the_next_template() {
+    let labels = |pairs: &[(&str, &str)]| {
+        let mut w = (*workload(Some("host-a"))).clone();
+        pairs.iter().for_each(|(key, value)| w.labels.set(key, value));
+        w
+    };
+    let injects = |names: &[&str]| {
+        let names: Vec<_> = names
+            .iter()
+            .map(|name| InjectionSpec::new(&format!(".state.extra.labels.{name}"), name))
+            .collect();
+        move |s: &mut RuleSpec| s.injections = names
+    };
+    let before = rule(injects(&["changes", "goes", "stays"]));
+    let o = observed(&before, &labels(&[("changes", "1"), ("goes", "1"), ("stays", "1")]));
+    let next = rule(|s| {
+        injects(&["changes", "comes", "goes"])(s);
+        s.template =
+            json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "next"}]}}).into();
+    });
+    let now = labels(&[("changes", "2"), ("comes", "2"), ("stays", "2")]);
+    let patch = while_it_waits(&next, &now, &o).unwrap();
+    assert_eq!(
+        patch,
+        json!({"metadata": {"uid": "pod-uid", "annotations": {"changes": "2", "comes": "2", "goes": null,
+            keys::INJECTED: r#"["changes","comes","stays"]"#}}}),
+        "the earlier template may read what the rule no longer injects, and has another content hash"
+    );
+    let facts = [("changes", "2"), ("comes", "2"), ("stays", "1")];
+    let facts: BTreeMap<_, _> = facts.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let after = Observed { injected: Some(facts.keys().cloned().collect()), annotations: facts, ..o.clone() };
+    assert_eq!(while_it_waits(&next, &now, &after), None);
+    let of_former = Observed { rule_uid: "former".into(), ..o };
+    assert_eq!(while_it_waits(&next, &now, &of_former), None);
+}
+
+#[test]
 fn too_much_is_refused_with_both_sizes() {
     let r = rule(|s| s.injections.push(InjectionSpec::new("", "all")));
     let mut w = (*workload(Some("host-a"))).clone();

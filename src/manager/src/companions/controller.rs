@@ -16,7 +16,7 @@ use tracing::{Instrument, debug, info, warn};
 
 use super::location::CompanionLocation;
 use super::object::{self, Object, Objects};
-use super::planned::{is_of_later_claim, is_of_later_rule, planned, still_refused};
+use super::planned::{is_of_later_claim, is_of_later_rule, meanwhile, planned, still_refused};
 use super::refusal::{WriteFailure, of_template};
 use crate::context::Context;
 use crate::latency::TracedStep;
@@ -260,8 +260,8 @@ impl Companion<'_> {
         if !is_replaced {
             data.rollouts.stays(key);
         } else if !data.may_replace(key, &self.context.registry, moment) {
-            let record = data.hold_record(key, moment).ok_or(Undecided::Ends(Action::Done))?;
-            return Ok((Plan::Annotate(record), kind));
+            let change = meanwhile(data, key, moment).ok_or(Undecided::Ends(Action::Done))?;
+            return Ok((Plan::Annotate(change), kind));
         }
         match (plan, kind) {
             // The API server would refuse it again. The rule's status says why; all companions are queued when that changes.

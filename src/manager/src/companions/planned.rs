@@ -5,11 +5,13 @@ use std::time::Duration;
 use outrigger_core::companion::{self, Action as Plan, DeleteReason};
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::template::Kind;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::location::CompanionLocation;
 use crate::state::TenantData;
 use crate::state::companions::CompanionCache;
+use crate::state::rollout::Moment;
 
 /// Whether a companion was made from a later state of its rule than is known here: nothing can be decided about it until the
 /// cache has caught up.
@@ -76,6 +78,18 @@ pub(super) fn planned(data: &TenantData, key: &CompanionKey, location: &Companio
         _ => Kind::Pod,
     };
     (companion::plan(key, &desired, observed, &location.home()), kind)
+}
+
+/// What a companion needs that waits for its turn in a rollout: a record of that, or facts. A JSON merge patch; `None` where it needs nothing.
+pub(super) fn meanwhile(data: &mut TenantData, key: &CompanionKey, at: Moment) -> Option<Value> {
+    if let Some(record) = data.hold_record(key, at) {
+        return Some(record);
+    }
+    let Desired::Wanted { rule, workload } = data.index.desired(key) else { return None };
+    let (rule, workload) = (rule.clone(), workload.clone());
+    let facts =
+        |companions: &mut CompanionCache| companion::while_it_waits(&rule, &workload, companions.get(key)?);
+    data.with_companions(&key.rule, facts).flatten()
 }
 
 /// How much longer a companion that was refused has to wait, unless its rule has changed since.

@@ -247,9 +247,6 @@ impl Judge {
         for pod in world.infra.list("pods") {
             let Some(key) = companion(&pod).filter(|(id, ..)| world.has_agent(id)) else { continue };
             let Some(Wanted { rule, pod: workload, image: now, .. }) = all.get(&key) else { continue };
-            if image(&pod, "/spec/containers/0/image") != *now {
-                continue;
-            }
             let node = crate::world::hosts::node_of(&world.tenants[key.0], workload);
             for (name, value) in super::matching::facts(rule, workload, node.as_deref()) {
                 let found = pod["metadata"]["annotations"].get(name).and_then(Value::as_str);
@@ -258,6 +255,11 @@ impl Judge {
                         "the companion of {key:?} has the fact {name} {found:?}, and not {value:?}"
                     ));
                 }
+            }
+            // Beside the facts, one that waits for the next template is as before.
+            let is_current = image(&pod, "/spec/containers/0/image") == *now;
+            if !is_current || !super::devices::may_have_those_of(world, &pod, rule) {
+                continue;
             }
             let stale = pod["metadata"]["annotations"].as_object().into_iter().flatten().find(|(name, _)| {
                 name.starts_with("example.com/")
