@@ -38,6 +38,8 @@ fn script(name: &str, args: &[&str]) -> Command {
     let mut command = Command::new(root().join("deploy").join(name));
     command.args(args);
     for variable in [
+        // Build scripts read it, so Cargo would compile their crates again, and all that depend on them.
+        "CARGO_MANIFEST_DIR",
         "SOURCE_DATE_EPOCH",
         "FEATURES",
         "PROGRAM",
