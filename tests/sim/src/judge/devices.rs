@@ -87,7 +87,7 @@ impl Judge {
     /// How the claims of companions differ from what their rules ask for.
     pub(super) fn devices_missing(world: &World) -> Vec<String> {
         let (infra, mut missing) = (&world.infra, Vec::new());
-        let (mut claimed, mut named) = (BTreeSet::new(), BTreeSet::new());
+        let (mut claimed, mut named, mut earlier) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for pod in infra.list("pods") {
             claimed.extend(claims(&pod));
             named.insert((text(&pod, "/metadata/namespace").to_owned(), template_of(&pod).to_owned()));
@@ -102,6 +102,7 @@ impl Judge {
             if image(&pod, "/spec/containers/0/image")
                 != image(&rule, "/spec/template/spec/containers/0/image")
             {
+                earlier.insert(text(&rule, "/metadata/uid").to_owned());
                 continue;
             }
             // One that budgets hold has the devices of before.
@@ -110,6 +111,7 @@ impl Judge {
             if has != asked(&rule)
                 && workload.is_some_and(|pod| super::budgets::hold(&world.tenants[key.0], pod))
             {
+                earlier.insert(text(&rule, "/metadata/uid").to_owned());
                 continue;
             }
             if has != asked(&rule) {
@@ -144,10 +146,13 @@ impl Judge {
             // earlier templates of the platform's rules, and while there are any, no other is removed.
             let concerns = |id: &str| at.0 == namespace_of(id) || at.0 == keys::ADMIN_NAMESPACE;
             let served = TENANTS.into_iter().all(|(id, _)| world.has_agent(id) || !concerns(id));
-            // A rule whose template is refused, or never gets ready, keeps what earlier ones had.
+            // A rule whose template is refused, or never gets ready, keeps what earlier ones had. No template is removed while a companion of
+            // an earlier one exists: it may name it.
             let stuck = rule.is_some_and(|rule| {
                 let image = text(rule, "/spec/template/spec/containers/0/image");
-                image.starts_with(REFUSED) || image.starts_with(NEVER)
+                image.starts_with(REFUSED)
+                    || image.starts_with(NEVER)
+                    || earlier.contains(text(rule, "/metadata/uid"))
             });
             if served && !stuck && rule.is_none_or(|rule| asked(rule) != count) && !named.contains(&at) {
                 missing.push(format!("no rule asks for the claim template {name} of {count:?} devices"));
