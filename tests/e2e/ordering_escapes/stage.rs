@@ -185,7 +185,11 @@ impl Stage {
     /// The legitimate way: the Pod waits, and starts and becomes Ready when its companion is Ready.
     pub(super) async fn waits_then_starts(&self, name: &str) {
         self.is_closed(name).await;
-        assert!(!is_ready(&self.t.work().get(name).await.unwrap()), "{name} is Ready");
+        // What stands in for a kubelet follows a change of the gate a little later.
+        until(&format!("{name} isn't Ready"), &self.t.work(), name, |pod| {
+            holds(!is_ready(&pod), "it is Ready")
+        })
+        .await;
         self.go(name).await;
         eventually(&format!("{name} starts"), || self.start(name)).await;
         until(&format!("{name} is Ready"), &self.t.work(), name, |pod| holds(is_ready(&pod), "not yet"))
