@@ -10,6 +10,7 @@ mod downlink;
 mod fleet;
 mod manager;
 mod matching;
+mod nodes;
 mod peers;
 mod report;
 mod rules;
@@ -65,6 +66,8 @@ enum Bench {
     Abuse,
     /// The console and its pages.
     Console,
+    /// Containers on real Nodes; not among all, because it needs root.
+    Nodes,
     /// Fleets of agents; not among all, because it takes hours.
     Fleet,
     /// Liqo's and Kyverno's webhooks; not among all, because they have to be built.
@@ -80,7 +83,7 @@ impl Bench {
     fn is_wanted(self) -> bool {
         match std::env::var("OUTRIGGER_BENCH_ROW") {
             Ok(row) if !row.is_empty() => row.starts_with(&self.name()),
-            _ => !matches!(self, Self::Fleet | Self::Peers),
+            _ => !matches!(self, Self::Nodes | Self::Fleet | Self::Peers),
         }
     }
 
@@ -96,6 +99,7 @@ impl Bench {
             Self::Downlink => runtime().block_on(downlink::run()),
             Self::Abuse => runtime().block_on(abuse::run()),
             Self::Console => runtime().block_on(console::run()),
+            Self::Nodes => runtime().block_on(nodes::run()),
             Self::Fleet => runtime().block_on(fleet::run()),
             Self::Peers => runtime().block_on(peers::run()),
         }

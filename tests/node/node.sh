@@ -9,6 +9,7 @@ set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 dir=$1 cluster=$2 name=$3 number=$4 cgroup=$5 program=$6
 source "${BASH_SOURCE[0]%/*}/cgroups.sh"
+source "${BASH_SOURCE[0]%/*}/network.sh"
 
 plug_in() {
     ip netns add "$name"
@@ -21,11 +22,11 @@ plug_in() {
     # Routes to all Pods there could be, also those of Nodes that come later.
     local other
     for other in $(ip netns list | cut -d' ' -f1); do
-        [ "$other" = switch ] || ip -n "$other" route replace "10.78.$number.0/24" via "10.77.0.$number" 2>/dev/null || true
+        [ "$other" = switch ] || ip -n "$other" route replace "$(subnet "$number")" via "10.77.0.$number" 2>/dev/null || true
     done
-    ip -n "$name" route delete "10.78.$number.0/24" 2>/dev/null || true
+    ip -n "$name" route delete "$(subnet "$number")" 2>/dev/null || true
     for other in $(seq 2 60); do
-        [ "$other" = "$number" ] || ip -n "$name" route replace "10.78.$other.0/24" via "10.77.0.$other"
+        [ "$other" = "$number" ] || ip -n "$name" route replace "$(subnet "$other")" via "10.77.0.$other"
     done
 }
 
@@ -64,6 +65,8 @@ for directory in kubelet containerd; do
     mkdir -p "$disk/$directory" "/var/lib/$directory"
     mount --bind "$disk/$directory" "/var/lib/$directory"
 done
+# A disk that can be full is in memory: nothing of it is left on the machine.
+[ ! -e "$disk/kubelet.size" ] || mount -t tmpfs -o "size=$(cat "$disk/kubelet.size")" tmpfs /var/lib/kubelet
 mkdir -p "$disk"/{log,kubelet.conf.d,manifests}
 mount --bind "$disk/log" /var/log
 # A kubelet's volumes have to be seen by containers that were started before.
@@ -74,7 +77,7 @@ echo "nameserver 127.0.0.1" >/run/resolv.conf
 cat >/run/cni/pods.conflist <<X
 {"cniVersion": "1.0.0", "name": "pods", "plugins": [
   {"type": "bridge", "bridge": "pods", "isGateway": true, "hairpinMode": true, "ipam": {"type": "host-local", "dataDir": "/run/cni/addresses",
-   "ranges": [[{"subnet": "10.78.$number.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+   "ranges": [[{"subnet": "$(subnet "$number")"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 X
 cat >/run/containerd.toml <<X

@@ -5,8 +5,8 @@
 # control plane. What only the machine can have are cgroups: those of Nodes are below CGROUP, whose name ends with the id of a process.
 # They are removed in the end. If this script was killed, the next one removes them.
 #
-# The network is a switch, 10.77.0.0/16, as between the servers of a rack. The control plane has 10.77.0.1, Node N 10.77.0.N, and Pods of
-# Node N have 10.78.N.0/24, to which every other Node has a route.
+# The network is a switch, 10.77.0.0/16, as between the servers of a rack. The control plane has 10.77.0.1, Node N 10.77.0.N, and the Pods
+# of each Node have a part of 10.78.0.0/16, to which every other Node has a route.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 

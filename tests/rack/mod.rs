@@ -8,9 +8,12 @@ mod one_cluster;
 mod operation;
 mod order;
 mod placement;
+mod policies;
 mod pressure;
 mod rights;
+mod rollout;
 mod shared;
 mod traffic;
 mod undisturbed;
-mod workloads;
+
+use outrigger_tests::rack::workloads;

@@ -21,10 +21,16 @@ use crate::{InWords, eventually, root};
 
 pub use install::{HOSTS, ready, way_to_manager};
 
+pub mod blue;
 mod install;
+mod policies;
+pub mod workloads;
 
 /// The name of Outrigger's image on all Nodes.
 pub const IMAGE: &str = "outrigger.example/outrigger:test";
+
+/// The port of the infrastructure cluster's DNS server, behind its Service.
+pub const INFRA_DNS: u16 = 5301;
 
 /// A control plane to which real Nodes can be added. All of it ends when this is dropped, or its process ends.
 #[derive(Debug)]
@@ -114,8 +120,8 @@ impl Rack {
         for cluster in [&rack.plane.infra, &rack.plane.tenant] {
             forward(&netns, cluster)?;
         }
-        rack.start_dns("infra", 5301)?;
-        rack.start_dns("tenant", 5302)?;
+        rack.start_dns("infra", INFRA_DNS)?;
+        rack.start_dns("tenant", INFRA_DNS + 1)?;
         Ok(rack)
     }
 
@@ -256,7 +262,7 @@ impl Rack {
     }
 
     /// The processes on a machine that are a part of Outrigger or of the Node.
-    fn processes(&self, machine: Machine, part: &str) -> anyhow::Result<Vec<Pid>> {
+    pub fn processes(&self, machine: Machine, part: &str) -> anyhow::Result<Vec<Pid>> {
         let cgroup = format!("/{}/{}/", self.cgroup, machine.name);
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc")?.flatten() {
@@ -307,6 +313,17 @@ impl Rack {
             None => std::fs::remove_file(file)?,
         }
         self.kill(machine, "kubelet").map(drop)
+    }
+
+    /// Gives a machine's kubelet an empty file system of so many MiB for its root directory, or that of the machine again, from the next time on
+    /// that the machine is switched on.
+    pub fn limit_disk(&self, machine: Machine, mebibytes: Option<u32>) -> anyhow::Result<()> {
+        let file = self.disk(machine).join("kubelet.size");
+        match mebibytes {
+            Some(size) => std::fs::write(file, format!("{size}m"))?,
+            None => std::fs::remove_file(file)?,
+        }
+        Ok(())
     }
 
     /// The directory that is a machine's disk: static Pods are in its directory `manifests`, logs in `log`.

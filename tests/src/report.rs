@@ -150,6 +150,11 @@ pub fn is_wanted(bench: &str, row: &str) -> bool {
     std::env::var("OUTRIGGER_BENCH_ROW").map_or(true, |wanted| format!("{bench} {row}").contains(&wanted))
 }
 
+/// Whether one of these rows is to be measured.
+pub fn is_any_wanted(bench: &str, rows: &[&str]) -> bool {
+    rows.iter().any(|row| is_wanted(bench, row))
+}
+
 /// Puts rows of one bench in place of the former ones of the same name, and returns them as a Markdown table.
 pub fn write(bench: &str, rows: &[Row]) -> anyhow::Result<String> {
     let path = path();

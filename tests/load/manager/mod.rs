@@ -14,19 +14,15 @@ const BENCH: &str = "manager";
 /// Measures, and prints the rows.
 pub(crate) async fn run() {
     let o = Outrigger::shared().await;
-    if wanted(&companions::ROWS) {
+    if report::is_any_wanted(BENCH, &companions::ROWS) {
         record(&companions::measure(o).await);
     }
-    if wanted(&intake::ROWS) {
+    if report::is_any_wanted(BENCH, &intake::ROWS) {
         record(&intake::measure(o).await);
     }
-    if wanted(&restart::ROWS) {
+    if report::is_any_wanted(BENCH, &restart::ROWS) {
         record(&restart::measure(o).await);
     }
-}
-
-fn wanted(rows: &[&str]) -> bool {
-    rows.iter().any(|row| report::is_wanted(BENCH, row))
 }
 
 fn record(rows: &[Row]) {

@@ -1,28 +1,28 @@
 //! Workloads, rules and companions that a kubelet can run.
 
 use k8s_openapi::jiff::Timestamp;
-use outrigger_tests::outrigger::SYSTEM;
-use outrigger_tests::rack::Rack;
-use outrigger_tests::{InWords, eventually, holds};
 use serde_json::{Value, json};
 
-use super::shared::BLUE;
+use super::Rack;
+use super::blue::BLUE;
+use crate::outrigger::SYSTEM;
+use crate::{InWords, eventually, holds};
 
 /// A container that runs commands, and stays.
-pub(super) fn runs(commands: &str) -> Value {
+pub fn runs(commands: &str) -> Value {
     json!({"name": "c", "image": "busybox:1", "imagePullPolicy": "Never",
         "command": ["sh", "-c", format!("{commands}; exec sleep 100000")]})
 }
 
 /// The Pods of a part.
-pub(super) fn parts(rack: &Rack, part: &str) -> Result<Vec<Value>, String> {
+pub fn parts(rack: &Rack, part: &str) -> Result<Vec<Value>, String> {
     let label = format!("app.kubernetes.io/component={part}");
     let list = rack.plane.infra.get(&["pods", "-n", SYSTEM, "-l", &label]).in_words()?;
     Ok(list["items"].as_array().cloned().unwrap_or_default())
 }
 
 /// A Deployment whose Pods have the label `app` with its name.
-pub(super) fn deployment(name: &str, replicas: usize) -> Value {
+pub fn deployment(name: &str, replicas: usize) -> Value {
     let labels = json!({"app": name});
     json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": "default"},
         "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
@@ -31,7 +31,7 @@ pub(super) fn deployment(name: &str, replicas: usize) -> Value {
 
 /// The spec of a rule for workloads with the label `app`, whose companions have it too. They know the workload's name by the variable
 /// NAME, and its label `version` by the file /facts/version.
-pub(super) fn spec(app: &str, companion: &Value) -> Value {
+pub fn spec(app: &str, companion: &Value) -> Value {
     let fact = |name: &str| json!({"fieldPath": format!("metadata.annotations['{name}']")});
     let mut companion = companion.clone();
     companion["env"] = json!([{"name": "NAME", "valueFrom": {"fieldRef": fact("workload-name")}}]);
@@ -48,7 +48,7 @@ pub(super) fn spec(app: &str, companion: &Value) -> Value {
 }
 
 /// The Pods with the label `app` in one of the clusters, those that are being deleted too.
-pub(super) fn pods(rack: &Rack, cluster: &str, app: &str) -> Result<Vec<Value>, String> {
+pub fn pods(rack: &Rack, cluster: &str, app: &str) -> Result<Vec<Value>, String> {
     let namespace = if cluster == "infra" { format!("tenant-{BLUE}") } else { "default".to_owned() };
     let path = format!("/api/v1/namespaces/{namespace}/pods?labelSelector=app%3D{app}");
     let list = rack.cluster(cluster).read(&path).in_words()?;
@@ -56,7 +56,7 @@ pub(super) fn pods(rack: &Rack, cluster: &str, app: &str) -> Result<Vec<Value>, 
 }
 
 /// Waits until there are exactly so many Pods with the label `app`, all of them Ready, and returns them.
-pub(super) async fn ready(rack: &Rack, cluster: &str, app: &str, count: usize) -> Vec<Value> {
+pub async fn ready(rack: &Rack, cluster: &str, app: &str, count: usize) -> Vec<Value> {
     eventually(&format!("{count} Pods of {app} are ready in {cluster}"), || async {
         let found = pods(rack, cluster, app)?;
         let are_ready = found.len() == count && found.iter().all(|pod| is(pod, "Ready"));
@@ -72,32 +72,33 @@ fn brief(pods: &[Value]) -> String {
 }
 
 /// The condition of a Pod with this type.
-pub(super) fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
+pub fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
     pod["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
 }
 
-pub(super) fn is(pod: &Value, kind: &str) -> bool {
+/// Whether a Pod has a condition that is true.
+pub fn is(pod: &Value, kind: &str) -> bool {
     condition(pod, kind).is_some_and(|condition| condition["status"] == "True")
 }
 
 /// The name of an object.
-pub(super) fn name(object: &Value) -> &str {
+pub fn name(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap()
 }
 
 /// The workload that a companion is of, by the fact that it was given.
-pub(super) fn workload(companion: &Value) -> &str {
+pub fn workload(companion: &Value) -> &str {
     companion["metadata"]["annotations"]["workload-name"].as_str().unwrap()
 }
 
 /// When the condition Ready of a Pod became what it is.
-pub(super) fn ready_since(pod: &Value) -> Timestamp {
+pub fn ready_since(pod: &Value) -> Timestamp {
     let condition = condition(pod, "Ready").unwrap();
     condition["lastTransitionTime"].as_str().unwrap().parse().unwrap()
 }
 
 /// When the container of a Pod was started, by its kubelet.
-pub(super) fn started(pod: &Value) -> Timestamp {
+pub fn started(pod: &Value) -> Timestamp {
     let status = &pod["status"]["containerStatuses"][0]["state"]["running"];
     status["startedAt"].as_str().unwrap().parse().unwrap()
 }
