@@ -258,6 +258,11 @@ impl Cluster {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// Begins to delete all objects that are at each of these paths of the API server's, one path after the other.
+    pub fn begin_to_delete_all(&self, paths: Vec<String>) {
+        self.direct.delete_all(paths);
+    }
+
     /// What is at a path of the API server's, without kubectl: for what is asked again and again.
     pub fn read(&self, path: &str) -> anyhow::Result<Value> {
         self.direct.read(path)
@@ -270,21 +275,25 @@ impl Cluster {
 
     /// An object, or a list of objects: the arguments of `kubectl get`.
     pub fn get(&self, args: &[&str]) -> anyhow::Result<Value> {
+        if let Some(found) = self.direct.get(args)? {
+            return Ok(found);
+        }
         Ok(serde_json::from_str(&self.kubectl(&[&["get", "-o", "json"], args].concat())?)?)
     }
 
     /// Changes an object, `kind/name`: by a JSON patch if the patch is a list, else by a merge patch. `more` has further arguments of
     /// kubectl.
     pub fn patch(&self, object: &str, more: &[&str], patch: &Value) -> anyhow::Result<()> {
+        if self.direct.patch(&[&[object], more].concat(), patch)? {
+            return Ok(());
+        }
         let kind = if patch.is_array() { "--type=json" } else { "--type=merge" };
         self.kubectl(&[&["patch", object, kind, "-p", &patch.to_string()], more].concat()).map(drop)
     }
 
     /// Whether the API server doesn't have a feature of Kubernetes, by the name of its gate.
     pub fn lacks(&self, gate: &str) -> bool {
-        let metrics = self.kubectl(&["get", "--raw", "/metrics"]).expect("metrics");
-        let start = format!("kubernetes_feature_enabled{{name=\"{gate}\",");
-        !metrics.lines().any(|line| line.starts_with(&start) && line.ends_with(" 1"))
+        !self.direct.has_feature(gate).expect("metrics")
     }
 
     /// Whether the API server has the feature that a row of a table needs. If not, a line says so.
@@ -302,8 +311,7 @@ impl Cluster {
     pub fn skips(&self, gate: &str) -> bool {
         let lacks = self.lacks(gate);
         if lacks {
-            let version = self.kubectl(&["get", "--raw", "/version"]).expect("version");
-            let version: Value = serde_json::from_str(&version).expect("JSON");
+            let version = self.read("/version").expect("version");
             println!(
                 "{SKIPPED}{}: the feature gate {gate} is off",
                 version["gitVersion"].as_str().unwrap_or_default()

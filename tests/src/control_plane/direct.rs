@@ -1,9 +1,10 @@
 //! Requests of a cluster's administrator from code that isn't async. A process of kubectl for each of them takes a fifth of a
 //! second of processor time, and a shared control plane gets hundreds of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, mpsc};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
@@ -12,12 +13,15 @@ use kube::api::{
     Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams, TypeMeta,
 };
 use kube::discovery::{ApiGroup, Discovery, Scope, pinned_kind};
-use kube::{Client, Error};
+use kube::{Client, Error, Resource};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Mutex, OnceCell};
 
+use self::line::Line;
 use super::config;
+
+mod line;
 
 /// Where requests run. A caller may be a thread of another runtime, which waits meanwhile.
 static RUNTIME: LazyLock<Runtime> =
@@ -25,6 +29,9 @@ static RUNTIME: LazyLock<Runtime> =
 
 /// Who owns fields that were applied: the same as kubectl, which tests use beside this.
 const FIELD_MANAGER: &str = "kubectl";
+
+/// How long requests may take that belong together.
+const DEADLINE: Duration = Duration::from_secs(300);
 
 /// How long a token is valid, in seconds.
 const TOKEN_LIFETIME: i64 = 24 * 60 * 60;
@@ -38,8 +45,10 @@ struct Inner {
     client: OnceCell<Client>,
     /// By apiVersion and kind. A kind that the API server doesn't have isn't kept: its definition may come.
     kinds: Mutex<HashMap<TypeMeta, (ApiResource, Scope)>>,
-    /// All resources, as they were when one was asked for first.
-    resources: OnceCell<Discovery>,
+    /// All resources, as they were when an unknown one was asked for.
+    resources: Mutex<Option<Arc<Discovery>>>,
+    /// Names of the feature gates that are on.
+    features: OnceCell<HashSet<String>>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -50,8 +59,13 @@ impl std::fmt::Debug for Inner {
 
 impl Direct {
     pub(super) fn new(kubeconfig: &Path) -> Self {
-        let (client, kinds, resources) = (OnceCell::new(), Mutex::default(), OnceCell::new());
-        Self(Arc::new(Inner { kubeconfig: kubeconfig.to_owned(), client, kinds, resources }))
+        Self(Arc::new(Inner {
+            kubeconfig: kubeconfig.to_owned(),
+            client: OnceCell::new(),
+            kinds: Mutex::default(),
+            resources: Mutex::default(),
+            features: OnceCell::new(),
+        }))
     }
 
     /// Applies each of these objects, also after one was refused, and returns all refusals.
@@ -70,8 +84,68 @@ impl Direct {
 
     /// What is at a path of the API server's.
     pub(super) fn read(&self, path: &str) -> anyhow::Result<Value> {
-        let (inner, request) = (self.0.clone(), http::Request::get(path).body(Vec::new())?);
-        wait(async move { Ok(inner.client().await.request(request).await?) })
+        let (inner, path) = (self.0.clone(), path.to_owned());
+        wait(async move { inner.ask(http::Request::get(path).body(Vec::new())?).await })
+    }
+
+    /// Whether a feature gate of the API server's is on. Its metrics say so, which are tens of thousands of lines: they are read once.
+    pub(super) fn has_feature(&self, gate: &str) -> anyhow::Result<bool> {
+        let (inner, gate) = (self.0.clone(), gate.to_owned());
+        wait(async move {
+            let features = inner.features.get_or_try_init(|| async {
+                let request = http::Request::get("/metrics").body(Vec::new())?;
+                let metrics = inner.client().await.request_text(request).await?;
+                let on = metrics.lines().filter(|line| line.ends_with(" 1"));
+                let name = |line: &str| {
+                    let rest = line.strip_prefix("kubernetes_feature_enabled{name=\"")?;
+                    rest.split_once('"').map(|(name, _)| name.to_owned())
+                };
+                anyhow::Ok(on.filter_map(name).collect())
+            });
+            Ok(features.await?.contains(&gate))
+        })
+    }
+
+    /// What `kubectl get -o json` with these arguments says. There is nothing if only kubectl understands them.
+    pub(super) fn get(&self, args: &[&str]) -> anyhow::Result<Option<Value>> {
+        let (inner, Some(line)) = (self.0.clone(), Line::read(args)) else { return Ok(None) };
+        wait(async move {
+            let Some((resource, path)) = inner.place(&line).await? else { return Ok(None) };
+            let mut found = inner.ask(http::Request::get(path).body(Vec::new())?).await?;
+            for item in found["items"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+                item.entry("apiVersion").or_insert_with(|| resource.api_version.clone().into());
+                item.entry("kind").or_insert_with(|| resource.kind.clone().into());
+            }
+            Ok(Some(found))
+        })
+    }
+
+    /// Changes an object as `kubectl patch` with these arguments does. It is false if only kubectl understands them.
+    pub(super) fn patch(&self, args: &[&str], patch: &Value) -> anyhow::Result<bool> {
+        let (inner, patch, Some(line)) = (self.0.clone(), patch.clone(), Line::read(args)) else {
+            return Ok(false);
+        };
+        wait(async move {
+            let Some((_, path)) = inner.place(&line).await? else { return Ok(false) };
+            let media_type =
+                if patch.is_array() { "application/json-patch+json".to_owned() } else { line.media_type() };
+            let request = http::Request::patch(path).header(http::header::CONTENT_TYPE, media_type);
+            inner.ask(request.body(serde_json::to_vec(&patch)?)?).await?;
+            Ok(true)
+        })
+    }
+
+    /// Deletes all objects of a namespace's that are at a path, at once, without waiting for an answer.
+    pub(super) fn delete_all(&self, paths: Vec<String>) {
+        let inner = self.0.clone();
+        RUNTIME.spawn(async move {
+            for path in paths {
+                let request = http::Request::delete(format!("{path}?gracePeriodSeconds=0")).body(Vec::new());
+                // The control plane may have ended.
+                let _ = inner.ask(request?).await;
+            }
+            anyhow::Ok(())
+        });
     }
 
     /// A token of a service account.
@@ -105,7 +179,15 @@ impl Direct {
             format!("system:serviceaccounts:{namespace}"),
         );
         wait(async move {
-            (attributes["resource"], attributes["group"]) = inner.resource(&resource).await?;
+            (attributes["resource"], attributes["group"]) = match resource.as_str() {
+                // RBAC knows it, for impersonation, and the API doesn't have it.
+                "users" => ("users".into(), "".into()),
+                name => {
+                    let found = inner.resource(name).await?;
+                    let (found, _) = found.with_context(|| format!("the API server has no {name}"))?;
+                    (found.plural.into(), found.group.into())
+                }
+            };
             let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
                 "user": user, "groups": ["system:authenticated", "system:serviceaccounts", group],
                 "resourceAttributes": attributes}});
@@ -118,21 +200,47 @@ impl Direct {
 }
 
 impl Inner {
-    /// The name and the group of a resource that is named with its group or without.
-    async fn resource(&self, name: &str) -> anyhow::Result<(Value, Value)> {
-        // RBAC knows it, for impersonation, and the API doesn't have it.
-        if name == "users" {
-            return Ok((name.into(), "".into()));
+    /// A resource by its plural, with its group or without, or by its kind.
+    async fn resource(&self, name: &str) -> anyhow::Result<Option<(ApiResource, Scope)>> {
+        let is_named = |found: &ApiResource| {
+            found.plural == name
+                || name.strip_prefix(&found.plural) == Some(&format!(".{}", found.group))
+                || found.kind.eq_ignore_ascii_case(name)
+        };
+        let find = |all: &Discovery| {
+            let all = all.groups_alphabetical().into_iter().flat_map(ApiGroup::recommended_resources);
+            all.map(|(found, capabilities)| (found, capabilities.scope)).find(|(found, _)| is_named(found))
+        };
+        let mut resources = self.resources.lock().await;
+        if let Some(found) = resources.as_deref().and_then(find) {
+            return Ok(Some(found));
         }
-        let all = self.resources.get_or_try_init(|| async {
-            anyhow::Ok(Discovery::new(self.client().await).run_aggregated().await?)
-        });
-        let all = all.await?.groups().flat_map(ApiGroup::recommended_resources);
-        let found = all.map(|(found, _)| found).find(|found| {
-            found.plural == name || name.strip_prefix(&found.plural) == Some(&format!(".{}", found.group))
-        });
-        let found = found.with_context(|| format!("the API server has no {name}"))?;
-        Ok((found.plural.into(), found.group.into()))
+        let all = Discovery::new(self.client().await).run_aggregated().await?;
+        Ok(find(resources.insert(Arc::new(all))))
+    }
+
+    /// The resource that a command line means, and the path with its query.
+    async fn place(&self, line: &Line) -> anyhow::Result<Option<(ApiResource, String)>> {
+        let Some((word, name)) = line.object() else { return Ok(None) };
+        let Some((resource, scope)) = self.resource(word).await? else { return Ok(None) };
+        let namespace = line.namespace().filter(|_| scope == Scope::Namespaced);
+        let path = DynamicObject::url_path(&resource, namespace);
+        let name = name.map(|name| format!("/{name}")).unwrap_or_default();
+        Ok(Some((resource, format!("{path}{name}{}", line.rest()))))
+    }
+
+    /// Asks the API server, once more if the connection is one from before its restart.
+    async fn ask(&self, request: http::Request<Vec<u8>>) -> anyhow::Result<Value> {
+        let client = self.client().await;
+        let answer = match client.request(request.clone()).await {
+            Err(error) if !matches!(error, Error::Api(_)) => client.request(request).await,
+            answer => answer,
+        };
+        answer.map_err(|error| match error {
+            // In kubectl's words.
+            Error::Api(status) => anyhow!("Error from server ({}): {}", status.reason, status.message),
+            error => error.into(),
+        })
     }
 
     async fn client(&self) -> Client {
@@ -182,11 +290,14 @@ impl Inner {
     }
 }
 
-/// Waits on this thread until a future has ended.
+/// Waits on this thread until a future has ended, which takes no longer than [`DEADLINE`].
 fn wait<T: Send + 'static>(
     future: impl Future<Output = anyhow::Result<T>> + Send + 'static,
 ) -> anyhow::Result<T> {
     let (sender, receiver) = mpsc::channel();
-    RUNTIME.spawn(async move { sender.send(future.await) });
+    RUNTIME.spawn(async move {
+        let ended = tokio::time::timeout(DEADLINE, future).await;
+        sender.send(ended.unwrap_or_else(|_| Err(anyhow!("no answer in {DEADLINE:?}"))))
+    });
     receiver.recv().context("the request has panicked")?
 }
