@@ -347,8 +347,20 @@ async fn more_workloads_than_there_is_room_for_do_not_keep_the_earlier_template(
     .await;
     t.webs("w", 1..3).await;
     are("one").await;
-    // Those that never had a Node are replaced at once, and the one that runs is not kept by them.
+    // Those that never had a Node are replaced at once, and the one that runs is not kept by them. No earlier one gets its place meanwhile.
+    let cordon = |cordoned: bool| {
+        let dpu = format!("node/{}", t.node("a-dpu1"));
+        t.outrigger.plane.infra.patch(&dpu, &[], &json!({"spec": {"unschedulable": cordoned}})).unwrap();
+    };
+    cordon(true);
     apply("two");
+    eventually("all are replaced", || async {
+        let all = pods.list(&of_tenant).await.in_words()?.items;
+        let new = all.iter().filter(|pod| image(pod) == "two").count();
+        holds(new == 3, format!("{new} new"))
+    })
+    .await;
+    cordon(false);
     are("two").await;
     t.outrigger.plane.infra.kubectl(&["delete", "awr", "rollroom", "-n", keys::ADMIN_NAMESPACE]).unwrap();
 }
