@@ -4,8 +4,9 @@
 #
 #   PROGRAM=FILE         takes this static program instead of building one
 #   RELEASE_URL=URL      where the files will be downloaded from, for krew
-#   SIGNING_KEY=FILE     a private key for Ed25519 (PEM), by which the checksums are signed
+#   SIGNING_KEY=FILE     a private key for Ed25519 (PEM), by which the checksums and the provenance are signed
 #   SIGNING_PASSPHRASE   the passphrase of the key; without it openssl asks for it, if the key has one
+#   BUILDER_ID=URI, SOURCE_URL=URL   what deploy/provenance.sh names; without them there is no provenance
 #   SOURCE_DATE_EPOCH    the time that files have; the commit's by default
 set -euo pipefail
 export LC_ALL=C
@@ -117,10 +118,17 @@ manifests
 bill
 notes
 (cd "$out" && sha256sum -- * >"$work/SHA256SUMS" && mv "$work/SHA256SUMS" SHA256SUMS)
-if [ -n "$key" ]; then
-    openssl pkeyutl -sign -rawin -inkey "$key" ${SIGNING_PASSPHRASE:+-passin env:SIGNING_PASSPHRASE} -in "$out/SHA256SUMS" -out "$out/SHA256SUMS.sig"
-else
+if [ -z "$key" ]; then
     echo "not signed: SIGNING_KEY isn't set" >&2
+else
+    export SIGNING_KEY=$key
+    deploy/sign.sh "$out/SHA256SUMS"
+    if [ -n "${BUILDER_ID:-}" ] && [ -n "${SOURCE_URL:-}" ]; then
+        deploy/provenance.sh "$out" "$profile" "$architecture" >"$work/provenance"
+        mv "$work/provenance" "$out/outrigger-$version-linux-$architecture.intoto.jsonl"
+    else
+        echo "no provenance: BUILDER_ID and SOURCE_URL aren't both set" >&2
+    fi
 fi
 chmod 0644 "$out"/*
 ls -l --time-style=+ "$out" | awk 'NR > 1 {printf "%12d  %s\n", $5, $6}'

@@ -19,6 +19,8 @@ struct Release {
 }
 
 const URL: &str = "https://files.example/v1";
+const BUILDER: &str = "https://builds.example/machine";
+const SOURCE: &str = "https://git.example/outrigger";
 
 /// The one that tests only read.
 static RELEASE: LazyLock<Release> = LazyLock::new(|| {
@@ -38,6 +40,8 @@ static RELEASE: LazyLock<Release> = LazyLock::new(|| {
             ("SIGNING_KEY", key),
             ("SIGNING_PASSPHRASE", "secret"),
             ("RELEASE_URL", URL),
+            ("BUILDER_ID", BUILDER),
+            ("SOURCE_URL", SOURCE),
         ])
         .output()
         .unwrap();
@@ -85,6 +89,7 @@ fn a_release_has_these_files_and_lists_them() {
         "-infrastructure.yaml".to_owned(),
         format!("-krew-linux-{architecture}.yaml"),
         format!("-linux-{architecture}.cdx.json"),
+        format!("-linux-{architecture}.intoto.jsonl"),
         format!("-linux-{architecture}.tar.gz"),
         "-notes.md".to_owned(),
         "-tenant.yaml".to_owned(),
@@ -109,23 +114,25 @@ fn verified(dir: &Path, commands: &str) -> bool {
     Command::new("bash").args(["-ec", commands]).current_dir(dir).output().unwrap().status.success()
 }
 
-/// The commands of the page, in its first block of them.
-fn documented() -> String {
+/// The commands of the page, in its first block that begins like this.
+fn documented(beginning: &str) -> String {
     let page = std::fs::read_to_string(root().join("docs/releases.md")).unwrap();
-    let (_, after) = page.split_once("```sh\nopenssl pkeyutl").unwrap();
-    format!("openssl pkeyutl{}", after.split_once("```").unwrap().0)
+    let (_, after) = page.split_once(&format!("```sh\n{beginning}")).unwrap();
+    format!("{beginning}{}", after.split_once("```").unwrap().0)
+}
+
+/// A directory with the files of the release.
+fn copy() -> tempfile::TempDir {
+    let dir = directory();
+    for (name, content) in contents(&RELEASE.dir()) {
+        std::fs::write(dir.path().join(name), content).unwrap();
+    }
+    dir
 }
 
 #[test]
 fn the_documented_commands_verify_it_and_notice_every_change() {
-    let commands = documented();
-    let copy = || {
-        let dir = directory();
-        for (name, content) in contents(&RELEASE.dir()) {
-            std::fs::write(dir.path().join(name), content).unwrap();
-        }
-        dir
-    };
+    let commands = documented("openssl pkeyutl");
     let dir = copy();
     assert!(verified(dir.path(), &commands), "{commands}");
     // Another file under the same name, and another list of checksums that fits it.
@@ -134,6 +141,64 @@ fn the_documented_commands_verify_it_and_notice_every_change() {
     assert!(!verified(dir.path(), &commands), "a changed file");
     run("bash", &["-c", &format!("cd {} && sha256sum outrigger-* >SHA256SUMS", dir.path().display())]);
     assert!(!verified(dir.path(), &commands), "changed checksums");
+}
+
+#[test]
+fn the_documented_commands_verify_its_provenance_and_notice_every_change() {
+    let commands = documented("jq -r .payload");
+    let dir = copy();
+    assert!(verified(dir.path(), &commands), "{commands}");
+    let statement = std::fs::read(dir.path().join("statement.json")).unwrap();
+    let statement: Value = serde_json::from_slice(&statement).unwrap();
+    let subjects = statement["subject"].as_array().unwrap().iter().map(|subject| {
+        format!("{}  {}\n", subject["digest"]["sha256"].as_str().unwrap(), subject["name"].as_str().unwrap())
+    });
+    let sums = std::fs::read_to_string(RELEASE.dir().join("SHA256SUMS")).unwrap();
+    assert_eq!(subjects.collect::<String>(), sums);
+    let types = ["_type", "predicateType"].map(|field| &statement[field]);
+    assert_eq!(types, ["https://in-toto.io/Statement/v1", "https://slsa.dev/provenance/v1"]);
+    let build = &statement["predicate"]["buildDefinition"];
+    let parameters = json!({"source": SOURCE, "profile": "dev", "architecture": architecture(), "features": "",
+        "program": "given"});
+    assert_eq!(build["externalParameters"], parameters);
+    let mut source = json!({"uri": format!("git+{SOURCE}")});
+    // Whoever changes the work tree runs this test too.
+    if run("git", &["-C", root().to_str().unwrap(), "status", "--porcelain"]).is_empty() {
+        let commit = run("git", &["-C", root().to_str().unwrap(), "rev-parse", "HEAD"]);
+        source["digest"] = json!({"gitCommit": commit.trim()});
+    }
+    assert_eq!(build["resolvedDependencies"], json!([source]));
+    assert_eq!(statement["predicate"]["runDetails"], json!({"builder": {"id": BUILDER}}));
+
+    std::fs::write(dir.path().join(format!("outrigger-{VERSION}-notes.md")), "changed").unwrap();
+    assert!(!verified(dir.path(), &commands), "a changed file");
+    // Another statement under the signature of the first.
+    let dir = copy();
+    let envelope = dir.path().join(format!("outrigger-{VERSION}-linux-{}.intoto.jsonl", architecture()));
+    let change = format!(
+        "jq -c '.payload |= (@base64d | sub(\"given\"; \"built\") | @base64)' {0} >changed && mv changed {0}",
+        envelope.display()
+    );
+    assert!(verified(dir.path(), &change));
+    assert!(!verified(dir.path(), &commands), "a changed statement");
+}
+
+#[test]
+fn a_builder_without_a_uri_is_refused() {
+    let key = RELEASE.dir.path().join("outrigger.key");
+    for (builder, source, words) in [
+        ("a machine", SOURCE, "BUILDER_ID: is 'a machine'; use a URI"),
+        (BUILDER, "https://git.example/\"", "SOURCE_URL: is 'https://git.example/\"'; use a URI"),
+    ] {
+        let output = script("provenance.sh", &[RELEASE.dir().to_str().unwrap(), "dev", architecture()])
+            .env("SIGNING_KEY", &key)
+            .envs([("BUILDER_ID", builder), ("SOURCE_URL", source)])
+            .output()
+            .unwrap();
+        assert!(!output.status.success() && output.stdout.is_empty());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(words), "{said}");
+    }
 }
 
 #[test]
@@ -250,8 +315,10 @@ fn without_a_key_nothing_is_signed_and_the_files_are_the_same() {
         .output()
         .unwrap();
     assert!(String::from_utf8(output.stderr).unwrap().contains("not signed: SIGNING_KEY isn't set"));
+    let provenance = format!("outrigger-{VERSION}-linux-{}.intoto.jsonl", architecture());
     let (again, mut first) = (contents(&artifacts), contents(&RELEASE.dir()));
     assert!(first.remove(Path::new("SHA256SUMS.sig")).is_some());
+    assert!(first.remove(Path::new(&provenance)).is_some());
     assert_eq!(again.keys().collect::<Vec<_>>(), first.keys().collect::<Vec<_>>());
     for (path, content) in &again {
         assert!(*content == first[path], "{}", path.display());

@@ -45,6 +45,8 @@ fn script(name: &str, args: &[&str]) -> Command {
         "PROGRAM",
         "SIGNING_KEY",
         "SIGNING_PASSPHRASE",
+        "BUILDER_ID",
+        "SOURCE_URL",
         "RELEASE_URL",
         "CA_BUNDLE",
     ] {
