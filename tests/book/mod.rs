@@ -30,5 +30,6 @@ fn pages() -> Vec<PathBuf> {
 
 /// Pages that are read outside the book.
 fn others() -> Vec<PathBuf> {
-    ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"].map(|name| root().join(name)).into()
+    let names = ["README", "CHANGELOG", "CONTRIBUTING", "GOVERNANCE", "MAINTAINERS", "ROADMAP", "SECURITY"];
+    names.map(|name| root().join(name).with_extension("md")).into()
 }
