@@ -343,6 +343,25 @@ fn values_change_what_they_say() {
 }
 
 #[test]
+fn values_for_production_and_for_many_workloads_go_together() {
+    let files = ["-f", "deploy/helm/values/production.yaml", "-f", "deploy/helm/values/large.yaml"];
+    let objects = chart(&files).unwrap();
+    for (part, memory) in [("webhook", "512Mi"), ("manager", "8Gi")] {
+        let name = format!("outrigger-{part}");
+        let spec = &find(&objects, "Deployment", &name)["spec"];
+        assert_eq!(spec["replicas"], 3, "{part}");
+        let pod = &spec["template"]["spec"];
+        let [spread, limits] =
+            [&pod["topologySpreadConstraints"][0], &pod["containers"][0]["resources"]["limits"]];
+        let of = (spread["topologyKey"].as_str(), spread["whenUnsatisfiable"].as_str());
+        assert_eq!(of, (Some("kubernetes.io/hostname"), Some("DoNotSchedule")), "each has a node of its own");
+        assert_eq!(limits["memory"], memory, "{part}");
+        let budget = find(&objects, "PodDisruptionBudget", &name);
+        assert_eq!(budget["spec"]["maxUnavailable"], 1, "{part}");
+    }
+}
+
+#[test]
 fn flags_come_from_values() {
     for (values, part, flag) in [
         ("log.level=debug", "outrigger-webhook", "--log-level=debug"),
@@ -354,6 +373,7 @@ fn flags_come_from_values() {
         ),
         ("manager.manageOffloading=false", "outrigger-manager", "--manage-offloading=false"),
         ("manager.manageMachines=false", "outrigger-manager", "--manage-machines=false"),
+        ("manager.taintDPUs=false", "outrigger-manager", "--taint-dpus=false"),
         ("manager.queries.enabled=true", "outrigger-manager", "--query-address=:9443"),
         (
             "console.enabled=true,manager.queries.enabled=true",

@@ -5,6 +5,7 @@ mod clocks;
 mod manager;
 mod scaling;
 mod soak;
+mod taints;
 mod upgrade;
 mod watching;
 mod webhook;

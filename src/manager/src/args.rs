@@ -110,6 +110,18 @@ pub struct ManagerArgs {
     )]
     pub manage_offloading: bool,
 
+    /// Taint the DPUs of tenants, so that only Pods of their tenants, and others that tolerate all taints, start there. Turn this off where
+    /// the platform runs Pods on DPUs that don't tolerate the taint, such as the DaemonSets of a network. Tenants are kept apart without
+    /// it, by required node affinity; whoever may create Pods outside of tenants' namespaces can then place them on tenants' DPUs.
+    #[arg(
+        long,
+        env = "OUTRIGGER_TAINT_DPUS",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+        value_name = "true|false"
+    )]
+    pub taint_dpus: bool,
+
     /// Serve Machines where the cluster has them: mark their nodes, keep slots free with reservations, and write their status.
     /// Turn this off where Imperator's own controllers do so.
     #[arg(

@@ -36,10 +36,12 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// The marks of a DPU that belongs to this tenant, or is unowned.
-    pub fn of(owner: Option<&TenantId>) -> Self {
+    /// The marks of a DPU that belongs to this tenant, or is unowned. `tainted`: the platform's Pods that don't tolerate it are kept off a
+    /// tenant's DPU.
+    pub fn of(owner: Option<&TenantId>, tainted: bool) -> Self {
         let owner = owner.map(ToString::to_string);
-        Self { tainted_for: owner.iter().cloned().collect(), owner, handover: None, untidy: false }
+        let tainted_for = owner.iter().filter(|_| tainted).cloned().collect();
+        Self { tainted_for, owner, handover: None, untidy: false }
     }
 }
 
@@ -101,11 +103,12 @@ pub struct NodeUse {
     pub settled: bool,
 }
 
-/// The next step from `marks` to `verdict`. `look` lists the Node's Pods, which costs a request: it is asked only where
-/// the answer matters.
+/// The next step from `marks` to `verdict`; `tainted` is that of [`Marks::of`]. `look` lists the Node's Pods, which costs a request: it is
+/// asked only where the answer matters.
 pub fn step<E>(
     marks: &Marks,
     verdict: &Ownership,
+    tainted: bool,
     look: impl FnOnce() -> Result<NodeUse, E>,
 ) -> Result<Step, E> {
     let wanted = match verdict {
@@ -113,13 +116,13 @@ pub fn step<E>(
         Ownership::Nobody => None,
         Ownership::Of(tenant) => Some(tenant),
     };
-    let end = Marks::of(wanted);
+    let end = Marks::of(wanted, tainted);
     if *marks == end {
         return Ok(Step::Done);
     }
     let value = || wanted.map_or_else(String::new, ToString::to_string);
     if marks.owner == end.owner && marks.handover.is_none() {
-        // Only taints are wrong: others removed them, or an old one is left. The label, which decides, is right.
+        // Only taints are wrong: others removed them, an old one is left, or the setting has changed. The label, which decides, is right.
         return Ok(Step::Mark(end));
     }
     let NodeUse { others, settled } = look()?;
@@ -144,8 +147,12 @@ mod tests {
         TenantId::new(name).unwrap()
     }
 
+    fn of(tenant: &str) -> Marks {
+        Marks::of(Some(&id(tenant)), true)
+    }
+
     fn next(marks: &Marks, verdict: &Ownership, others: bool, settled: bool) -> Step {
-        step::<Infallible>(marks, verdict, || Ok(NodeUse { others, settled })).unwrap()
+        step::<Infallible>(marks, verdict, true, || Ok(NodeUse { others, settled })).unwrap()
     }
 
     #[test]
@@ -173,7 +180,7 @@ mod tests {
     #[test]
     fn a_fresh_dpu_is_marked_at_once() {
         let of_a = Ownership::Of(id("a"));
-        let end = Marks::of(Some(&id("a")));
+        let end = of("a");
         assert_eq!(next(&Marks::default(), &of_a, false, false), Step::Mark(end.clone()));
         assert_eq!(next(&end, &of_a, true, false), Step::Done);
         // A Node that was deleted and registered again while another tenant's Pods are bound to it.
@@ -183,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_dpu_changes_hands_step_by_step() {
-        let (a, to_b) = (Marks::of(Some(&id("a"))), Ownership::Of(id("b")));
+        let (a, to_b) = (of("a"), Ownership::Of(id("b")));
         let Step::Mark(cordoned) = next(&a, &to_b, true, false) else { panic!() };
         assert_eq!(cordoned, Marks { handover: Some("b".into()), ..a.clone() });
         assert_eq!(next(&cordoned, &to_b, true, true), Step::Clear, "settled or not");
@@ -191,7 +198,7 @@ mod tests {
         assert_eq!(nobodys, Marks { owner: None, ..cordoned.clone() });
         assert_eq!(next(&nobodys, &to_b, true, true), Step::Clear, "one that was bound late");
         assert_eq!(next(&nobodys, &to_b, false, false), Step::Settle);
-        assert_eq!(next(&nobodys, &to_b, false, true), Step::Mark(Marks::of(Some(&id("b")))));
+        assert_eq!(next(&nobodys, &to_b, false, true), Step::Mark(of("b")));
         // Without the cordon nothing moves, even when no Pod is there now.
         assert_eq!(next(&a, &to_b, false, true), Step::Mark(cordoned.clone()));
         // The claim came back before the label went.
@@ -217,15 +224,23 @@ mod tests {
     #[test]
     fn missing_and_foreign_taints_are_put_right_without_looking() {
         let of_a = Ownership::Of(id("a"));
-        let end = Marks::of(Some(&id("a")));
+        let end = of("a");
         let never = || -> Result<NodeUse, ()> { Err(()) };
         let without = Marks { tainted_for: BTreeSet::new(), ..end.clone() };
-        assert_eq!(step(&without, &of_a, never), Ok(Step::Mark(end.clone())));
+        assert_eq!(step(&without, &of_a, true, never), Ok(Step::Mark(end.clone())));
         let with_old = Marks { tainted_for: BTreeSet::from(["a".into(), "old".into()]), ..end.clone() };
-        assert_eq!(step(&with_old, &of_a, never), Ok(Step::Mark(end.clone())));
+        assert_eq!(step(&with_old, &of_a, true, never), Ok(Step::Mark(end.clone())));
         let untidy = Marks { untidy: true, ..end.clone() };
-        assert_eq!(step(&untidy, &of_a, never), Ok(Step::Mark(end)));
+        assert_eq!(step(&untidy, &of_a, true, never), Ok(Step::Mark(end)));
+        let plain = Marks::of(Some(&id("a")), false);
+        assert_eq!(plain, Marks { tainted_for: BTreeSet::new(), ..of("a") });
+        assert_eq!(
+            step(&of("a"), &of_a, false, never),
+            Ok(Step::Mark(plain.clone())),
+            "the setting has changed"
+        );
+        assert_eq!(step(&plain, &of_a, false, never), Ok(Step::Done));
         let left = Marks { tainted_for: BTreeSet::from(["old".into()]), ..Marks::default() };
-        assert_eq!(step(&left, &Ownership::Nobody, never), Ok(Step::Mark(Marks::default())));
+        assert_eq!(step(&left, &Ownership::Nobody, true, never), Ok(Step::Mark(Marks::default())));
     }
 }

@@ -56,13 +56,14 @@ impl Handovers {
             verdict = Ownership::Nobody;
         }
         // Asked without the Node's Pods first: mostly they don't matter, and listing them costs a request.
-        let next = match step(&dpu.marks, &verdict, || Err(())) {
+        let tainted = context.args.taint_dpus;
+        let next = match step(&dpu.marks, &verdict, tainted, || Err(())) {
             Ok(next) => next,
             Err(()) => {
                 let others = others(client, states, &verdict, name).await?;
                 let settled = self.settled(name, &dpu, others.is_empty(), context.environment.clock.now());
                 let seen = NodeUse { others: !others.is_empty(), settled };
-                let next = step::<()>(&dpu.marks, &verdict, || Ok(seen)).unwrap_or(Step::Settle);
+                let next = step::<()>(&dpu.marks, &verdict, tainted, || Ok(seen)).unwrap_or(Step::Settle);
                 if next == Step::Clear {
                     let losers = others.iter().map(|(owner, _)| owner.clone()).collect();
                     if !are_current(client, registry, losers, &verdict).await? {
@@ -296,7 +297,7 @@ mod tests {
             resource_version: "7".into(),
         };
         let marks =
-            Marks { handover: Some("blue".into()), ..Marks::of(Some(&TenantId::new("blue").unwrap())) };
+            Marks { handover: Some("blue".into()), ..Marks::of(Some(&TenantId::new("blue").unwrap()), true) };
         assert_eq!(
             patch(&dpu, &marks),
             json!({"metadata": {"resourceVersion": "7", "labels": {keys::NODE_TENANT: "blue"}},

@@ -132,7 +132,7 @@ fn whose_a_node_should_be() {
     assert_eq!(verdict("dpu1"), Ownership::Of(id("blue")));
     let taints = json!([{"key": keys::TENANT, "value": "blue", "effect": "NoSchedule"}, {"key": "x", "effect": "NoExecute"}]);
     show(&registry, node("dpu1", Some("a"), Some("blue"), taints.clone()));
-    assert_eq!(registry.dpu("dpu1").unwrap().marks, Marks::of(Some(&id("blue"))));
+    assert_eq!(registry.dpu("dpu1").unwrap().marks, Marks::of(Some(&id("blue")), true));
     assert_eq!(show(&registry, node("dpu1", Some("a"), Some("blue"), taints)), (vec![id("blue")], false));
     // A second claim: who has it keeps it, and a new one goes to nobody.
     let touched = registry.tenant(tenant("red", json!({"hosts": ["a", "b"]})));
