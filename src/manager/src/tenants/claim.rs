@@ -100,7 +100,11 @@ async fn write(context: &Context, id: &TenantId, what: &StreamFields) -> Result<
     ));
     let patch = serde_json::from_value(Value::Array(patch)).map_err(kube::Error::SerdeError)?;
     match api(context).patch_status(id.as_str(), &writes::patch(), &Patch::Json::<()>(patch)).await {
-        Ok(_) => Ok(true),
+        Ok(written) => {
+            // As in `raise`: a restored state that the cache has still is news then.
+            context.feeds.tenants.answer(written);
+            Ok(true)
+        }
         // A test that failed: the claim is another's by now.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 422) => Ok(false),
         Err(error) => Err(error),
