@@ -243,6 +243,13 @@ mod tests {
         assert_eq!(calls[0].1[0], json!({"op": "test", "path": "/metadata/uid", "value": "u"}));
     }
 
+    /// The watch lists this Tenant, at this version.
+    fn list(context: &Context, tenant: Value, version: u64) {
+        context.feeds.tenants.event(Event::ListStarted);
+        context.feeds.tenants.event(Event::Listed(serde_json::from_value(tenant).unwrap()));
+        context.feeds.tenants.event(Event::ListCompleted { version });
+    }
+
     #[tokio::test]
     async fn a_restored_claim_is_noticed_where_no_watch_has_shown_the_later_one() {
         const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";
@@ -250,12 +257,7 @@ mod tests {
         let context = fixtures::context(api.client());
         context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
         let state = context.states.state("tenant-blue");
-        let listed = |version: u64| {
-            let tenant = serde_json::from_value(fixtures::tenant_claimed(1, "another")).unwrap();
-            context.feeds.tenants.event(Event::ListStarted);
-            context.feeds.tenants.event(Event::Listed(tenant));
-            context.feeds.tenants.event(Event::ListCompleted { version });
-        };
+        let listed = |version| list(&context, fixtures::tenant_claimed(1, "another"), version);
         listed(9);
         let (id, me) = (TenantId::new("blue").unwrap(), context.identity.clone());
         let stream = state.lock().stream.begin(1, tokio::time::Instant::now()).unwrap().number;
@@ -281,6 +283,30 @@ mod tests {
         assert_eq!(shown(), None);
         state.lock().stream.end(number, jiff::Timestamp::UNIX_EPOCH);
         assert_eq!(shown(), Some(json!(false)));
+    }
+
+    #[tokio::test]
+    async fn a_restored_status_is_noticed_where_no_watch_has_shown_the_later_one() {
+        const STATUS: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue/status";
+        let api = FakeApi::default();
+        let context = fixtures::context(api.client());
+        context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
+        let state = context.states.state("tenant-blue");
+        let number = fixtures::connect(&state);
+        let connected = fixtures::tenant_claimed(1, &context.identity);
+        list(&context, connected.clone(), 9);
+        let claim = state.lock().stream.end(number, jiff::Timestamp::UNIX_EPOCH).unwrap();
+        state.lock().stream.say(&claim, [("connected", json!(false))]);
+        let mut ended = connected.clone();
+        ended["metadata"]["resourceVersion"] = json!("10");
+        ended["status"]["stream"]["connected"] = json!(false);
+        api.answers("PATCH", STATUS, 200, ended);
+        let id = TenantId::new("blue").unwrap();
+        tell(&context, &id, &state).await.unwrap();
+        let unwritten = || state.lock().stream.unwritten().map(|said| said.fields["connected"].clone());
+        assert_eq!(unwritten(), None);
+        list(&context, connected, 1000);
+        assert_eq!(unwritten(), Some(json!(false)));
     }
 
     #[tokio::test]
