@@ -366,8 +366,9 @@ async fn explain_tells_why_a_claim_has_no_devices() {
     };
     let told = eventually("the scheduler has looked for devices", || async {
         let told = of("second");
-        let reasons = told["reasons"].as_array().map_or(0, Vec::len);
-        if told["phase"] == "Pending" && reasons == 2 { Ok(told) } else { Err(told.to_string()) }
+        let refused =
+            told["reasons"][1].as_str().is_some_and(|words| words.contains("cannot allocate all claims"));
+        if told["phase"] == "Pending" && refused { Ok(told) } else { Err(told.to_string()) }
     })
     .await;
     let dpu = t.node("a-dpu1");
@@ -377,7 +378,6 @@ async fn explain_tells_why_a_claim_has_no_devices() {
     assert_eq!((&told["phase"], &told["name"]), (&json!("Pending"), &json!("crypto")));
     let owner = format!("{}/{}", t.namespace, first["claim"].as_str().unwrap());
     assert_eq!(told["reasons"][0], format!("all 1 devices of {dpu} are taken, by {owner}"));
-    assert!(told["reasons"][1].as_str().unwrap().contains("cannot allocate all claims"), "{told}");
     // It is free again when the first one goes, and the scheduler sees that by itself.
     t.end("first").await;
     let second = t.companion().await;
