@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Node, Pod, ServiceAccount};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, ResourceExt};
 use outrigger_api::conditions::Status;
 use outrigger_api::machine::Usage;
 use outrigger_api::{Machine, Tenant as Object, WorkloadRule};
@@ -39,33 +39,8 @@ pub struct Tenant {
     pub infra: Client,
     /// Administrator of the tenant cluster.
     pub cluster: Client,
-    /// What ends with it.
-    end: Option<End>,
-}
-
-/// What ends with a tenant. Nobody asks any longer, and what would go on costs the tests that still run: the agent compares rules every few
-/// seconds, and the scheduler tries again to place each Pod that waits whenever one of their Nodes changes.
-struct End {
+    /// Its agent ends with it: nobody asks any longer, and the agent would go on comparing rules every few seconds.
     agent: Option<Ends>,
-    outrigger: &'static Outrigger,
-    namespace: String,
-    source: String,
-}
-
-impl Drop for End {
-    fn drop(&mut self) {
-        drop(self.agent.take());
-        // Who looks for the cause of a failure wants to see what there is.
-        if std::thread::panicking() {
-            return;
-        }
-        let plane = &self.outrigger.plane;
-        // Companions end with their rules.
-        let [rules, pods] =
-            [WorkloadRule::url_path(&(), Some(&self.namespace)), Pod::url_path(&(), Some(&self.namespace))];
-        plane.infra.begin_to_delete_all(vec![rules, pods]);
-        plane.tenant.begin_to_delete_all(vec![Pod::url_path(&(), Some(&self.source))]);
-    }
 }
 
 impl Tenant {
@@ -100,7 +75,7 @@ impl Tenant {
 
     /// The same tenant, whose agent runs on when it is dropped: until its control plane ends.
     pub fn with_lasting_agent(mut self) -> Self {
-        std::mem::forget(self.end.take());
+        std::mem::forget(self.agent.take());
         self
     }
 
@@ -137,19 +112,14 @@ impl Tenant {
             source: format!("work-{id}"),
             infra: outrigger.plane.infra.client().await,
             cluster: outrigger.plane.tenant.client().await,
-            end: None,
+            agent: None,
         }
     }
 
     /// A tenant whose workloads the test tells itself.
     pub async fn without_agent(outrigger: &'static Outrigger, id: &str, hosts: &[(&str, usize)]) -> Self {
-        let mut this = Self::named(outrigger, id).await;
-        this.end = Some(End {
-            agent: Some(outrigger.plane.ends(&format!("agent-{id}"))),
-            outrigger,
-            namespace: this.namespace.clone(),
-            source: this.source.clone(),
-        });
+        let agent = Some(outrigger.plane.ends(&format!("agent-{id}")));
+        let this = Self { agent, ..Self::named(outrigger, id).await };
         let names: Vec<String> = hosts.iter().map(|(host, _)| this.node(host)).collect();
         let mut infra = Vec::new();
         let mut cluster = vec![
