@@ -258,11 +258,6 @@ impl Cluster {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Begins to delete all objects that are at each of these paths of the API server's, one path after the other.
-    pub fn begin_to_delete_all(&self, paths: Vec<String>) {
-        self.direct.delete_all(paths);
-    }
-
     /// What is at a path of the API server's, without kubectl: for what is asked again and again.
     pub fn read(&self, path: &str) -> anyhow::Result<Value> {
         self.direct.read(path)

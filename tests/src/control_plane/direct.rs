@@ -135,19 +135,6 @@ impl Direct {
         })
     }
 
-    /// Deletes all objects of a namespace's that are at a path, at once, without waiting for an answer.
-    pub(super) fn delete_all(&self, paths: Vec<String>) {
-        let inner = self.0.clone();
-        RUNTIME.spawn(async move {
-            for path in paths {
-                let request = http::Request::delete(format!("{path}?gracePeriodSeconds=0")).body(Vec::new());
-                // The control plane may have ended.
-                let _ = inner.ask(request?).await;
-            }
-            anyhow::Ok(())
-        });
-    }
-
     /// A token of a service account.
     pub(super) fn token(&self, namespace: &str, name: &str) -> anyhow::Result<String> {
         let (inner, namespace, name) = (self.0.clone(), namespace.to_owned(), name.to_owned());
@@ -167,12 +154,11 @@ impl Direct {
     /// Whether a service account may do something, in the words of `kubectl auth can-i`: a verb, a resource and perhaps its name, `-n` with a
     /// namespace or `-A`, and `--subresource=`.
     pub(super) fn can(&self, (namespace, account): (&str, &str), args: &[&str]) -> anyhow::Result<bool> {
-        let (verb, what) = (args.first().context("no verb")?, args.get(1).context("no resource")?);
-        let (resource, name) = what.split_once('/').unwrap_or((what, ""));
-        let value = |name: &str| args.iter().find_map(|arg| arg.strip_prefix(name)).map(str::to_owned);
-        let place = args.iter().position(|arg| *arg == "-n").and_then(|at| args.get(at + 1));
-        let mut attributes = json!({"verb": verb, "namespace": place.unwrap_or(&""),
-            "name": name, "subresource": value("--subresource=").unwrap_or_default()});
+        let (verb, args) = args.split_first().context("no verb")?;
+        let line = Line::read(args).context("an unknown argument")?;
+        let (resource, name) = line.object().context("no resource")?;
+        let mut attributes = json!({"verb": verb, "namespace": line.namespace.as_deref().unwrap_or_default(),
+            "name": name.unwrap_or_default(), "subresource": line.subresource.as_deref().unwrap_or_default()});
         let (inner, resource) = (self.0.clone(), resource.to_owned());
         let (user, group) = (
             format!("system:serviceaccount:{namespace}:{account}"),
@@ -229,15 +215,11 @@ impl Inner {
         Ok(Some((resource, format!("{path}{name}{}", line.rest()))))
     }
 
-    /// Asks the API server, once more if the connection is one from before its restart.
+    /// Asks the API server, and tells refusals in kubectl's words.
     async fn ask(&self, request: http::Request<Vec<u8>>) -> anyhow::Result<Value> {
         let client = self.client().await;
-        let answer = match client.request(request.clone()).await {
-            Err(error) if !matches!(error, Error::Api(_)) => client.request(request).await,
-            answer => answer,
-        };
+        let answer = twice(|| client.request(request.clone())).await;
         answer.map_err(|error| match error {
-            // In kubectl's words.
             Error::Api(status) => anyhow!("Error from server ({}): {}", status.reason, status.message),
             error => error.into(),
         })
@@ -262,12 +244,8 @@ impl Inner {
             }
         };
         let params = PatchParams::apply(FIELD_MANAGER).force().validation_strict();
-        let apply = async || api.patch(name, &params, &Patch::Apply(&object)).await;
-        let answer = match apply().await {
-            // A connection from before a restart of the API server. It is open no longer.
-            Err(error) if !matches!(error, Error::Api(_)) => apply().await,
-            answer => answer,
-        };
+        let patch = Patch::Apply(&object);
+        let answer = twice(|| api.patch(name, &params, &patch)).await;
         answer.map(drop).map_err(|error| match error {
             Error::Api(status) => anyhow!("{kind} {name}: {}: {}", status.reason, status.message),
             error => anyhow!(error).context(format!("{kind} {name}")),
@@ -287,6 +265,14 @@ impl Inner {
         let found = (resource, capabilities.scope);
         kinds.insert(types, found.clone());
         Ok(found)
+    }
+}
+
+/// Asks the API server, and once more if there was no answer: the connection may be one from before its restart, which is open no longer.
+async fn twice<T, F: Future<Output = Result<T, Error>>>(ask: impl Fn() -> F) -> Result<T, Error> {
+    match ask().await {
+        Err(error) if !matches!(error, Error::Api(_)) => ask().await,
+        answer => answer,
     }
 }
 

@@ -4,10 +4,11 @@
 #[derive(Debug, Default)]
 pub(super) struct Line {
     words: Vec<String>,
-    namespace: Option<String>,
+    /// The one that it names.
+    pub(super) namespace: Option<String>,
     all_namespaces: bool,
     query: Vec<(&'static str, String)>,
-    subresource: Option<String>,
+    pub(super) subresource: Option<String>,
     kind_of_patch: Option<String>,
 }
 
