@@ -127,6 +127,7 @@ async fn is_full(t: &Tenant, more: impl AsyncFn() -> Result<(), String>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
 async fn as_much_as_the_limits_admit_is_served_also_after_a_restart() {
     let _alone = alone().await;
     let o = stage().await;

@@ -23,7 +23,7 @@ const PAGES: [&str; 9] =
 #[tokio::test]
 async fn users_of_two_tenants_walk_every_route_and_find_nothing_of_each_other() {
     let o = Outrigger::shared().await;
-    let mut names = Vec::new();
+    let (mut names, mut tenants) = (Vec::new(), Vec::new());
     for id in ["served-blue", "served-red"] {
         let t = Tenant::new(o, id, &[("a", 1)]).await;
         t.rule(&format!("rule-{id}"), rule_for("app", "web")).await;
@@ -31,6 +31,7 @@ async fn users_of_two_tenants_walk_every_route_and_find_nothing_of_each_other() 
         t.ready(1).await;
         let companion = t.companions().await.unwrap()[0].metadata.name.clone().unwrap();
         names.push([t.namespace.clone(), format!("rule-{id}"), companion, t.node("a")]);
+        tenants.push(t);
     }
     let console = ServedConsole::start(o, "console-served").await;
     // Without a session there is nothing.

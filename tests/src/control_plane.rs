@@ -258,6 +258,11 @@ impl Cluster {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// Begins to delete all objects of each of these collections, which are paths of the API server's.
+    pub fn begin_to_delete_all(&self, paths: Vec<String>) {
+        self.direct.begin_to_delete_all(paths);
+    }
+
     /// What is at a path of the API server's, without kubectl: for what is asked again and again.
     pub fn read(&self, path: &str) -> anyhow::Result<Value> {
         self.direct.read(path)

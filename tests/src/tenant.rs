@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Node, Pod, ServiceAccount};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use outrigger_api::conditions::Status;
 use outrigger_api::machine::Usage;
 use outrigger_api::{Machine, Tenant as Object, WorkloadRule};
@@ -39,8 +39,33 @@ pub struct Tenant {
     pub infra: Client,
     /// Administrator of the tenant cluster.
     pub cluster: Client,
-    /// Its agent ends with it: nobody asks any longer, and the agent would go on comparing rules every few seconds.
+    /// What ends with it.
+    end: Option<End>,
+}
+
+/// What ends with a tenant. Nobody asks any longer, and what would go on costs the tests that still run: the agent compares rules every few
+/// seconds, and the scheduler tries again to place each Pod that waits whenever one of their Nodes changes.
+struct End {
     agent: Option<Ends>,
+    outrigger: &'static Outrigger,
+    namespace: String,
+    source: String,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        drop(self.agent.take());
+        // Who looks for the cause of a failure wants to see what there is.
+        if std::thread::panicking() {
+            return;
+        }
+        let plane = &self.outrigger.plane;
+        // Companions end with their rules.
+        let [rules, pods] =
+            [WorkloadRule::url_path(&(), Some(&self.namespace)), Pod::url_path(&(), Some(&self.namespace))];
+        plane.infra.begin_to_delete_all(vec![rules, pods]);
+        plane.tenant.begin_to_delete_all(vec![Pod::url_path(&(), Some(&self.source))]);
+    }
 }
 
 impl Tenant {
@@ -73,9 +98,9 @@ impl Tenant {
         (this, companion)
     }
 
-    /// The same tenant, whose agent runs on when it is dropped: until its control plane ends.
-    pub fn with_lasting_agent(mut self) -> Self {
-        std::mem::forget(self.agent.take());
+    /// The same tenant, whose agent and objects stay when it is dropped: until its control plane ends.
+    pub fn lasting(mut self) -> Self {
+        std::mem::forget(self.end.take());
         self
     }
 
@@ -112,14 +137,19 @@ impl Tenant {
             source: format!("work-{id}"),
             infra: outrigger.plane.infra.client().await,
             cluster: outrigger.plane.tenant.client().await,
-            agent: None,
+            end: None,
         }
     }
 
     /// A tenant whose workloads the test tells itself.
     pub async fn without_agent(outrigger: &'static Outrigger, id: &str, hosts: &[(&str, usize)]) -> Self {
-        let agent = Some(outrigger.plane.ends(&format!("agent-{id}")));
-        let this = Self { agent, ..Self::named(outrigger, id).await };
+        let mut this = Self::named(outrigger, id).await;
+        this.end = Some(End {
+            agent: Some(outrigger.plane.ends(&format!("agent-{id}"))),
+            outrigger,
+            namespace: this.namespace.clone(),
+            source: this.source.clone(),
+        });
         let names: Vec<String> = hosts.iter().map(|(host, _)| this.node(host)).collect();
         let mut infra = Vec::new();
         let mut cluster = vec![

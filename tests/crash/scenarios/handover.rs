@@ -14,7 +14,7 @@ use crate::crash::run::Run;
 /// The first tenant's companion leaves the DPU before the second one's Pod starts on it.
 pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     let from = tenant(run, "a", &[("h", 1)]).await?;
-    let to = Tenant::without_agent(run.outrigger(), &format!("{}b", run.id), &[]).await;
+    let to = Tenant::without_agent(run.outrigger(), &format!("{}b", run.id), &[]).await.lasting();
     let (host, node) = (from.node("h"), from.node("h-dpu1"));
     run.act("the rule is taken", || from.try_rule("r", rule_for("app", "web"))).await?;
     from.start("w", "h", json!({"app": "web"})).await;

@@ -21,7 +21,7 @@ use crate::crash::run::Run;
 pub(crate) async fn tenant(run: &Run, part: &str, hosts: &[(&str, usize)]) -> Result<Tenant, String> {
     let id = format!("{}{part}", run.id);
     // The states that are compared are read after the steps, with an agent that is connected.
-    let tenant = Tenant::without_agent(run.outrigger(), &id, hosts).await.with_lasting_agent();
+    let tenant = Tenant::without_agent(run.outrigger(), &id, hosts).await.lasting();
     run.site.start_agent(&tenant);
     let stream = || async {
         let object = tenant.object().get(&id).await.in_words()?;

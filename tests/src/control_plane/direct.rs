@@ -135,6 +135,19 @@ impl Direct {
         })
     }
 
+    /// Begins to delete all objects of each of these collections, without waiting for an answer.
+    pub(super) fn begin_to_delete_all(&self, paths: Vec<String>) {
+        let inner = self.0.clone();
+        RUNTIME.spawn(async move {
+            for path in paths {
+                let request = http::Request::delete(format!("{path}?gracePeriodSeconds=0")).body(Vec::new());
+                // The control plane may have ended.
+                let _ = inner.ask(request?).await;
+            }
+            anyhow::Ok(())
+        });
+    }
+
     /// A token of a service account.
     pub(super) fn token(&self, namespace: &str, name: &str) -> anyhow::Result<String> {
         let (inner, namespace, name) = (self.0.clone(), namespace.to_owned(), name.to_owned());
