@@ -44,6 +44,27 @@ async fn a_workload_that_matches_gets_a_companion_on_a_dpu_of_its_host() {
 }
 
 #[tokio::test]
+async fn a_companion_for_the_primary_dpu_waits_for_it_and_takes_no_other() {
+    let t = Tenant::new(Outrigger::shared().await, "primary", &[("a", 2)]).await;
+    let mut spec = rule_for("app", "web");
+    spec["dpuSelectionPolicy"] = json!("SameNodePrimary");
+    t.rule("r", spec).await;
+    let workloads = ["w1", "w2", "w3"];
+    for name in workloads {
+        t.web(name).await;
+    }
+    let label = format!("no DPU has node affinity {} In [true]", keys::PRIMARY);
+    t.condition_says("r", "Ready", Status::False, "NoMatchingDPU", &[&label]).await;
+    let primary = format!("{}-dpu2", t.node("a"));
+    let labelled = json!({"metadata": {"labels": {(keys::PRIMARY): "true"}}});
+    t.outrigger.plane.infra.patch(&format!("node/{primary}"), &[], &labelled).unwrap();
+    for companion in t.ready(workloads.len()).await {
+        assert_eq!(node_of(&companion), primary);
+    }
+    t.condition("r", "Ready", Status::True, "AllReady").await;
+}
+
+#[tokio::test]
 async fn a_rule_that_comes_later_serves_what_runs_already() {
     let t = Tenant::new(Outrigger::shared().await, "later", &[("a", 1), ("b", 1)]).await;
     t.web("w1").await;

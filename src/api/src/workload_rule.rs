@@ -84,9 +84,10 @@ pub struct WorkloadRuleSpec {
     pub workload_info_inject: Vec<WorkloadInfoInject>,
 
     /// dpuSelectionPolicy selects the DPU for the companion. SameNode: a DPU in the host on which the workload runs.
-    /// Any: any DPU of the tenant. Node selectors and affinity of the template are ANDed with it. Defaults to SameNode.
+    /// SameNodePrimary, for companions that are Pods: one of them whose Node has the label
+    /// `outrigger.dev.node-restriction.kubernetes.io/primary=true`, and no other one. Any: any DPU of the tenant. Node selectors and affinity of the template are ANDed with it. Defaults to SameNode.
     #[serde(default = "same_node")]
-    #[schemars(extend("enum" = ["SameNode", "Any"]))]
+    #[schemars(extend("enum" = ["SameNode", "SameNodePrimary", "Any"]))]
     pub dpu_selection_policy: String,
 
     /// template is the companion: a `v1/Pod` or a `resource.k8s.io/v1` ResourceClaim, with `metadata.labels`,
@@ -329,16 +330,11 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
             .map_err(|e| errors.refuse("metadata.name", &rule.name_any(), e.to_string()))
             .ok();
         let policy = match spec.dpu_selection_policy.as_str() {
-            "" | "SameNode" => DpuSelectionPolicy::SameNode,
-            "Any" => DpuSelectionPolicy::Any,
-            other => {
-                errors.refuse(
-                    "spec.dpuSelectionPolicy",
-                    other,
-                    "use SameNode (a DPU of the workload's host) or Any (any DPU of the tenant)",
-                );
-                DpuSelectionPolicy::SameNode
-            }
+            "" => DpuSelectionPolicy::default(),
+            policy => policy.parse().unwrap_or_else(|wanted: &str| {
+                errors.refuse("spec.dpuSelectionPolicy", policy, wanted);
+                DpuSelectionPolicy::default()
+            }),
         };
         let ordering = spec.ordering.parse().unwrap_or_else(|wanted: &str| {
             errors.refuse("spec.ordering", &spec.ordering, wanted);

@@ -125,6 +125,6 @@ pub(crate) fn companion(
     match plan(&key, &Desired::of_match(&rule, &workload), None, &home) {
         Action::Create(pod) => Ok(Ok(creation(admission.manager(), namespace, &pod)?)),
         Action::Refuse(_, message) => Ok(Err(message)),
-        _ => Ok(Err("SameNode waits for the workload's node".to_owned())),
+        _ => Ok(Err(format!("{} waits for the workload's node", rule.policy().as_str()))),
     }
 }

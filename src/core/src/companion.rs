@@ -262,10 +262,7 @@ pub fn plan(
 
 /// The tenant Node whose DPU the companion has to be on; `None` where any will do.
 pub fn host<'a>(rule: &Rule, workload: &'a Workload) -> Option<&'a str> {
-    match rule.policy() {
-        DpuSelectionPolicy::SameNode => workload.node_name.as_deref(),
-        DpuSelectionPolicy::Any => None,
-    }
+    workload.node_name.as_deref().filter(|_| rule.policy().is_by_host())
 }
 
 pub(crate) fn replace_reason(rule: &Rule, workload: &Workload, o: &Observed) -> Option<DeleteReason> {

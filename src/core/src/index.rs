@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::ids::{RuleName, WorkloadId};
-use crate::rule::{DpuSelectionPolicy, Rule};
+use crate::rule::Rule;
 use crate::workload::Workload;
 
 mod annotations;
@@ -73,7 +73,7 @@ pub enum Desired<'a> {
 impl<'a> Desired<'a> {
     /// What there should be where the rule matches the workload.
     pub fn of_match(rule: &'a Arc<Rule>, workload: &'a Arc<Workload>) -> Self {
-        if rule.policy() == DpuSelectionPolicy::SameNode && workload.node_name.is_none() {
+        if rule.policy().is_by_host() && workload.node_name.is_none() {
             return Self::Waiting;
         }
         Self::Wanted { rule, workload }

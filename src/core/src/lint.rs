@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::host::HostLabels;
 use crate::keys;
-use crate::rule::{DpuSelectionPolicy, Expression, Rule, Test};
+use crate::rule::{Expression, Rule, Test};
 use crate::selector::{self, requirement};
 use crate::steps::step;
 use crate::template::{self, Kind};
@@ -78,7 +78,7 @@ pub fn doubts(rule: &Rule, around: &LintContext<'_>) -> Vec<(Doubt, String)> {
 
 /// A claim isn't bound to a node until a Pod that uses it is.
 fn hostless(rule: &Rule, warnings: &mut Vec<String>) {
-    let same_node = rule.policy() == DpuSelectionPolicy::SameNode;
+    let same_node = rule.policy().is_by_host();
     if rule.kind() == Kind::Claim && same_node && rule.devices().host_attribute().is_none() {
         warnings.push(
             "without deviceHostAttribute the claim fits devices of any host; the first Pod that uses it decides"
@@ -128,10 +128,11 @@ fn placement(rule: &Rule, template: &Value, around: &LintContext<'_>, warnings: 
         around.host_labels.keys().find_map(|key| Some(selector.get(key)?.as_str()?.to_owned()))
     };
     if let Some(host) = selector.and_then(pinned)
-        && rule.policy() == DpuSelectionPolicy::SameNode
+        && rule.policy().is_by_host()
     {
+        let policy = rule.policy().as_str();
         warnings.push(format!(
-            "template: nodeSelector is for host {host} alone; SameNode fits only its workloads"
+            "template: nodeSelector is for host {host} alone; {policy} fits only its workloads"
         ));
     }
     if selector.is_some_and(|s| s.contains_key(keys::NODE_TENANT)) {
@@ -210,7 +211,7 @@ fn excludes(a: &Test, b: &Test) -> bool {
 mod tests {
     use super::*;
     use crate::ids::RuleName;
-    use crate::rule::{ExpressionSpec, InjectionSpec, Operator, RuleSpec};
+    use crate::rule::{DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, RuleSpec};
     use serde_json::json;
 
     fn warnings(

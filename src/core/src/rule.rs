@@ -9,13 +9,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::annotations;
 use crate::claim::Devices;
 use crate::fault;
 use crate::ids::RuleName;
 use crate::json::Json;
+use crate::keys;
 use crate::path::{Path, Scalar};
 use crate::rollout::UpdateStrategy;
 use crate::template;
@@ -39,6 +40,8 @@ pub enum DpuSelectionPolicy {
     /// On a DPU of the host that the workload runs on.
     #[default]
     SameNode,
+    /// On the primary DPU of that host: one with the label [`keys::PRIMARY`].
+    SameNodePrimary,
     /// On any DPU of the tenant.
     Any,
 }
@@ -48,8 +51,36 @@ impl DpuSelectionPolicy {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::SameNode => "SameNode",
+            Self::SameNodePrimary => "SameNodePrimary",
             Self::Any => "Any",
         }
+    }
+
+    /// Whether the companion runs in the host of its workload.
+    pub fn is_by_host(self) -> bool {
+        self != Self::Any
+    }
+
+    /// The terms of node affinity that select among the tenant's DPUs, beside those that name the host
+    /// ([`crate::host::HostLabels::terms`]). There may be none.
+    pub fn terms(self) -> Vec<Value> {
+        match self {
+            Self::SameNodePrimary => vec![json!({"matchExpressions": [
+                {"key": keys::PRIMARY, "operator": "In", "values": ["true"]}]})],
+            Self::SameNode | Self::Any => Vec::new(),
+        }
+    }
+}
+
+impl FromStr for DpuSelectionPolicy {
+    type Err = &'static str;
+
+    /// Reads what the API spells. The error says what to use instead.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let all = [Self::SameNode, Self::SameNodePrimary, Self::Any];
+        all.into_iter().find(|policy| policy.as_str() == text).ok_or(
+            "use SameNode (a DPU of the workload's host), SameNodePrimary (the primary one of them) or Any (any DPU of the tenant)",
+        )
     }
 }
 

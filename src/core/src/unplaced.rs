@@ -10,11 +10,13 @@ use crate::json::Json;
 use crate::keys;
 use crate::node::{Node, Unmet, unmet, untolerated};
 use crate::reason::Cause;
+use crate::rule::DpuSelectionPolicy;
+use crate::selector::product;
 use crate::steps::step;
 use crate::tenant::nodes::Taint;
 
-/// The parts of a template that decide on which Nodes companions may run, as a Pod.
-pub(crate) fn wants(template: &Value) -> Json {
+/// The parts of a rule that decide on which DPUs of a host or a tenant companions may run, as a Pod.
+pub(crate) fn wants(policy: DpuSelectionPolicy, template: &Value) -> Json {
     let part = |field: &str| template.pointer(&format!("/spec/{field}"));
     let [selector, tolerations, affinity] = [
         "nodeSelector",
@@ -22,9 +24,11 @@ pub(crate) fn wants(template: &Value) -> Json {
         "affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution",
     ]
     .map(part);
-    json!({"spec": {"nodeSelector": selector, "tolerations": tolerations,
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": affinity}}}})
-    .into()
+    let mut pod = json!({"spec": {"nodeSelector": selector, "tolerations": tolerations,
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": affinity}}}});
+    // What isn't of the API's shape stays as it is: admission says so.
+    let _ = product::and(&mut pod, &policy.terms());
+    pod.into()
 }
 
 /// Words of the scheduler that aren't about labels and taints (`ErrReason` in its plugins, and what they say before they look at
@@ -200,8 +204,10 @@ mod tests {
         let terms =
             json!({"nodeSelectorTerms": [{"matchExpressions": [expression("zone"), expression("disk")]}]});
         let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}});
-        let wants =
-            wants(&json!({"spec": {"nodeSelector": {"model": "bf9", "a": "b"}, "affinity": affinity}}));
+        let wants = wants(
+            DpuSelectionPolicy::Any,
+            &json!({"spec": {"nodeSelector": {"model": "bf9", "a": "b"}, "affinity": affinity}}),
+        );
         let of = |dpus: &[Node]| why("0/2 nodes are available", &wants, dpus);
         let complete = [("model", "bf9"), ("a", "b"), ("zone", "x"), ("disk", "y")];
         let without = |keys: &[&str]| {
@@ -221,6 +227,12 @@ mod tests {
         assert_eq!(
             of(&[without(&["a"]), without(&["disk"])]),
             none("each DPU lacks another part of nodeSelector and node affinity")
+        );
+        let primary = super::wants(DpuSelectionPolicy::SameNodePrimary, &json!({"spec": {}}));
+        let label = format!("no DPU has node affinity {} In [true]", keys::PRIMARY);
+        assert_eq!(
+            why("", &primary, &[dpu(&complete, None), dpu(&[(keys::PRIMARY, "false")], None)]),
+            none(&label)
         );
         // One that has everything, and doesn't take the companion.
         assert_eq!(of(&[without(&["a"]), without(&[])]), (Cause::Unschedulable, String::new()));

@@ -14,7 +14,7 @@ use outrigger_core::keys;
 use outrigger_core::mutate::{self, PodContext};
 use outrigger_core::node::{Node, obstacles};
 use outrigger_core::path::Path;
-use outrigger_core::rule::{DpuSelectionPolicy, ExprOutcome, Rule, Verdict, shortened};
+use outrigger_core::rule::{ExprOutcome, Rule, Verdict, shortened};
 use outrigger_core::selector;
 use outrigger_core::syntax::unlabelable;
 use outrigger_core::template::Kind;
@@ -151,8 +151,9 @@ pub(crate) fn explain(
     let desired = Desired::of_match(rule, workload);
     if !matches!(desired, Desired::Wanted { .. }) {
         explanation.outcome = CompanionOutcome::Waiting;
+        let policy = rule.policy().as_str();
         explanation.reason =
-            Some("SameNode waits for the workload's node: the workload isn't bound to one yet".to_owned());
+            Some(format!("{policy} waits for the workload's node: the workload isn't bound to one yet"));
         return explanation;
     }
     match admitted(&key, &desired, rule, workload, around) {
@@ -251,7 +252,7 @@ pub(crate) fn place(
     nodes: &[Node],
     around: &ExplanationContext<'_>,
 ) -> Placement {
-    let host = workload.node_name.as_deref().filter(|_| rule.policy() == DpuSelectionPolicy::SameNode);
+    let host = workload.node_name.as_deref().filter(|_| rule.policy().is_by_host());
     let owner = |node: &Node| node.labels.get(keys::NODE_TENANT).cloned();
     let own =
         |node: &Node| around.tenant.is_none_or(|tenant| owner(node).as_deref() == Some(tenant.as_str()));

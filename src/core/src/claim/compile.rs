@@ -22,6 +22,7 @@ pub const MAX_CONTAINERS: usize = 64;
 pub const MAX_BYTES: usize = 256 * 1024;
 
 const CLAIMS: &str = "spec.deviceClaims";
+const POLICY: &str = "spec.dpuSelectionPolicy";
 const HOST_ATTRIBUTE: &str = "spec.deviceHostAttribute";
 
 /// What a rule says of devices, not yet checked.
@@ -52,6 +53,11 @@ pub struct DeviceClaimSpec {
 pub(crate) fn compile(rule: &RuleSpec, template: &Value, errors: &mut Vec<FieldError>) -> Devices {
     let spec = &rule.devices;
     let host_attribute = host_attribute(rule, template, errors);
+    if rule.policy == DpuSelectionPolicy::SameNodePrimary && template::kind(template) == Kind::Claim {
+        let message =
+            "is for Pods; a ResourceClaim has no node affinity: use SameNode with deviceHostAttribute";
+        errors.refuse(POLICY, rule.policy.as_str(), message);
+    }
     if !spec.claims.is_empty() && template::kind(template) != Kind::Pod {
         let message =
             "is for Pods; the template is a ResourceClaim, which asks for devices itself: remove it";
@@ -198,7 +204,7 @@ fn host_attribute(rule: &RuleSpec, template: &Value, errors: &mut Vec<FieldError
         wrong(
             "is for templates that are ResourceClaims; the devices of a Pod are where the Pod is: remove it",
         );
-    } else if rule.policy != DpuSelectionPolicy::SameNode {
+    } else if !rule.policy.is_by_host() {
         wrong("is for dpuSelectionPolicy SameNode; with Any the host doesn't matter: remove it");
     }
     // One more is added to each.

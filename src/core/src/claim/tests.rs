@@ -142,6 +142,9 @@ fn the_attribute_of_the_host() {
     let mut any = with_attribute("d/host");
     any.policy = DpuSelectionPolicy::Any;
     assert_eq!(paths(any), ["spec.deviceHostAttribute"]);
+    let mut primary = with_attribute("d/host");
+    primary.policy = DpuSelectionPolicy::SameNodePrimary;
+    assert_eq!(paths(primary), ["spec.dpuSelectionPolicy"], "which is for Pods");
     let mut of_pod = with_attribute("d/host");
     of_pod.template = pod_template().into();
     assert_eq!(paths(of_pod), ["spec.deviceHostAttribute"]);

@@ -78,8 +78,8 @@ mod tests {
     use super::super::tests::{rule, workload, x_is_a};
     use super::*;
     use crate::annotations::Statement;
-    use crate::index::{Desired, DpuSelectionPolicy};
-    use crate::rule::{ExpressionSpec, Operator, Rule};
+    use crate::index::Desired;
+    use crate::rule::{DpuSelectionPolicy, ExpressionSpec, Operator, Rule};
     use crate::texts::Texts;
     use crate::workload::Workload;
 

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::ids::RuleName;
-use crate::rule::{DpuSelectionPolicy, Rule};
+use crate::rule::Rule;
 use crate::workload::Workload;
 
 /// Workloads that are looked at again after one change, at most.
@@ -28,7 +28,7 @@ pub(super) enum Place {
 impl Place {
     /// Whose room the match of a rule and a workload takes.
     pub(super) fn of(rule: Option<&Arc<Rule>>, workload: &Workload) -> Self {
-        let by_node = rule.is_some_and(|rule| rule.policy() == DpuSelectionPolicy::SameNode);
+        let by_node = rule.is_some_and(|rule| rule.policy().is_by_host());
         if by_node && workload.node_name.is_none() { Self::Waiting } else { Self::Companion }
     }
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::rule::{ExpressionSpec, Operator, RuleSpec};
+use crate::rule::{DpuSelectionPolicy, ExpressionSpec, Operator, RuleSpec};
 use crate::texts::Texts;
 use crate::workload::DisruptionGroup;
 use crate::workload::tests::nginx;

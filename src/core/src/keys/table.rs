@@ -84,6 +84,9 @@ keys! {
     /// DPU can't move itself to another tenant.
     pub const NODE_TENANT = "outrigger.dev.node-restriction.kubernetes.io/tenant",
         Label on "Nodes of DPUs" by "manager": "The owner: the tenant's id. No kubelet may set it on its own Node";
+    /// Kubelets can't set it, as [`NODE_TENANT`], so that no DPU makes itself the primary one.
+    pub const PRIMARY = "outrigger.dev.node-restriction.kubernetes.io/primary",
+        Label on "Nodes of DPUs" by "administrators": "`true`: companions of rules with `SameNodePrimary` run on this DPU, and not on another one of its host";
     pub const RULE = "outrigger.dev/rule",
         Label on "companions, claims" by "manager": "Name of the rule that made it";
     /// The label's value is [`crate::ids::WorkloadId::label_value`].

@@ -7,7 +7,6 @@ use super::{PodContext, Report};
 use crate::companion::injected_list;
 use crate::field::{self, FieldError};
 use crate::keys;
-use crate::rule::DpuSelectionPolicy;
 use crate::selector::product;
 use crate::workload::Workload;
 
@@ -36,16 +35,20 @@ pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<
             changed = true;
         }
     }
-    if rule.policy() == DpuSelectionPolicy::SameNode {
+    if rule.policy().is_by_host() {
         let host = field::text(annotations, "metadata.annotations", keys::HOST)?.map(str::to_owned);
         let host = host.filter(|h| !h.is_empty()).ok_or_else(|| {
             FieldError::new(
                 format_args!("metadata.annotations[{}]", keys::HOST),
-                "is missing: a companion with dpuSelectionPolicy SameNode needs its workload's node",
+                format_args!(
+                    "is missing: a companion with dpuSelectionPolicy {} needs its workload's node",
+                    rule.policy().as_str()
+                ),
             )
         })?;
         changed |= product::and(pod, &facts.host_labels.terms(&host))?;
     }
+    changed |= product::and(pod, &rule.policy().terms())?;
     Ok(remove_gate(pod)? || changed)
 }
 

@@ -115,6 +115,22 @@ fn another_webhooks_gate_stays_and_its_new_term_is_placed_too() {
 }
 
 #[test]
+fn one_for_the_primary_dpu_requires_its_label_in_each_term() {
+    let expression = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});
+    let own = ["x", "y"].map(|disk| json!({"matchExpressions": [expression("disk", disk)]}));
+    let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": own}}});
+    let spec = json!({"containers": [], "affinity": affinity});
+    let rule = rule(DpuSelectionPolicy::SameNodePrimary, &[], spec);
+    let (pod, _) = run(&created(&rule), Some(&rule)).unwrap();
+    let expected = ["x", "y"].map(|disk| {
+        json!({"matchExpressions": [expression("disk", disk), expression(HOST_LABEL, "cloud-dev-12"),
+            expression(keys::PRIMARY, "true"), expression(keys::NODE_TENANT, "blue")]})
+    });
+    assert_eq!(terms(&pod), expected);
+    assert_eq!(run(&pod, Some(&rule)).unwrap().0, pod, "once is enough");
+}
+
+#[test]
 fn a_companion_without_its_facts_is_refused() {
     let rule = rule(DpuSelectionPolicy::SameNode, &[], json!({"containers": []}));
     for (change, path) in [

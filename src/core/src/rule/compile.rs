@@ -138,7 +138,7 @@ impl Rule {
             terms,
             injections,
             policy: spec.policy,
-            wants: unplaced::wants(&template),
+            wants: unplaced::wants(spec.policy, &template),
             kind: template::kind(&template),
             template: spec.template,
             devices,

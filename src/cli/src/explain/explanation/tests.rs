@@ -1,5 +1,5 @@
 use outrigger_core::ids::RuleName;
-use outrigger_core::rule::{ExpressionSpec, InjectionSpec, Operator, RuleSpec};
+use outrigger_core::rule::{DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, RuleSpec};
 use outrigger_core::tenant::nodes::Taint;
 use outrigger_core::texts::Texts;
 
