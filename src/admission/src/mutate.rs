@@ -98,7 +98,7 @@ pub(crate) fn apply(cx: Context<'_>, request: &mut Request, roles: Roles<'_>) ->
     Ok(Decision::Allow { patch: before.patch(&mut request.object), warnings, audit }.into())
 }
 
-/// What decides in a step.
+/// What decides in a step: of one that isn't listed here, nothing.
 fn origin<'a>(cx: Context<'a>, request: &'a Request, roles: Roles<'a>, step: &str) -> Origin<'a> {
     let Roles { tenant, rule, slot, .. } = roles;
     let of_rule = || {
@@ -109,7 +109,8 @@ fn origin<'a>(cx: Context<'a>, request: &'a Request, roles: Roles<'a>, step: &st
         "machine" => slot.map(Slot::origin),
         "offloading" => Some(Origin::object("NamespaceOffloading", NAME).within(&request.namespace)),
         "companion" | "claims" => of_rule(),
-        _ => tenant.map(|tenant| Origin::object("Tenant", tenant.as_str())),
+        "isolation" | OWN_KEYS => tenant.map(|tenant| Origin::object("Tenant", tenant.as_str())),
+        _ => None,
     };
     found.unwrap_or_default()
 }
@@ -200,4 +201,40 @@ pub(crate) fn made_by(pod: &Value) -> Result<i64, Decision> {
 
 fn annotation<'a>(pod: &'a Value, key: &str) -> Option<&'a str> {
     pod.get("metadata")?.get("annotations")?.get(key)?.as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_core::mutate::STEPS;
+    use serde_json::json;
+
+    use super::*;
+    use crate::decision::Settings;
+    use crate::machines::guests::tests::{apply_machine, cases};
+    use crate::tests::{MANAGER, caches, namespace, request};
+
+    #[test]
+    fn each_step_names_what_decides_in_it() {
+        let (caches, settings, case) = (caches(), Settings::default(), &cases("pod_injector")[0]);
+        let labels = json!({keys::TENANT: "blue", keys::INJECT_RESOURCE: keys::INJECT_ENABLED});
+        caches.namespace(namespace("tenant-blue", &labels));
+        apply_machine(&caches, &case["machine"]);
+        let (cx, mut request) = (Context::new(&caches, &settings), request(MANAGER, "2"));
+        let (tenant, rule) = (caches.owner("tenant-blue"), rule_of(cx, &request).unwrap());
+        request.object = case["pod"].clone();
+        let slot = guests::slot_for(&caches, &request).unwrap();
+        let roles =
+            Roles { tenant: tenant.as_ref(), rule: rule.as_ref(), slot: slot.as_ref(), ..Roles::default() };
+        let kind = |step| origin(cx, &request, roles, step).kind.unwrap_or_default();
+        let kinds: Vec<_> = STEPS.iter().map(|(step, _)| (*step, kind(step))).collect();
+        let expected = [
+            ("machine", "Machine"),
+            ("offloading", "NamespaceOffloading"),
+            ("companion", "WorkloadRule"),
+            ("isolation", "Tenant"),
+            ("claims", "WorkloadRule"),
+        ];
+        assert_eq!(kinds, expected.map(|(step, kind)| (step, kind.into())));
+        assert_eq!([kind(OWN_KEYS), kind("unknown")], ["Tenant", ""]);
+    }
 }
