@@ -7,6 +7,7 @@ use outrigger_core::machine::{self, MachineType, is_gated};
 use outrigger_core::mutate::is_mirror;
 use outrigger_core::mutate::machine::{GuestSlot, is_done, outgrown};
 use outrigger_core::slots::Ask;
+use outrigger_core::text::quoted;
 use outrigger_core::{keys, validate};
 use serde_json::{Map, Value};
 
@@ -224,7 +225,7 @@ fn update(caches: &Caches, request: &Request) -> Result<Admission, Refusal> {
     }
     let label = |pod: &Value, key: &str| labels(pod).and_then(|labels| labels.get(key)).cloned();
     let text = |value: Option<Value>| {
-        value.map_or_else(|| "nothing".to_owned(), |value| value.to_string().chars().take(80).collect())
+        value.map_or_else(|| "nothing".to_owned(), |value| quoted(&value.to_string()).into_owned())
     };
     for key in [keys::MACHINE_GROUP, keys::MACHINE_TYPE, keys::POD_ROLE] {
         let (now, before) = (label(now, key), label(before, key));

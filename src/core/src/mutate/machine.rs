@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::offloading::cut;
 use super::{NO_NODE, Report};
 use crate::field::{self, FieldError};
 use crate::json::list;
@@ -18,7 +17,7 @@ use crate::machine::{MachineType, Mode, type_key};
 use crate::quantity::Quantity;
 use crate::selector::{self, clash, product};
 use crate::steps::step;
-use crate::text::truncate;
+use crate::text::{quoted, truncate};
 
 /// The slot that a guest takes.
 #[derive(Debug, Clone, Copy)]
@@ -63,8 +62,8 @@ fn inject(pod: &mut Value, facts: GuestSlot<'_>, report: &mut Report) -> Result<
     if let Some((own, theirs)) = clash::opposition(pod, &imposed) {
         report.warnings.push(format!(
             "{NO_NODE}: it asks for {}, its machine type for {}",
-            cut(&own),
-            cut(&theirs)
+            quoted(&own),
+            quoted(&theirs)
         ));
     }
     Ok(product::and(pod, &imposed)? || changed)

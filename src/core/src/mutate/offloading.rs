@@ -1,8 +1,6 @@
 //! Lets a Pod onto the virtual nodes that its namespace's NamespaceOffloading selects, or keeps it there: what Liqo's
 //! webhook does to Pods.
 
-use std::borrow::Cow;
-
 use serde_json::{Value, json};
 
 use super::{NO_NODE, Report};
@@ -10,7 +8,7 @@ use crate::field::{self, FieldError};
 use crate::keys;
 use crate::offloading::{Offloading, Strategy};
 use crate::selector::{clash, product};
-use crate::text::truncate;
+use crate::text::quoted;
 
 /// The offloading of the Pod's namespace.
 #[derive(Debug, Clone, Copy)]
@@ -23,9 +21,6 @@ pub struct OffloadingContext<'a> {
 
 /// How messages about a Pod name what they are about.
 const OBJECT: &str = "NamespaceOffloading offloading";
-
-/// Most characters of each side of a contradiction in a warning, so that the whole is shown.
-const MAX_SIDE: usize = 80;
 
 /// ANDs the selected nodes into the Pod's required node affinity, and tolerates the taint of virtual nodes.
 ///
@@ -60,8 +55,8 @@ pub fn apply(
     if let Some((own, imposed)) = clash::opposition(pod, offloading.imposed()) {
         report.warnings.push(format!(
             "{NO_NODE}: it asks for {}, its NamespaceOffloading for {}",
-            cut(&own),
-            cut(&imposed)
+            quoted(&own),
+            quoted(&imposed)
         ));
     }
     Ok(product::and(pod, offloading.imposed())? || tolerated)
@@ -85,11 +80,6 @@ fn tolerate(spec: &mut serde_json::Map<String, Value>) -> Result<bool, FieldErro
         tolerations.push(json!({"key": keys::NOT_ALLOWED, "operator": "Exists", "effect": "NoExecute"}));
     }
     Ok(!there)
-}
-
-/// One side of a contradiction in a warning.
-pub(super) fn cut(text: &str) -> Cow<'_, str> {
-    truncate(text, MAX_SIDE)
 }
 
 #[cfg(test)]
