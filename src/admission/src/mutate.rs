@@ -3,6 +3,7 @@
 use outrigger_core::companion;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::{RuleName, TenantId};
+use outrigger_core::json::{annotation, list, text};
 use outrigger_core::mutate::{self, PodContext};
 use outrigger_core::offloading::{NAME, Offloading};
 use outrigger_core::{fault, keys};
@@ -128,9 +129,7 @@ pub(crate) fn rule_origin<'a>(
 
 /// Whether a companion has the gate with which the manager creates it. The first call of a request removes the gate.
 fn has_gate(pod: &Value) -> bool {
-    let gates = pod.pointer("/spec/schedulingGates").and_then(Value::as_array);
-    let is_it = |gate: &Value| gate.get("name").is_some_and(|name| name == keys::ADMISSION_GATE);
-    gates.is_some_and(|gates| gates.iter().any(is_it))
+    list(pod, "/spec/schedulingGates").iter().any(|gate| text(gate, "/name") == keys::ADMISSION_GATE)
 }
 
 /// The rule whose companion the Pod is. `None` for all other Pods: only the manager creates companions.
@@ -197,10 +196,6 @@ pub(crate) fn made_by(pod: &Value) -> Result<i64, Decision> {
         let path = format!("metadata.annotations[{}]", keys::RULE_GENERATION);
         Decision::deny_fields(422, &[FieldError::new(path, "must be an integer")])
     })
-}
-
-fn annotation<'a>(pod: &'a Value, key: &str) -> Option<&'a str> {
-    pod.get("metadata")?.get("annotations")?.get(key)?.as_str()
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@
 //! device claims) are kept for as long as the rule is there, but looked into only now and then. So the text is kept, and whoever
 //! looks into it makes a tree for that time.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde::de::{Deserialize, Deserializer};
 use serde::ser::{Error as _, Serialize, Serializer};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use crate::bounds::{Bounds, Excess};
 use crate::template;
@@ -68,6 +68,25 @@ pub fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
 /// The array at a JSON pointer of a value; empty where there is none.
 pub fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// What an absent object is read as.
+pub(crate) static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+
+/// The map `labels` or `annotations` of an object's metadata; empty where there is none.
+pub fn metadata_map<'a>(object: &'a Value, map: &str) -> &'a Map<String, Value> {
+    let map = object.get("metadata").and_then(|metadata| metadata.get(map));
+    map.and_then(Value::as_object).unwrap_or(&EMPTY)
+}
+
+/// A label of an object; `None` where it isn't there or is no string.
+pub fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+    metadata_map(object, "labels").get(key)?.as_str()
+}
+
+/// An annotation of an object; `None` where it isn't there or is no string.
+pub fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+    metadata_map(object, "annotations").get(key)?.as_str()
 }
 
 impl From<Value> for Json {
@@ -132,6 +151,19 @@ mod tests {
         let from_text: Holder = serde_json::from_str(&value.to_string()).unwrap();
         assert_eq!(from_tree, from_text);
         assert_eq!(serde_json::to_value(&from_tree).unwrap(), value);
+    }
+
+    #[test]
+    fn labels_and_annotations_are_read_from_any_value() {
+        let object = json!({"metadata": {"labels": {"a/b": "c", "n": 1}, "annotations": {"d": "e"}}});
+        assert_eq!(
+            (label(&object, "a/b"), label(&object, "n"), label(&object, "d")),
+            (Some("c"), None, None)
+        );
+        assert_eq!((annotation(&object, "d"), annotation(&object, "a/b")), (Some("e"), None));
+        for other in [json!({"metadata": {"labels": []}}), json!({"metadata": 1}), json!([]), Value::Null] {
+            assert!(metadata_map(&other, "labels").is_empty(), "{other}");
+        }
     }
 
     #[test]

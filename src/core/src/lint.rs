@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use crate::host::HostLabels;
+use crate::json::metadata_map;
 use crate::keys;
 use crate::rule::{DpuSelectionPolicy, Expression, Rule, Test};
 use crate::selector::{self, requirement};
@@ -95,7 +96,7 @@ pub(crate) fn cut(warning: String) -> String {
 /// Downward-API references to annotations that nothing writes: the container doesn't start, or sees an empty file.
 fn downward_api(rule: &Rule, template: &Value, warnings: &mut Vec<String>) {
     let mut written: BTreeSet<&str> = rule.injections().map(|(annotation, _)| annotation).collect();
-    written.extend(template::metadata_map(template, "annotations").map(|(key, _)| key.as_str()));
+    written.extend(metadata_map(template, "annotations").keys().map(String::as_str));
     for path in &field_paths(template) {
         let double = template::double_quoted(path).filter(|(map, _)| *map == "metadata.annotations");
         let single = || path.strip_prefix("metadata.annotations['")?.strip_suffix("']");

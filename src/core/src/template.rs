@@ -224,14 +224,6 @@ pub(crate) fn single_quoted(template: &mut Value) {
     });
 }
 
-/// Labels or annotations of a template that has passed [`check`].
-pub(crate) fn metadata_map<'a>(
-    template: &'a Value,
-    key: &str,
-) -> impl Iterator<Item = (&'a String, &'a Value)> + use<'a> {
-    template.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_object).into_iter().flatten()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

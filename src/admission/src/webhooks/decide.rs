@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use json_patch::Patch;
+use outrigger_core::json::label;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -145,10 +146,7 @@ impl Webhook {
     }
 
     fn is_for_object(&self, request: &Request) -> bool {
-        let has_label = |object: &Value, (key, value): (&str, &str)| {
-            let labels = object.pointer("/metadata/labels");
-            labels.and_then(|labels| labels.get(key)).is_some_and(|found| found == value)
-        };
+        let has_label = |object: &Value, (key, value): (&str, &str)| label(object, key) == Some(value);
         self.object
             .is_none_or(|label| has_label(&request.object, label) || has_label(&request.old_object, label))
     }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{NO_NODE, PodContext, Report};
 use crate::claim::{self, DeviceClaim, Source};
 use crate::field::{self, FieldError};
+use crate::json::label;
 use crate::keys;
 use crate::rule::Rule;
 use crate::selector::clash;
@@ -56,8 +57,7 @@ fn entry(
     Ok(match &device.source {
         Source::Template { name, .. } => json!({"name": device.name, "resourceClaimTemplateName": name}),
         Source::Rule(of) => {
-            let label = pod.get("metadata").and_then(|m| m.get("labels")).and_then(|l| l.get(keys::WORKLOAD));
-            let workload = label.and_then(Value::as_str).ok_or_else(|| {
+            let workload = label(pod, keys::WORKLOAD).ok_or_else(|| {
                 FieldError::new(
                     format_args!("metadata.labels[{}]", keys::WORKLOAD),
                     "is missing: it tells whose claim the companion shares",

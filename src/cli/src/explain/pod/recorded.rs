@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use outrigger_admission::provenance::{GATE, Origin};
 use outrigger_core::ids::RuleName;
-use outrigger_core::json::{list, text};
+use outrigger_core::json::{list, metadata_map, text};
 use outrigger_core::machine::{MachineType, guest};
 use outrigger_core::mutate::machine::slot_holder;
 use outrigger_core::text::truncate;
@@ -156,8 +156,9 @@ fn offloading(admission: &Admission, namespace: &str, pod: &Value) -> Vec<Mark> 
 /// The size and the nodes of a guest's slot.
 fn machine(admission: &Admission, pod: &Value, roles: &[Role]) -> Vec<Mark> {
     let is_guest = roles.iter().any(|role| role.role == RoleKind::Guest);
-    let labels = pod.pointer("/metadata/labels").and_then(Value::as_object);
-    let Some((group, type_)) = labels.filter(|_| is_guest).and_then(guest) else { return Vec::new() };
+    let Some((group, type_)) = guest(metadata_map(pod, "labels")).filter(|_| is_guest) else {
+        return Vec::new();
+    };
     let is_theirs = |of: &Value| {
         let key = text(of, "/key");
         key == outrigger_core::machine::type_key(type_) || key == keys::NODE_POOL

@@ -6,7 +6,7 @@ use outrigger_api::{AdminWorkloadRule, WorkloadRule};
 use outrigger_core::companion::{Action, Home, kind, plan};
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::Desired;
-use outrigger_core::json::list;
+use outrigger_core::json::{annotation, list};
 use outrigger_core::keys;
 use outrigger_core::rule::Rule;
 use outrigger_runtime::pod::Pod;
@@ -135,8 +135,7 @@ fn by_owner(admission: &Admission, pod: &Value, name: &PodName) -> Option<Writte
 
 /// What kubectl applied.
 fn applied(pod: &Value) -> Option<Written> {
-    let text = pod.pointer("/metadata/annotations")?.get(LAST_APPLIED)?.as_str()?;
-    let applied: Value = serde_json::from_str(text).ok()?;
+    let applied: Value = serde_json::from_str(annotation(pod, LAST_APPLIED)?).ok()?;
     let of = "what kubectl apply was given".to_owned();
     applied.is_object().then_some(Written { pod: applied, of, by_manager: false })
 }
