@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::json::list;
 use crate::keys;
 use crate::quantity::Quantity;
+use crate::selector;
 use crate::syntax::Form;
 
 /// A Machine as the controllers and admission need it.
@@ -192,9 +193,8 @@ impl MachineType {
 
     /// What lets a Pod onto the tainted nodes of the pool.
     pub fn tolerations(&self, group: &str) -> [Value; 2] {
-        [(type_key(&self.name), group), (keys::NODE_POOL.to_owned(), Mode::Ready.as_str())].map(
-            |(key, value)| json!({"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}),
-        )
+        [(&*type_key(&self.name), group), (keys::NODE_POOL, Mode::Ready.as_str())]
+            .map(|(key, value)| selector::toleration(key, value))
     }
 }
 

@@ -13,7 +13,7 @@ use super::{NO_NODE, Report};
 use crate::field::{self, FieldError};
 use crate::json::list;
 use crate::keys;
-use crate::machine::{MachineType, Mode, type_key};
+use crate::machine::MachineType;
 use crate::quantity::Quantity;
 use crate::selector::{self, clash, product};
 use crate::steps::step;
@@ -56,8 +56,9 @@ pub fn is_done(pod: &Value, facts: GuestSlot<'_>) -> bool {
 fn inject(pod: &mut Value, facts: GuestSlot<'_>, report: &mut Report) -> Result<bool, FieldError> {
     let GuestSlot { group, type_ } = facts;
     let mut changed = resources(pod, type_, report)?;
-    changed |= selector::tolerate(pod, &type_key(&type_.name), group, "NoSchedule")?;
-    changed |= selector::tolerate(pod, keys::NODE_POOL, Mode::Ready.as_str(), "NoSchedule")?;
+    for toleration in type_.tolerations(group) {
+        changed |= selector::tolerate(pod, toleration)?;
+    }
     let imposed = [json!({"matchExpressions": type_.expressions(group)})];
     if let Some((own, theirs)) = clash::opposition(pod, &imposed) {
         report.warnings.push(format!(
