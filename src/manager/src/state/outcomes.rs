@@ -12,7 +12,7 @@ use outrigger_core::companion::{self, Observed};
 use outrigger_core::fault;
 use outrigger_core::ids::{RuleName, WorkloadId};
 use outrigger_core::index::{CompanionKey, Desired};
-use outrigger_core::map::HashMap;
+use outrigger_core::map::{HashMap, remove_from};
 use outrigger_core::progress::{Facts, HostDpu, Progress, Stage, Wish};
 use outrigger_core::reason::Cause;
 use outrigger_core::rule::{Ordering, Rule};
@@ -202,14 +202,10 @@ impl Outcomes {
                 *count = if add { *count + 1 } else { *count - 1 };
             }
             let Some(host) = host else { continue };
-            let waiting = self.waiting.entry(host.clone()).or_default();
             if add {
-                waiting.insert(key.clone());
+                self.waiting.entry(host.clone()).or_default().insert(key.clone());
             } else {
-                waiting.remove(key);
-                if waiting.is_empty() {
-                    self.waiting.remove(host);
-                }
+                remove_from(&mut self.waiting, host, |waiting| waiting.remove(key));
             }
         }
         true
