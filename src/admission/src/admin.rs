@@ -30,7 +30,7 @@ pub(crate) fn mutate(cx: Context<'_>, request: &mut Request) -> Result<Admission
     if cx.caches.tenant(&tenant).is_none() {
         return Err(CacheStale(format!("Tenant {tenant} is not known yet")).into());
     }
-    let cached = cx.caches.admin_rule(name.as_str());
+    let cached = cx.caches.rule(&request.namespace, &name);
     let rule = as_new_as(cached, &name, uid, generation, &request.object)?;
     apply(cx, request, Roles { tenant: Some(&tenant), rule: Some(&rule), ..Roles::default() })
 }

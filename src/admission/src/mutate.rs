@@ -138,7 +138,7 @@ pub(crate) fn rule_of(cx: Context<'_>, request: &Request) -> Result<Option<Cache
         return Ok(None);
     }
     let Some((name, uid)) = companion::owner(&request.object) else { return Ok(None) };
-    let cached = cx.caches.rule(&request.namespace, name.as_str());
+    let cached = cx.caches.rule(&request.namespace, &name);
     as_new_as(cached, &name, uid, made_by(&request.object)?, &request.object).map(Some)
 }
 

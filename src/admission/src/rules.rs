@@ -61,7 +61,7 @@ fn over_limit(
     let limit = caches.tenant(id)??.limits.rule_bytes;
     let size = object.size();
     let would = caches.other_rules_size(&request.namespace, &name).saturating_add(size);
-    let before = caches.rule(&request.namespace, &name).map_or(0, |rule| rule.spec.size);
+    let before = caches.rule_size(&request.namespace, &name);
     (would > limit && size > before).then(|| {
         FieldError::new(
             "spec",

@@ -182,12 +182,7 @@ fn sized(pod: &Value, type_: &MachineType) -> Option<Mark> {
 /// The claims of the rule.
 fn claims(admission: &Admission, namespace: &str, pod: &Value, rule: Option<&RuleName>) -> Vec<Mark> {
     let Some(rule) = rule else { return Vec::new() };
-    let caches = admission.caches();
-    let cached = if rule.is_admin() {
-        caches.admin_rule(rule.as_str())
-    } else {
-        caches.rule(namespace, rule.as_str())
-    };
+    let cached = admission.caches().rule(namespace, rule);
     let Some(rule) = cached.and_then(|cached| cached.spec.rule) else { return Vec::new() };
     let own = list(pod, "/spec/resourceClaims").iter().enumerate().filter(|(_, claim)| {
         rule.devices().claims().iter().any(|device| device.name == text(claim, "/name"))

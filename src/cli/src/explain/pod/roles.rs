@@ -108,8 +108,7 @@ fn companion_of(admission: &Admission, namespace: &str, pod: &Value) -> Option<C
 
 fn companion_role(admission: &Admission, namespace: &str, pod: &Value, companion: &Companion) -> Role {
     let Companion { rule, uid, tenant } = companion;
-    let is_admin = rule.is_admin();
-    let at = if is_admin { &*admission.settings().admin.rules } else { namespace };
+    let at = if rule.is_admin() { &*admission.settings().admin.rules } else { namespace };
     let mut by = Origin::object(companion::kind(rule.scope()), rule.as_str()).within(at);
     by.generation = annotation(pod, keys::RULE_GENERATION).parse().ok();
     let mut role = role(RoleKind::Companion, &by);
@@ -125,10 +124,7 @@ fn companion_role(admission: &Admission, namespace: &str, pod: &Value, companion
             keys::ADMISSION_GATE
         ));
     }
-    let caches = admission.caches();
-    let known =
-        if is_admin { caches.admin_rule(rule.as_str()) } else { caches.rule(namespace, rule.as_str()) };
-    let Some(known) = known else {
+    let Some(known) = admission.caches().rule(namespace, rule) else {
         role.problem(format!("no {} {at}/{rule} is known", companion::kind(rule.scope())));
         return role;
     };
