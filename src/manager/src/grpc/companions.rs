@@ -18,6 +18,7 @@ use outrigger_proto::companion::{
     AnnotationRequest, Companion, CompanionState, HostStatus, Synced, WatchRequest, WatchResponse,
     WorkloadCompanions,
 };
+use outrigger_runtime::bucket::{Bucket, Rate};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -31,7 +32,6 @@ use super::limits::{
     WATCH_COMPANIONS, WATCH_MESSAGES_PER_SECOND, WATCH_PATIENCE, WATCH_SETTLE, WATCH_STALL, WATCH_TEXT_BYTES,
     WATCH_TEXTS,
 };
-use crate::bucket::Bucket;
 use crate::context::Context;
 use crate::identity::Caller;
 use crate::state::TenantState;
@@ -191,11 +191,12 @@ impl Watch {
     /// Tells what there is and then what changes, for as long as this replica knows it. Returns why it no longer does.
     async fn tell(&mut self, reader: &mpsc::Sender<Message>) -> Status {
         let clock = self.context.environment.clock;
-        let mut pace = Bucket::new(WATCH_SETTLE, clock.now());
+        let rate = Rate::per_second(WATCH_MESSAGES_PER_SECOND, WATCH_SETTLE);
+        let mut pace = Bucket::new(clock.now());
         loop {
             match self.next() {
                 Next::Tell(message) => {
-                    let Ok(wait) = pace.take(1, WATCH_MESSAGES_PER_SECOND, WATCH_STALL, clock.now()) else {
+                    let Ok(wait) = pace.reserve(rate, 1.0, WATCH_STALL, clock.now()) else {
                         return stalled();
                     };
                     sleep_until(clock.now() + wait).await;
