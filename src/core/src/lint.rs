@@ -12,10 +12,7 @@ use crate::rule::{DpuSelectionPolicy, Expression, Rule, Test};
 use crate::selector::{self, requirement};
 use crate::steps::step;
 use crate::template::{self, Kind};
-use crate::text::truncate;
-
-/// Longest warning, in characters.
-pub const MAX_WARNING: usize = 120;
+use crate::text::{MAX_WARNING, truncate};
 
 /// Most comparisons of values in the search for terms that contradict themselves. A rule that takes more gets no warning.
 const MAX_COMPARISONS: usize = 1 << 16;
@@ -72,7 +69,9 @@ pub fn doubts(rule: &Rule, around: &LintContext<'_>) -> Vec<(Doubt, String)> {
     for (doubt, look) in looks {
         let mut warnings = Vec::new();
         look(rule, &template, around, &mut warnings);
-        doubts.extend(warnings.into_iter().map(|warning| (doubt, cut(warning))));
+        doubts.extend(
+            warnings.into_iter().map(|warning| (doubt, truncate(&warning, MAX_WARNING).into_owned())),
+        );
     }
     doubts
 }
@@ -86,11 +85,6 @@ fn hostless(rule: &Rule, warnings: &mut Vec<String>) {
                 .to_owned(),
         );
     }
-}
-
-/// A warning as long as an API server shows it.
-pub(crate) fn cut(warning: String) -> String {
-    truncate(&warning, MAX_WARNING).into_owned()
 }
 
 /// Downward-API references to annotations that nothing writes: the container doesn't start, or sees an empty file.

@@ -15,9 +15,6 @@ use crate::text::quoted;
 pub(crate) mod meaning;
 mod shape;
 
-/// Largest template, in bytes of JSON. etcd takes 1.5 MiB an object, and the companion carries the workload besides.
-pub const MAX_BYTES: usize = 512 * 1024;
-
 /// Most unknown fields that are reported at once.
 const MAX_UNKNOWN: usize = 8;
 
@@ -307,7 +304,7 @@ mod tests {
                 "template.spec.nodeName",
             ]
         );
-        let big = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"x": "y".repeat(MAX_BYTES)}]}});
+        let big = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"x": "y".repeat(crate::json::BOUNDS.bytes)}]}});
         assert_eq!(paths(&big), ["template"]);
         let message = check(&big.into())[0].to_string();
         assert!(message.contains("at most 524288 are allowed"), "{message}");
