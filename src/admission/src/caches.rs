@@ -2,6 +2,7 @@
 
 mod allocated;
 mod devices;
+mod gates;
 mod machines;
 mod namespaces;
 mod nodes;
@@ -23,8 +24,7 @@ use outrigger_api::Change;
 use outrigger_core::offloading::Offloading;
 use parking_lot::RwLock;
 
-use crate::gates::GateRules;
-
+pub use gates::{Claims, GateRules};
 pub use machines::CachedMachine;
 pub use machines::holds_slot;
 pub use rules::RuleSpec;

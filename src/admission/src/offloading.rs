@@ -10,7 +10,8 @@ use outrigger_core::offloading::{NAME, Offloading, is_reserved};
 use serde_json::Value;
 
 use crate::caches::Caches;
-use crate::decision::{Admission, CacheStale, Context, Decision, Refusal};
+use crate::decision::Decision;
+use crate::handler::{Admission, CacheStale, Context, Refusal};
 use crate::review::Request;
 
 /// The offloading of a Pod's namespace; `None` where the namespace is not offloaded. Returns [`CacheStale`] where the namespace

@@ -8,7 +8,8 @@ use outrigger_core::lint::{self, LintContext};
 use outrigger_core::validate;
 use serde::Deserialize;
 
-use crate::decision::{Admission, Context, Decision, Refusal};
+use crate::decision::Decision;
+use crate::handler::{Admission, Context, Refusal};
 use crate::pods::with_facts;
 use crate::review::Request;
 

@@ -5,7 +5,8 @@ use outrigger_core::keys;
 use serde_json::{Value, json};
 
 use crate::caches::Caches;
-use crate::decision::{CacheStale, Context, Decision, Settings};
+use crate::decision::Decision;
+use crate::handler::{CacheStale, Context, Settings};
 use crate::review::{Request, UserInfo};
 use crate::webhooks;
 

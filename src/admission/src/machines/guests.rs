@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use super::{Reservation, SlotReservation};
 use crate::caches::{CachedMachine, Caches};
-use crate::decision::{Admission, CacheStale, Context, Decision, Refusal};
+use crate::decision::Decision;
+use crate::handler::{Admission, CacheStale, Context, Refusal};
 use crate::provenance::Origin;
 use crate::review::Request;
 

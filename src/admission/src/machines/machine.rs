@@ -14,7 +14,8 @@ use serde::Deserialize;
 
 use super::Reservation;
 use crate::caches::{CachedMachine, Caches};
-use crate::decision::{Admission, Context, Decision, Refusal};
+use crate::decision::Decision;
+use crate::handler::{Admission, Context, Refusal};
 use crate::review::Request;
 
 /// Labels of nodes and Pods that must not become the label of a machine type.

@@ -9,7 +9,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Requirement, WEBHOOKS, Webhook};
-use crate::decision::{Admission, CacheStale, Context, Decision};
+use crate::decision::Decision;
+use crate::handler::{Admission, CacheStale, Context};
 use crate::review::{Kind, Request};
 
 /// The kind of this name that some webhook is called for.

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::caches::Caches;
-use crate::decision::{Context, Settings};
+use crate::handler::{Context, Settings};
 use crate::tests::request_for;
 
 /// Whether a webhook is called for a change of a Pod.

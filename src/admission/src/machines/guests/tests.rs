@@ -7,7 +7,7 @@ use outrigger_api::{Change, Machine};
 use serde_json::json;
 
 use super::*;
-use crate::decision::Settings;
+use crate::handler::Settings;
 use crate::tests::{decide, namespace, request_for};
 use crate::webhooks;
 

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::decision::Settings;
+use crate::handler::Settings;
 use crate::machines::guests::tests::{apply_machine, apply_node, cases};
 use crate::tests::{decide, request_for, told};
 use crate::webhooks;
