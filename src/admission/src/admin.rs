@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_judged_by_itself() {
+    fn a_rule_is_validated_by_itself() {
         let ask = |object: &AdminWorkloadRule, old: Option<&AdminWorkloadRule>, namespace: &str| {
             let value = |rule: &AdminWorkloadRule| serde_json::to_value(rule).unwrap();
             let old = old.map_or(Value::Null, value);

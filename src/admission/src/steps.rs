@@ -54,7 +54,7 @@ pub(crate) fn apply(cx: Context<'_>, request: &mut Request, roles: Roles<'_>) ->
         cx.steps.finished(step, passed, pod);
     };
     let before = mutate::Before::of(&request.object, &facts);
-    let report = mutate::mutate_told(&mut request.object, &facts, &mut told).map_err(|error| {
+    let report = mutate::mutate_observed(&mut request.object, &facts, &mut told).map_err(|error| {
         let decision = Decision::deny_fields(422, &[error]);
         decision.decided_by(|| origin(cx, request, roles, last).in_step(last).to_string())
     })?;

@@ -258,7 +258,7 @@ fn placed() -> Value {
 }
 
 #[test]
-fn the_final_pod_is_judged_by_its_tenants_policy() {
+fn the_final_pod_is_validated_by_its_tenants_policy() {
     let caches = caches();
     let ask = |caches: &Caches, object: &Value, old: &Value| {
         decide("/validate/pods", caches, &mut request_for("Pod", "tenant-blue", object, old))

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_bounds_is_told_and_not_kept() {
+    fn what_is_beyond_the_bounds_is_reported_and_not_kept() {
         let many = format!("[{}1]", r#"{"a":0},"#.repeat(15_000));
         let deep = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
         let long = format!("\"{}\"", "x".repeat(BOUNDS.bytes));

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn unmet_expressions_are_told_with_what_the_node_has() {
+    fn unmet_expressions_are_reported_with_what_the_node_has() {
         assert_eq!(of(term("matchExpressions", "cores", "Gt", &["7"])), Vec::<String>::new());
         for (key, operator, values, expected) in [
             ("zone", "In", &["b", "c"][..], "zone is \"a\", the Pod requires In [b, c]"),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_are_ored_and_the_nearest_is_told() {
+    fn terms_are_ored_and_the_nearest_is_reported() {
         let required = |terms: Value| {
             of(json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
                 {"nodeSelectorTerms": terms}}}}))

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_without_spec_is_told_what_its_kind_needs() {
+    fn a_template_without_spec_is_refused_with_what_its_kind_needs() {
         for (kind, needs) in [(Kind::Pod, "containers"), (Kind::Claim, "devices.requests")] {
             let template = json!({"apiVersion": kind.api_version(), "kind": kind.as_str()});
             let errors: Vec<_> = check(&template.into()).iter().map(ToString::to_string).collect();

@@ -33,14 +33,14 @@ pub fn decide(
     request: &mut Request,
     labels: Option<&BTreeMap<&str, &str>>,
 ) -> Result<Admission, CacheStale> {
-    decide_told(cx, request, labels, &mut |_, _| ())
+    decide_observed(cx, request, labels, &mut |_, _| ())
 }
 
 /// As [`decide`]; calls `told` with each answer of a webhook and the webhook's name. The last answer decides.
 ///
 /// # Errors
 /// Those of [`decide`].
-pub fn decide_told(
+pub fn decide_observed(
     cx: Context<'_>,
     request: &mut Request,
     labels: Option<&BTreeMap<&str, &str>>,

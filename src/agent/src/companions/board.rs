@@ -257,7 +257,7 @@ impl Board {
         {
             *complete = Some(now);
             // It stands for the present only if this stream has told it too.
-            for known in state.pods.values_mut().filter(|known| known.told_before(stream)) {
+            for known in state.pods.values_mut().filter(|known| known.reported_before(stream)) {
                 self.metrics.reason_changed(known.reason(), None);
                 known.told = None;
             }

@@ -21,7 +21,7 @@ use super::rows::Id;
 use crate::companion::of_pod;
 use crate::condition::Condition;
 use crate::document::Grade;
-use crate::explain::view::told_workload;
+use crate::explain::view::reported_workload;
 use crate::status::report::{Report, RuleRow, TenantRow};
 use crate::status::summary::{self, DpuState};
 
@@ -130,7 +130,7 @@ impl PodEntry {
     /// A companion as it is kept; `None`: the Pod is none. `admin`: the namespace of the companions of admin rules.
     pub(super) fn of(pod: &Pod, admin: &str) -> Option<Self> {
         let (tenant, key, observed) = of_pod(pod, admin)?;
-        let workload = told_workload(&observed);
+        let workload = reported_workload(&observed);
         let message = truncate(&observed.message, MESSAGE).into_owned();
         // What isn't shown is most of what there is, and would make each state look new.
         let slim = Observed {

@@ -65,7 +65,7 @@ const NO_NODE: &str = "no node can match this Pod";
 /// The first field that makes it impossible to place the Pod safely; the request has to be denied then. What `pod` holds
 /// after an error is of no use.
 pub fn mutate(pod: &mut Value, facts: &PodContext<'_>) -> Result<Report, FieldError> {
-    mutate_told(pod, facts, &mut |_, _, _| ())
+    mutate_observed(pod, facts, &mut |_, _, _| ())
 }
 
 /// Called after each step with the step's name, whether it succeeded, and the Pod as it is then, so that callers with a clock
@@ -73,7 +73,7 @@ pub fn mutate(pod: &mut Value, facts: &PodContext<'_>) -> Result<Report, FieldEr
 pub type StepObserver<'a> = &'a mut dyn FnMut(&'static str, bool, &Value);
 
 /// As [`mutate`], and tells of each step.
-pub fn mutate_told(
+pub fn mutate_observed(
     pod: &mut Value,
     facts: &PodContext<'_>,
     told: StepObserver<'_>,

@@ -35,7 +35,7 @@ use super::limits::{
 use crate::context::Context;
 use crate::identity::Caller;
 use crate::state::TenantState;
-use crate::state::outcomes::{HostOutcome, Told, ToldCompanion};
+use crate::state::outcomes::{HostOutcome, ReportedCompanion, Told};
 
 #[derive(Clone)]
 pub(super) struct CompanionOutcomes {
@@ -305,8 +305,8 @@ fn workload(told: Told) -> WorkloadCompanions {
 }
 
 /// Of a companion of an admin rule only its state and its cause are sent, and whether the workload waits for it.
-fn companion(told: ToldCompanion, texts: &mut usize) -> Companion {
-    let ToldCompanion { rule, outcome, faults } = told;
+fn companion(told: ReportedCompanion, texts: &mut usize) -> Companion {
+    let ReportedCompanion { rule, outcome, faults } = told;
     let cause = outcome.progress.cause;
     let own = !rule.is_admin();
     let text = cause.filter(|_| own && *texts > 0).map(|cause| message(cause, &faults)).unwrap_or_default();

@@ -12,7 +12,7 @@ use outrigger_core::rule::Rule;
 use outrigger_runtime::pod::Pod;
 use serde_json::{Map, Value, json};
 
-use super::super::view::told_workload;
+use super::super::view::reported_workload;
 use super::owned;
 use crate::admission::Admission;
 use crate::companion::{PodName, of_pod};
@@ -53,7 +53,7 @@ fn companion(admission: &Admission, pod: &Value, name: &PodName) -> Result<Optio
         Some((of.or_else(|| admission.owner(&name.namespace))?, key, observed))
     });
     let Some((tenant, key, observed)) = found else { return Ok(None) };
-    let told = told_workload(&observed);
+    let told = reported_workload(&observed);
     let at = if key.rule.is_admin() { &*admin.rules } else { name.namespace.as_str() };
     let Some((template, rule)) = rule(admission, at, &key.rule)? else { return Ok(None) };
     let of = format!("the template of {} {at}/{}", kind(key.rule.scope()), key.rule);
