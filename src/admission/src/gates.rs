@@ -9,7 +9,7 @@ use outrigger_core::gate::{self, Hold};
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::keys;
 use outrigger_core::mutate::is_mirror;
-use outrigger_core::rule::{Ordering, Rule};
+use outrigger_core::rule::Ordering;
 use outrigger_core::texts::Texts;
 use outrigger_core::workload::POD;
 use outrigger_core::workload::{Orchestrator, Workload};

@@ -48,7 +48,8 @@ impl Machines {
             return if held { self.release(name, &pool).await } else { Ok(Action::Done) };
         }
         // Before any node: what is written there is removed again for certain.
-        if let Some(written) = writes::finalizer_of(&self.pools(), &*pool, keys::POOL_FINALIZER, true).await?
+        if let Some(written) =
+            writes::finalizer_of(&self.pool_api(), &*pool, keys::POOL_FINALIZER, true).await?
         {
             self.context.feeds.pools.answer(written.clone());
             pool = Arc::new(written);
@@ -209,7 +210,8 @@ impl Machines {
 
     async fn finish_release(&self, name: &str, pool: &MachineNodePool) -> Result<Action, kube::Error> {
         // A pool that is deleted with its last finalizer is answered too, and no longer exists.
-        if let Some(written) = writes::finalizer_of(&self.pools(), pool, keys::POOL_FINALIZER, false).await?
+        if let Some(written) =
+            writes::finalizer_of(&self.pool_api(), pool, keys::POOL_FINALIZER, false).await?
             && !written.finalizers().is_empty()
         {
             self.context.feeds.pools.answer(written);
@@ -218,7 +220,7 @@ impl Machines {
         Ok(Action::Done)
     }
 
-    fn pools(&self) -> Api<MachineNodePool> {
+    fn pool_api(&self) -> Api<MachineNodePool> {
         Api::all(self.context.client.clone())
     }
 
@@ -236,7 +238,7 @@ impl Machines {
             "conditions": wanted.conditions,
             "nodePool": wanted.node_pool,
         });
-        let written = writes::status(&self.pools(), &Version::of(pool), status).await?;
+        let written = writes::status(&self.pool_api(), &Version::of(pool), status).await?;
         self.context.feeds.pools.answer(written);
         self.tell(&pool.object_ref(&()), &before.conditions, &ready).await;
         Ok(())
