@@ -49,18 +49,18 @@ pub(crate) fn apply(cx: Context<'_>, request: &mut Request, roles: Roles<'_>) ->
     cx.steps.started();
     let again = rule.is_some() && !has_gate(&request.object);
     let mut last = "";
-    let mut told = |step, passed, pod: &Value| {
+    let mut observer = |step, passed, pod: &Value| {
         last = step;
         cx.steps.finished(step, passed, pod);
     };
     let before = mutate::Before::of(&request.object, &facts);
-    let report = mutate::mutate_observed(&mut request.object, &facts, &mut told).map_err(|error| {
+    let report = mutate::mutate_observed(&mut request.object, &facts, &mut observer).map_err(|error| {
         let decision = Decision::deny_fields(422, &[error]);
         decision.decided_by(|| origin(cx, request, roles, last).in_step(last).to_string())
     })?;
-    let told =
+    let decided =
         |step: &'static str| (provenance::key(step, again), origin(cx, request, roles, step).to_string());
-    let audit = report.changed.into_iter().map(told).collect();
+    let audit = report.changed.into_iter().map(decided).collect();
     let mut warnings = report.warnings;
     let allocated = |claim: &str| cx.caches.allocated(&request.namespace, claim);
     warnings.extend(mutate::claims::warnings(&request.object, allocated));

@@ -36,7 +36,7 @@ pub fn decide(
     decide_observed(cx, request, labels, &mut |_, _| ())
 }
 
-/// As [`decide`]; calls `told` with each answer of a webhook and the webhook's name. The last answer decides.
+/// As [`decide`]; calls `observer` with each answer of a webhook and the webhook's name. The last answer decides.
 ///
 /// # Errors
 /// Those of [`decide`].
@@ -44,14 +44,14 @@ pub fn decide_observed(
     cx: Context<'_>,
     request: &mut Request,
     labels: Option<&BTreeMap<&str, &str>>,
-    told: &mut dyn FnMut(&str, &Decision),
+    observer: &mut dyn FnMut(&str, &Decision),
 ) -> Result<Admission, CacheStale> {
     let (mut patch, mut warnings, mut audit, mut reserve) = (Patch(Vec::new()), Vec::new(), Vec::new(), None);
     let mutating = WEBHOOKS.iter().filter(|webhook| webhook.endpoint.mutates);
     if let Some(webhook) = mutating.clone().find(|webhook| webhook.matches(cx, request, labels)) {
         let before = request.object.clone();
         let admission = webhook.endpoint.decide(cx, request)?;
-        told(&webhook.full_name(), &admission.decision);
+        observer(&webhook.full_name(), &admission.decision);
         let Decision::Allow { patch: change, warnings: more, audit: origins } = admission.decision else {
             return Ok(admission);
         };
@@ -69,7 +69,7 @@ pub fn decide_observed(
             continue;
         }
         let admission = webhook.endpoint.decide(cx, request)?;
-        told(&webhook.full_name(), &admission.decision);
+        observer(&webhook.full_name(), &admission.decision);
         let Decision::Allow { warnings: more, .. } = admission.decision else { return Ok(admission) };
         warnings.extend(more);
         reserve = reserve.or(admission.reserve);

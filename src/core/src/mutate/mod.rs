@@ -72,16 +72,16 @@ pub fn mutate(pod: &mut Value, facts: &PodContext<'_>) -> Result<Report, FieldEr
 /// can measure it, and others can tell what it did.
 pub type StepObserver<'a> = &'a mut dyn FnMut(&'static str, bool, &Value);
 
-/// As [`mutate`], and tells of each step.
+/// As [`mutate`], with an observer of each step.
 pub fn mutate_observed(
     pod: &mut Value,
     facts: &PodContext<'_>,
-    told: StepObserver<'_>,
+    observer: StepObserver<'_>,
 ) -> Result<Report, FieldError> {
     let mut report = Report::default();
     for (name, step) in STEPS {
         let done = step(pod, facts, &mut report);
-        told(name, done.is_ok(), pod);
+        observer(name, done.is_ok(), pod);
         if done? {
             report.changed.push(name);
         }
