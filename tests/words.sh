@@ -16,6 +16,8 @@ failed=0
 while IFS= read -r line; do
     [[ $line != '#'* && $line == *'  # '* ]] || continue
     pattern=${line%%  *}
+    # Names are sentences with underscores.
+    pattern=${pattern// /[ _]} pattern=${pattern//\\b/(\\b|_)}
     # 1: not found. More: the expression is wrong.
     found=$(git --no-pager grep --untracked -nIiE -e "$pattern" -- "${paths[@]}" ':!tests/words.txt') || [ $? = 1 ]
     if [ -n "$found" ]; then

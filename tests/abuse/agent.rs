@@ -90,7 +90,7 @@ async fn annotations_leave_the_cluster_as_rules_of_the_tenant_name_them_and_secr
 }
 
 #[tokio::test]
-async fn without_a_filter_that_can_be_used_nothing_is_told() {
+async fn without_a_filter_that_can_be_used_nothing_is_reported() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ab-filter", &[("a", 1)]).await;
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
@@ -265,7 +265,7 @@ const KEPT: u64 = 64 << 10;
 
 /// Creates these Pods, which nobody schedules. Returns their uids, and for each part of them a Pod by which it is seen that the agent
 /// has read what the manager says of that part.
-async fn told_pods(t: &Tenant) -> (Vec<String>, Vec<Pod>) {
+async fn reported_pods(t: &Tenant) -> (Vec<String>, Vec<Pod>) {
     let made = stream::iter(0..TOLD)
         .map(|i| async move { pod(t, &format!("told-{i}"), false).await.uid().unwrap() });
     let uids = made.buffer_unordered(16).collect().await;
@@ -347,7 +347,7 @@ async fn a_hostile_manager_does_not_exhaust_the_agent() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ab-many", &[]).await;
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
-    let (uids, marks) = told_pods(&t).await;
+    let (uids, marks) = reported_pods(&t).await;
     let (manager, port) = Hostile::start(|nth| match nth % 3 {
         // Two bytes each on the wire, and some hundred in memory.
         0 => vec![v1::Rule::default(); 2_000_000],

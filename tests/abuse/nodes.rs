@@ -130,8 +130,8 @@ async fn a_hostile_manager_marks_only_nodes_that_exist_and_not_often() {
         assert!(found.message.as_ref().is_some_and(|message| message.len() <= 256), "{found:?}");
         assert!(!format!("{:?}", found.last_transition_time).contains("2001"), "the manager's clock");
     }
-    let untold = written.iter().filter(|node| node.name_any() == other);
-    assert!(untold.clone().all(|node| condition(node).is_none() && taints(node, true).is_empty()));
+    let unreported = written.iter().filter(|node| node.name_any() == other);
+    assert!(unreported.clone().all(|node| condition(node).is_none() && taints(node, true).is_empty()));
 
     // The manager is away: what it said last stays, also over a restart.
     manager.stop();

@@ -27,7 +27,7 @@ fn a_page_is_one_shell_from_top_to_bottom() {
 }
 
 #[test]
-fn what_fails_is_told_with_its_line() {
+fn what_fails_is_reported_with_its_line() {
     fails(
         "fails",
         "```sh\ntrue\n```\n\n```sh\necho why >&2; false; true\n```\n",

@@ -278,7 +278,7 @@ async fn what_else_is_in_that_namespace_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_rule_is_judged_and_explained_when_it_is_applied() {
+async fn a_rule_is_validated_and_explained_when_it_is_applied() {
     let o = Outrigger::shared().await;
     let infra = &o.plane.infra;
     for (change, path) in [
@@ -322,7 +322,7 @@ async fn a_rule_is_judged_and_explained_when_it_is_applied() {
 }
 
 #[tokio::test]
-async fn what_the_api_server_refuses_is_told_with_the_tenant() {
+async fn what_the_api_server_refuses_is_reported_with_the_tenant() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ar-refused", &[("a", 1)]).await;
     let (_sender, _call) = t.tells([workload("w", &t.node("a"), "refused")]).await;

@@ -222,7 +222,7 @@ async fn agrees(client: &Client, spec: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn claims_are_judged_as_the_api_server_judges_them() {
+async fn claims_are_validated_as_the_api_server_validates_them() {
     let infra = &Outrigger::shared().await.plane.infra;
     let client = infra.client().await;
     let namespaces: Api<Namespace> = Api::all(client.clone());

@@ -292,7 +292,7 @@ async fn a_template_that_becomes_one_of_another_kind_is_replaced() {
 }
 
 #[tokio::test]
-async fn where_the_devices_are_is_told_to_whoever_makes_the_pod() {
+async fn where_the_devices_are_is_reported_to_whoever_makes_the_pod() {
     let t = Tenant::without_agent(Outrigger::shared().await, "dev-warn", &[("a", 1), ("b", 1)]).await;
     let devices = Devices::publish(&t, &[("b", 1)]).await;
     let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
@@ -326,7 +326,7 @@ async fn where_the_devices_are_is_told_to_whoever_makes_the_pod() {
 }
 
 #[tokio::test]
-async fn a_class_that_the_tenant_may_not_have_is_told_in_the_rule() {
+async fn a_class_that_the_tenant_may_not_have_is_reported_in_the_rule() {
     let t = Tenant::new(Outrigger::shared().await, "dev-class", &[("a", 1)]).await;
     let devices = Devices::publish(&t, &[("a", 1)]).await;
     rule(&t, "claims", of_claims(&devices)).await;

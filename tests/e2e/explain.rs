@@ -35,9 +35,9 @@ async fn a_user_of_one_namespace_hears_why_a_companion_does_not_come() {
         let said = &report["pods"][0];
         // Events come oldest first, and one with an earlier reason may precede it.
         let mut events = said["events"].as_array().into_iter().flatten();
-        let is_told =
+        let is_reported =
             said["conditions"][0]["reason"] == "NoDPU" && events.any(|event| event["reason"] == "NoDPU");
-        holds(code == Some(0) && is_told, report.to_string()).map(|()| report)
+        holds(code == Some(0) && is_reported, report.to_string()).map(|()| report)
     })
     .await;
     let told = &report["pods"][0]["conditions"][0];

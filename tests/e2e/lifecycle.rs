@@ -131,7 +131,7 @@ async fn a_changed_template_replaces_it_one_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_deleted_rule_takes_its_companions_along_and_one_made_anew_brings_new_ones() {
+async fn a_deleted_rule_takes_its_companions_along_and_a_recreated_one_brings_new_ones() {
     let (t, before) = Tenant::with_companion(Outrigger::shared().await, "rulegone").await;
     t.rules().delete("r", &DeleteParams::default()).await.unwrap();
     t.ready(0).await;
@@ -201,7 +201,7 @@ async fn a_lost_stream_keeps_everything_and_the_next_sync_repairs() {
 }
 
 #[tokio::test]
-async fn a_refusal_by_quota_is_told_and_tried_again() {
+async fn a_refusal_by_quota_is_reported_and_tried_again() {
     let t = Tenant::new(Outrigger::shared().await, "quota", &[("a", 1)]).await;
     let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota",
         "metadata": {"name": "q", "namespace": t.namespace}, "spec": {"hard": {"pods": "1"}}});
@@ -230,7 +230,7 @@ async fn a_refusal_by_quota_is_told_and_tried_again() {
 }
 
 #[tokio::test]
-async fn a_template_that_the_api_server_refuses_is_told_with_its_path() {
+async fn a_template_that_the_api_server_refuses_is_reported_with_its_path() {
     let t = Tenant::new(Outrigger::shared().await, "badtmpl", &[("a", 1)]).await;
     t.rule("r", rule_with("/template/spec/containers/0/imagePullPolicy", json!("Perhaps"))).await;
     t.web("w").await;
@@ -303,7 +303,7 @@ async fn what_the_schema_can_tell_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn facts_that_are_too_large_are_told_with_both_sizes() {
+async fn facts_that_are_too_large_are_reported_with_both_sizes() {
     let t = Tenant::new(Outrigger::shared().await, "large", &[("a", 1)]).await;
     let mut spec = rule_for("app", "web");
     let big = ".state.extra.annotations.big";

@@ -32,7 +32,7 @@ fn names<'a>(list: &'a Value, field: &str) -> Vec<&'a str> {
 }
 
 #[tokio::test]
-async fn the_steps_that_changed_a_pod_are_told_and_what_would_refuse_it_now() {
+async fn the_steps_that_changed_a_pod_are_reported_and_what_would_refuse_it_now() {
     let o = Outrigger::shared().await;
     let (t, companion) = Tenant::with_companion(o, "whypod").await;
     let infra = &o.plane.infra;

@@ -84,7 +84,7 @@ async fn drift_is_repaired_and_what_is_not_the_agents_stays() {
 }
 
 #[tokio::test]
-async fn what_the_infrastructure_refuses_is_told_where_the_tenant_looks() {
+async fn what_the_infrastructure_refuses_is_reported_where_the_tenant_looks() {
     let t = Tenant::new(Outrigger::shared().await, "rs-wrong", &[("a", 1)]).await;
     t.own_rule("r", rule_with("/workloadTerms/0/matchExpressions/0/key", json!(".spec.nodeName")))
         .await
@@ -122,7 +122,7 @@ async fn what_the_infrastructure_refuses_is_told_where_the_tenant_looks() {
 }
 
 #[tokio::test]
-async fn a_link_that_is_down_is_told_and_holds_nothing_for_ever() {
+async fn a_link_that_is_down_is_reported_and_holds_nothing_for_ever() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "rs-down", &[("a", 1)]).await;
     // An agent that nobody answers.
@@ -147,7 +147,7 @@ async fn a_link_that_is_down_is_told_and_holds_nothing_for_ever() {
 }
 
 #[tokio::test]
-async fn the_namespaces_that_are_told_are_followed_live() {
+async fn the_namespaces_that_are_reported_are_followed_live() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "rs-conf", &[("a", 1)]).await;
     let other = "work-rs-conf-2";

@@ -275,7 +275,7 @@ async fn a_rule_of_another_tenant_is_out_of_reach() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_rule_is_told_by_its_field() {
+async fn what_is_wrong_with_a_rule_is_reported_by_its_field() {
     let o = Outrigger::shared().await;
     let _t = Tenant::without_agent(o, "ru-wrong", &[]).await;
     let mut client = client(o, &[&tenant_identity("ru-wrong")]).await;

@@ -88,8 +88,8 @@ async fn what_may_not_be_read_is_named() {
     let hidden: Vec<&str> =
         report["notVisible"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     for what in ["installation: ", "workloadrules: ", "adminworkloadrules: ", "pods: ", "nodes: "] {
-        let is_told = hidden.iter().any(|line| line.starts_with(what) && !line.ends_with(": "));
-        assert!(is_told, "{what}: {hidden:?}");
+        let is_reported = hidden.iter().any(|line| line.starts_with(what) && !line.ends_with(": "));
+        assert!(is_reported, "{what}: {hidden:?}");
     }
 }
 

@@ -51,7 +51,7 @@ async fn grpc(client: &mut WorkloadRuleServiceClient<Channel>, rule_json: &Value
 }
 
 #[tokio::test]
-async fn every_field_wrong_in_turn_is_told_alike_by_kubectl_and_grpc() {
+async fn every_field_wrong_in_turn_is_reported_alike_by_kubectl_and_grpc() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "wr", &[("a", 1)]).await;
     let _theirs = Tenant::without_agent(o, "wr-theirs", &[("a", 1)]).await;

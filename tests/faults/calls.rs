@@ -36,7 +36,7 @@ async fn a_refusal_with_a_long_pause_holds_nothing_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_wanted_any_more_is_not_sent_any_more() {
+async fn what_is_no_longer_wanted_is_no_longer_sent() {
     let stage = Stage::shared().await;
     let t = stage.tenant("unsent", &["a"]).await;
     let refused = stage.manager.fault(creates(&t.namespace), Fault::Status { code: 503, retry_after: None });

@@ -54,7 +54,7 @@ async fn served_at_once(replica: &Replica, t: &Tenant, workloads: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tenant_that_is_made_anew_is_served_at_once() {
+async fn a_tenant_that_is_recreated_is_served_at_once() {
     let stage = Stage::shared().await;
     let replica = Replica::start(stage, "manager-recreated").await;
     let t = stage.tenant("recreated", &["a"]).await;

@@ -41,7 +41,7 @@ async fn arrives(t: &Tenant, what: &str, round: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_the_network_forgets_are_made_anew() {
+async fn connections_that_the_network_forgets_are_opened_again() {
     let stage = Stage::shared().await;
     let (t, wire) = by_wire(stage, "forgotten").await;
     wire.lose();

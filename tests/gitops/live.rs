@@ -24,7 +24,7 @@ const HEALTHY: [&str; 3] = ["Current", "Current", "Healthy"];
 const REFUSED: [&str; 3] = ["InProgress", "Failed", "Degraded"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rules_and_tenants_are_judged_in_both_clusters() {
+async fn rules_and_tenants_are_validated_in_both_clusters() {
     let o = Outrigger::shared().await;
     let t = Tenant::new(o, "gitops", &[("a", 1)]).await;
     let tenant = || o.plane.infra.get(&["tenant", "gitops"]).in_words();
@@ -56,7 +56,7 @@ async fn rules_and_tenants_are_judged_in_both_clusters() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn machines_and_offloaded_namespaces_are_judged() {
+async fn machines_and_offloaded_namespaces_are_validated() {
     let o = Outrigger::shared().await;
     let infra = &o.plane.infra;
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gitops-n"},

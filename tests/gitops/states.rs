@@ -94,7 +94,7 @@ fn rows() -> Vec<(String, State)> {
 }
 
 #[test]
-fn every_state_is_judged_as_documented() {
+fn every_state_is_validated_as_documented() {
     let states: Vec<(String, State)> = all()
         .into_iter()
         .flat_map(|group| {

@@ -47,7 +47,7 @@ fn handed_over(before: &LeaseSpec, written: &[LeaseSpec]) -> Result<(), String> 
 }
 
 #[tokio::test]
-async fn a_leader_that_is_told_to_go_hands_over_before_it_has_gone() {
+async fn a_leader_that_shuts_down_hands_over_before_it_has_gone() {
     let (_one, o) = alone().await;
     // It goes on serving for a long time after the signal, and may not lead meanwhile.
     let slow = ["--shutdown-delay=15s".to_owned()];

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_of_tests_are_told_from_others() {
+    fn programs_of_tests_are_distinguished_from_others() {
         let message = |test: bool, path: Value| {
             json!({"reason": "compiler-artifact", "profile": {"test": test},
             "manifest_path": "/d/Cargo.toml", "target": {"kind": ["bin"], "name": "n"}, "executable": path})

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_really_differs_is_told() {
+    fn what_really_differs_is_reported() {
         let one = normal(vec![workload("x001", A), companion("x001", "u1", A, "i")], "x001");
         let image = normal(vec![workload("x002", B), companion("x002", "u2", B, "j")], "x002");
         let words = differences(&one, &image);

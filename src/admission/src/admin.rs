@@ -5,9 +5,11 @@ use outrigger_core::lint::{self, LintContext};
 use outrigger_core::{companion, keys, mutate};
 use serde::Deserialize;
 
-use crate::decision::{Admission, CacheStale, Context, Decision, Refusal};
-use crate::mutate::{Roles, apply, as_new_as, made_by};
+use crate::companions::current_rule;
+use crate::decision::Decision;
+use crate::handler::{Admission, CacheStale, Context, Refusal};
 use crate::review::Request;
+use crate::steps::{Roles, apply};
 
 /// Places the manager's companions. Only the manager may say which tenant such a companion is for: the namespace doesn't.
 pub(crate) fn mutate(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
@@ -26,12 +28,10 @@ pub(crate) fn mutate(cx: Context<'_>, request: &mut Request) -> Result<Admission
         );
         return Ok(Decision::deny(422, message).into());
     };
-    let generation = made_by(&request.object)?;
+    let rule = current_rule(cx, request, &name, uid)?;
     if cx.caches.tenant(&tenant).is_none() {
         return Err(CacheStale(format!("Tenant {tenant} is not known yet")).into());
     }
-    let cached = cx.caches.admin_rule(name.as_str());
-    let rule = as_new_as(cached, &name, uid, generation, &request.object)?;
     apply(cx, request, Roles { tenant: Some(&tenant), rule: Some(&rule), ..Roles::default() })
 }
 
@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
     use crate::caches::Caches;
-    use crate::decision::Settings;
+    use crate::handler::Settings;
     use crate::tests::{denied, namespace, patched, request_for, tenant};
     use crate::webhooks;
 
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_judged_by_itself() {
+    fn a_rule_is_validated_by_itself() {
         let ask = |object: &AdminWorkloadRule, old: Option<&AdminWorkloadRule>, namespace: &str| {
             let value = |rule: &AdminWorkloadRule| serde_json::to_value(rule).unwrap();
             let old = old.map_or(Value::Null, value);

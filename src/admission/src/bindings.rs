@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::decision::{Admission, CacheStale, Context, Decision, Refusal};
+use crate::decision::Decision;
+use crate::handler::{Admission, CacheStale, Context, Refusal};
 use crate::review::Request;
 
 /// Allows bindings by schedulers, and only to the tenant's own Nodes: a scheduler's view of a Node's owner may be old.

@@ -2,6 +2,7 @@
 
 mod allocated;
 mod devices;
+mod gates;
 mod machines;
 mod namespaces;
 mod nodes;
@@ -23,8 +24,7 @@ use outrigger_api::Change;
 use outrigger_core::offloading::Offloading;
 use parking_lot::RwLock;
 
-use crate::gates::GateRules;
-
+pub use gates::{Claims, GateRules};
 pub use machines::CachedMachine;
 pub use machines::holds_slot;
 pub use rules::RuleSpec;
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_that_a_request_may_wait_for_is_told_once() {
+    fn each_change_that_a_request_may_wait_for_is_reported_once() {
         let told = Arc::new(AtomicUsize::new(0));
         let caches = Caches::default().on_change({
             let told = told.clone();
@@ -171,7 +171,7 @@ mod tests {
                 told.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let is_told = |count: usize, what: &str| {
+        let is_reported = |count: usize, what: &str| {
             assert_eq!(told.swap(0, Ordering::Relaxed), count, "{what}");
         };
         let rule = json!({"spec": {"workloadTerms": [], "template": {}, "dpuSelectionPolicy": "Any"}});
@@ -181,26 +181,26 @@ mod tests {
         // Twice each: what is known is no change.
         for count in [1, 0] {
             caches.namespace(object(&tenant));
-            is_told(count, "namespace");
+            is_reported(count, "namespace");
             caches.apply_tenant(object(&json!({})));
-            is_told(count, "tenant");
+            is_reported(count, "tenant");
             caches.apply_rule(object(&rule));
-            is_told(count, "rule");
+            is_reported(count, "rule");
             caches.apply_admin_rule(object(&rule));
-            is_told(count, "admin rule");
+            is_reported(count, "admin rule");
             caches.apply_offloading(object(&json!({})));
-            is_told(count, "offloading");
+            is_reported(count, "offloading");
             caches.node(object(&node));
-            is_told(count, "node");
+            is_reported(count, "node");
         }
         caches.priority_class(object(&json!({"value": 1})));
         caches.device_class(object(&json!({})));
         caches.apply_machine(object(&machine), Duration::ZERO);
         caches.set_gates(Arc::default());
-        is_told(4, "classes, machine and gates");
+        is_reported(4, "classes, machine and gates");
         caches.claim(object(&json!({})));
         caches.guest(object(&json!({})), Duration::ZERO);
-        is_told(0, "no request waits for claims and guests");
+        is_reported(0, "no request waits for claims and guests");
         caches.namespace(gone());
         caches.apply_tenant(gone());
         caches.apply_rule(gone());
@@ -208,6 +208,6 @@ mod tests {
         caches.apply_offloading(gone());
         caches.node(gone());
         caches.apply_machine(gone(), Duration::ZERO);
-        is_told(7, "what is deleted");
+        is_reported(7, "what is deleted");
     }
 }

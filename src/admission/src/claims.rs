@@ -3,7 +3,8 @@
 use outrigger_core::tenant::Policy;
 use outrigger_core::validate::{self, Writer};
 
-use crate::decision::{Admission, Context, Decision, Refusal};
+use crate::decision::Decision;
+use crate::handler::{Admission, Context, Refusal};
 use crate::pods::with_facts;
 use crate::review::Request;
 
@@ -50,7 +51,7 @@ mod tests {
 
     use super::*;
     use crate::caches::Caches;
-    use crate::decision::Settings;
+    use crate::handler::Settings;
     use crate::review::UserInfo;
     use crate::tests::{namespace, request_for, tenant};
     use crate::webhooks;

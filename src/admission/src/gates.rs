@@ -1,7 +1,6 @@
 //! Readiness gates and claims of a tenant's Pods ([`outrigger_core::gate`]), which the agent adds in the tenant's cluster.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use json_patch::Patch;
 use outrigger_api::pod::Pod;
@@ -10,50 +9,17 @@ use outrigger_core::gate::{self, Hold};
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::keys;
 use outrigger_core::mutate::is_mirror;
-use outrigger_core::rule::{Ordering, POD, Rule};
+use outrigger_core::rule::Ordering;
 use outrigger_core::texts::Texts;
+use outrigger_core::workload::POD;
 use outrigger_core::workload::{Orchestrator, Workload};
 use serde::Deserialize;
 
-use crate::decision::{Admission, CONTRADICTION, CacheStale, Context, Decision, Refusal};
+use crate::caches::{Claims, GateRules};
+use crate::decision::{CONTRADICTION, Decision};
+use crate::handler::{Admission, CacheStale, Context, Refusal};
 use crate::provenance::{self, Origin};
 use crate::review::Request;
-
-/// What the agent knows of its cluster.
-#[derive(Debug, Default)]
-pub struct GateRules {
-    /// The rules by which workloads wait: with any ordering but `Parallel`. Of each its terms and its ordering are read.
-    pub rules: Vec<Arc<Rule>>,
-    /// The namespaces whose Pods are workloads; `None` for all. The condition of a gate in another namespace would never be set.
-    pub namespaces: Option<BTreeSet<String>>,
-    /// The namespaces aren't known yet, so none is covered.
-    pub namespaces_unknown: bool,
-    /// Whether claims are added by which Pods wait before they start; otherwise why not.
-    pub claims: Claims,
-    /// Whether these claims can also keep Pods from being bound. Otherwise Pods of rules with `BeforeBinding` wait before they start.
-    pub binding: bool,
-}
-
-/// Whether claims are added by which Pods wait before they start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claims {
-    /// They are.
-    Added,
-    /// They aren't, for this reason.
-    Missing(&'static str),
-}
-
-impl Default for Claims {
-    fn default() -> Self {
-        Self::Missing("this cluster's agent adds no claims")
-    }
-}
-
-impl GateRules {
-    fn covers(&self, namespace: &str) -> bool {
-        self.namespaces.as_ref().is_none_or(|names| names.contains(namespace))
-    }
-}
 
 /// What is asked for all Pods of a namespace by its labels.
 #[derive(Debug, Clone, Copy)]

@@ -14,8 +14,10 @@ mod admin;
 mod bindings;
 pub mod caches;
 mod claims;
+mod companions;
 mod decision;
-pub mod gates;
+mod gates;
+mod handler;
 pub mod machines;
 mod mutate;
 mod offloading;
@@ -23,10 +25,12 @@ mod pods;
 pub mod provenance;
 pub mod review;
 mod rules;
+mod steps;
 mod tenants;
 pub mod webhooks;
 
-pub use decision::{Admission, CONTRADICTION, CacheStale, Context, Decision, Settings, StepObserver};
+pub use decision::{CONTRADICTION, Decision};
+pub use handler::{Admission, CacheStale, Context, Settings, StepObserver};
 pub use machines::{GuestOutcome, Reservation};
 
 #[cfg(test)]

@@ -4,12 +4,14 @@
 use std::sync::Arc;
 
 use outrigger_api::NamespaceOffloading;
+use outrigger_core::json::{label, text};
 use outrigger_core::keys;
 use outrigger_core::offloading::{NAME, Offloading, is_reserved};
 use serde_json::Value;
 
 use crate::caches::Caches;
-use crate::decision::{Admission, CacheStale, Context, Decision, Refusal};
+use crate::decision::Decision;
+use crate::handler::{Admission, CacheStale, Context, Refusal};
 use crate::review::Request;
 
 /// The offloading of a Pod's namespace; `None` where the namespace is not offloaded. Returns [`CacheStale`] where the namespace
@@ -31,15 +33,12 @@ pub(crate) fn of(caches: &Caches, namespace: &str) -> Result<Option<Arc<Offloadi
 /// Validates what the schema can't express: which fields may change, and which changes deserve a warning.
 pub(crate) fn validate(_: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
     let object = &request.object;
-    let skips = |object: &Value| {
-        let label = object.pointer("/metadata/labels").and_then(|labels| labels.get(keys::WEBHOOK_SKIP));
-        label.and_then(Value::as_str) == Some("true")
-    };
+    let skips = |object: &Value| label(object, keys::WEBHOOK_SKIP) == Some("true");
     // The semantics of an objectSelector: an update is validated where either the new or the old object matches.
     if skips(object) && (request.operation != "UPDATE" || skips(&request.old_object)) {
         return Ok(Decision::allow().into());
     }
-    if object.pointer("/metadata/name").and_then(Value::as_str) != Some(NAME) {
+    if text(object, "/metadata/name") != NAME {
         return Ok(Decision::deny(403, format!("NamespaceOffloading name must match {NAME}")).into());
     }
     let new =

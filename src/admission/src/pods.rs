@@ -6,8 +6,9 @@ use outrigger_core::validate::{self, ValidationContext};
 use serde_json::Value;
 
 use crate::bindings;
-use crate::decision::{Admission, CacheStale, Context, Decision, Refusal};
-use crate::mutate::{made_by, rule_of, rule_origin};
+use crate::companions::{made_by, rule_of, rule_origin};
+use crate::decision::Decision;
+use crate::handler::{Admission, CacheStale, Context, Refusal};
 use crate::provenance::{Origin, VALIDATION};
 use crate::review::Request;
 

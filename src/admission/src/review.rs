@@ -10,6 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use outrigger_core::bounds::{Bounds, Excess, Measured};
 use outrigger_core::field::FieldError;
+use outrigger_core::text::quoted;
 use outrigger_core::validate;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -318,7 +319,7 @@ fn envelope<'a, O: Deserialize<'a> + Default>(body: &'a [u8]) -> Result<Request<
     // The parser doesn't look at the bytes of strings that it skips.
     let review: Incoming<'a, O> = serde_json::from_str(std::str::from_utf8(body)?)?;
     if review.kind != "AdmissionReview" || review.api_version != API_VERSION {
-        let cut = |text: &str| text.chars().take(80).collect();
+        let cut = |text: &str| quoted(text).into_owned();
         return Err(ReviewError::Kind { kind: cut(&review.kind), api_version: cut(&review.api_version) });
     }
     let request = review.request.ok_or(ReviewError::NoRequest)?;

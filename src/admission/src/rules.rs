@@ -8,7 +8,8 @@ use outrigger_core::lint::{self, LintContext};
 use outrigger_core::validate;
 use serde::Deserialize;
 
-use crate::decision::{Admission, Context, Decision, Refusal};
+use crate::decision::Decision;
+use crate::handler::{Admission, Context, Refusal};
 use crate::pods::with_facts;
 use crate::review::Request;
 
@@ -61,7 +62,7 @@ fn over_limit(
     let limit = caches.tenant(id)??.limits.rule_bytes;
     let size = object.size();
     let would = caches.other_rules_size(&request.namespace, &name).saturating_add(size);
-    let before = caches.rule(&request.namespace, &name).map_or(0, |rule| rule.spec.size);
+    let before = caches.rule_size(&request.namespace, &name);
     (would > limit && size > before).then(|| {
         FieldError::new(
             "spec",

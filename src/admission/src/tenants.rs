@@ -11,7 +11,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::caches::{Caches, Exclusive};
-use crate::decision::{Admission, Context, Decision, Refusal};
+use crate::decision::Decision;
+use crate::handler::{Admission, Context, Refusal};
 use crate::review::Request;
 
 /// Refuses what another tenant has already. Two requests at once may both pass; the controller then serves neither.

@@ -5,7 +5,8 @@ use outrigger_core::keys;
 use serde_json::{Value, json};
 
 use crate::caches::Caches;
-use crate::decision::{CacheStale, Context, Decision, Settings};
+use crate::decision::Decision;
+use crate::handler::{CacheStale, Context, Settings};
 use crate::review::{Request, UserInfo};
 use crate::webhooks;
 
@@ -257,7 +258,7 @@ fn placed() -> Value {
 }
 
 #[test]
-fn the_final_pod_is_judged_by_its_tenants_policy() {
+fn the_final_pod_is_validated_by_its_tenants_policy() {
     let caches = caches();
     let ask = |caches: &Caches, object: &Value, old: &Value| {
         decide("/validate/pods", caches, &mut request_for("Pod", "tenant-blue", object, old))

@@ -19,7 +19,7 @@ use crate::{admin, claims, mutate, offloading, pods, rules, tenants};
 
 use endpoints::Needs;
 
-pub use decide::{Call, calls, decide, decide_told, kind_named};
+pub use decide::{Call, calls, decide, decide_observed, kind_named};
 pub use endpoints::{Endpoint, endpoint, endpoints, gate_endpoints, watches};
 pub use yaml::configurations;
 

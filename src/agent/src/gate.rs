@@ -13,7 +13,7 @@ use clap::Args;
 use kube::{Resource, ResourceExt};
 use outrigger_admission::Settings;
 use outrigger_admission::caches::Caches;
-use outrigger_admission::gates::{Claims, GateRules};
+use outrigger_admission::caches::{Claims, GateRules};
 use outrigger_admission::webhooks::gate_endpoints;
 use outrigger_api::WorkloadRule;
 use outrigger_core::keys;

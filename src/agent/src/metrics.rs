@@ -200,7 +200,7 @@ impl Metrics {
         for outcome in PrepareOutcome::ALL {
             let _ = this.prepares.get_or_create(&[("outcome", outcome)]);
         }
-        for cause in Cause::ALL.iter().filter(|cause| cause.is_told()) {
+        for cause in Cause::ALL.iter().filter(|cause| cause.is_reported()) {
             let _ = this.reason(*cause);
         }
         for how in [WatchEnd::Closed, WatchEnd::Failed, WatchEnd::Unsupported] {

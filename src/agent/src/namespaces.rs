@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
 use kube::Api;
 use outrigger_core::bounds::Bounds;
 use outrigger_core::syntax::is_short_dns_label;
+use outrigger_core::text::quoted;
 use outrigger_core::yaml;
 use outrigger_runtime::cache::{Change, Feed};
 use outrigger_runtime::events::Events;
@@ -32,8 +33,6 @@ pub(crate) const MAX_NAMESPACES: usize = 256;
 const MAX_TEXT: usize = 64 << 10;
 /// What that text may hold.
 const BOUNDS: Bounds = Bounds { bytes: MAX_TEXT, values: 4 * MAX_NAMESPACES, depth: 4 };
-/// Maximum length of a name in messages.
-const MAX_SHOWN: usize = 80;
 
 /// The namespaces whose Pods are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,9 +51,9 @@ impl Scope {
             if name == ALL {
                 all = true;
             } else if !is_short_dns_label(name) {
-                let shown: String = name.chars().take(MAX_SHOWN).collect();
                 return Err(format!(
-                    "{shown:?} is not a namespace name; use a DNS label, or \"*\" for all namespaces"
+                    "{:?} is not a namespace name; use a DNS label, or \"*\" for all namespaces",
+                    quoted(name)
                 ));
             } else {
                 only.insert(name.to_owned());

@@ -56,14 +56,14 @@ impl Pace {
         if let Some(pause) = self.paused(now) {
             return Some(pause);
         }
-        let at = self.writes.get_or_insert_with(|| Bucket::new(rate, now)).next(rate, now);
+        let at = self.writes.get_or_insert_with(|| Bucket::new(now)).next(rate, now);
         (at > now).then_some(at)
     }
 
-    /// A write begins.
-    pub(crate) fn begin(&mut self) {
+    /// A write begins. It is counted if [`Self::next`] has been asked when it may.
+    pub(crate) fn begin(&mut self, rate: Rate, now: Instant) {
         if let Some(writes) = &mut self.writes {
-            writes.spend(1.0);
+            writes.spend(rate, 1.0, now);
         }
         self.busy = true;
     }

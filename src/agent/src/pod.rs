@@ -2,8 +2,8 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use outrigger_core::ids::WorkloadId;
-use outrigger_core::rule::POD;
 use outrigger_core::texts::Texts;
+use outrigger_core::workload::POD;
 use outrigger_core::workload::{DisruptionGroup, Orchestrator, Workload};
 use outrigger_core::{fault, keys};
 use outrigger_runtime::pod::Pod;

@@ -10,7 +10,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use outrigger_api::workload_wire;
 use outrigger_core::ids::WorkloadId;
-use outrigger_core::map::{HashMap, HashSet};
+use outrigger_core::map::{HashMap, HashSet, remove_from};
 use outrigger_core::workload::Workload;
 use outrigger_proto::v1::workload_chunked_stream_request::Message;
 use outrigger_proto::v1::{AnnotationKeys, WorkloadUpdate};
@@ -456,12 +456,7 @@ impl State {
     fn remove(&mut self, id: &WorkloadId) -> bool {
         self.too_large.remove(id);
         let Some(workload) = self.workloads.remove(id) else { return false };
-        if let Some(workloads) = self.namespaces.get_mut(&workload.resource_namespace) {
-            workloads.remove(id);
-            if workloads.is_empty() {
-                self.namespaces.remove(&workload.resource_namespace);
-            }
-        }
+        remove_from(&mut self.namespaces, &workload.resource_namespace, |workloads| workloads.remove(id));
         true
     }
 

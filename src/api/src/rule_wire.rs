@@ -94,7 +94,7 @@ fn spec(data: &v1::RuleData, errors: &mut Vec<FieldError>) -> WorkloadRuleSpec {
     });
     let or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
     WorkloadRuleSpec {
-        resource_kind: or(&data.resource_type, outrigger_core::rule::POD),
+        resource_kind: or(&data.resource_type, outrigger_core::workload::POD),
         workload_terms,
         workload_info_inject,
         dpu_selection_policy: or(&data.dpu_selection_policy, "SameNode"),

@@ -103,15 +103,15 @@ impl Admission {
     /// Decides a request, which is changed on the way. A state from files never catches up, so requests for which the
     /// server would wait are denied, as the server does after waiting.
     pub(crate) fn decide(&self, request: &mut Request) -> Decision {
-        self.decide_told(request, &(), &mut |_, _| ())
+        self.decide_observed(request, &(), &mut |_, _| ())
     }
 
-    /// As [`Self::decide`]; tells of each step of the mutation, and of each answer of a webhook with the webhook's name.
-    pub(crate) fn decide_told(
+    /// As [`Self::decide`], with an observer of each step of the mutation, and one of each answer of a webhook with the webhook's name.
+    pub(crate) fn decide_observed(
         &self,
         request: &mut Request,
         steps: &dyn StepObserver,
-        told: &mut dyn FnMut(&str, &Decision),
+        observer: &mut dyn FnMut(&str, &Decision),
     ) -> Decision {
         if let Err(message) = complete(request) {
             return Decision::deny(400, message);
@@ -119,9 +119,9 @@ impl Admission {
         let labels = self.labels(&request.namespace);
         let cx = Context { steps, ..Context::new(&self.caches, &self.settings) };
         let mut last = String::new();
-        let decided = webhooks::decide_told(cx, request, labels.as_ref(), &mut |webhook, decision| {
+        let decided = webhooks::decide_observed(cx, request, labels.as_ref(), &mut |webhook, decision| {
             webhook.clone_into(&mut last);
-            told(webhook, decision);
+            observer(webhook, decision);
         });
         let admission = match decided {
             Ok(admission) => admission,
@@ -131,7 +131,7 @@ impl Admission {
             && let Err(refused) = self.slots.settle(&self.caches, request, admission.reserve)
         {
             // The webhook that makes reservations is the last in the table.
-            told(&last, &refused);
+            observer(&last, &refused);
             return refused;
         }
         admission.decision

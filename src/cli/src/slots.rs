@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use outrigger_admission::caches::Caches;
 use outrigger_admission::review::Request;
 use outrigger_admission::{Decision, Reservation};
-use outrigger_core::json::{list, text};
+use outrigger_core::json::{list, metadata_map, text};
 use outrigger_core::slots::{Guests, Ledger, SlotDecision};
 use outrigger_core::{keys, machine};
 use outrigger_runtime::cache::Change;
@@ -135,10 +135,10 @@ impl Slots {
     /// The slot that a new Pod takes in a namespace; `None` for other Pods than guests, for guests with scheduling gates, and where guests
     /// get no slots. Admission removes its own gate.
     pub(crate) fn of(&self, caches: &Caches, namespace: &str, pod: &Value) -> Option<GuestSlot> {
-        let labels = pod.pointer("/metadata/labels").and_then(Value::as_object)?;
         let gates = list(pod, "/spec/schedulingGates");
         let gated = gates.iter().any(|gate| text(gate, "/name") != keys::ADMISSION_GATE);
-        let (group, type_) = machine::guest(labels).filter(|_| caches.is_injected(namespace) && !gated)?;
+        let (group, type_) = machine::guest(metadata_map(pod, "labels"))
+            .filter(|_| caches.is_injected(namespace) && !gated)?;
         let slot = (group.to_owned(), type_.to_owned());
         let guests = self.guests(caches, &slot);
         let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);

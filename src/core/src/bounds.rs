@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn each_bound_is_told_with_both_numbers() {
+    fn each_bound_is_reported_with_both_numbers() {
         let bounds = Bounds { bytes: 40, values: 5, depth: 3 };
         let told = |value: Value| bounds.check(value.to_string().as_bytes()).unwrap_err().to_string();
         assert!(bounds.check(br#"{"a": [1, {"b": null}], "c": ""}"#).is_err(), "six values");

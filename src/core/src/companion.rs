@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::claim::{self, Devices};
 use crate::ids::{RuleName, Scope, TenantId, WorkloadId, hex};
 use crate::index::{CompanionKey, Desired};
+use crate::json::{annotation, label, metadata_map};
 use crate::reason::Cause;
 use crate::rule::{DpuSelectionPolicy, Rule};
 use crate::syntax::unlabelable;
@@ -335,12 +336,13 @@ fn too_large(size: usize, workload: &Workload) -> Action {
 fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>) -> Action {
     let template = &rule.template();
     let mut labels: Map<String, Value> =
-        template::metadata_map(template, "labels").map(|(k, v)| (k.clone(), v.clone())).collect();
+        metadata_map(template, "labels").iter().map(|(k, v)| (k.clone(), v.clone())).collect();
     labels.insert(keys::TENANT.into(), home.tenant.as_str().into());
     labels.insert(keys::RULE.into(), key.rule.label_value().into());
     labels.insert(keys::WORKLOAD.into(), (*key.workload).into());
 
-    let mut annotations: BTreeMap<String, String> = template::metadata_map(template, "annotations")
+    let mut annotations: BTreeMap<String, String> = metadata_map(template, "annotations")
+        .iter()
         .filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())))
         .collect();
     annotations.insert(keys::RULE_UID.into(), rule.uid().to_owned());
@@ -457,11 +459,9 @@ pub fn owner(pod: &Value) -> Option<(RuleName, &str)> {
 /// The admin rule whose companion a Pod made by the manager is, and the tenant whose workload it serves: tenant, name and
 /// uid of the rule. Found by what the manager wrote on it, because it may have no owner.
 pub fn of_admin_rule(pod: &Value) -> Option<(TenantId, RuleName, &str)> {
-    let metadata = pod.get("metadata")?;
-    let tenant = TenantId::new(metadata.get("labels")?.get(keys::TENANT)?.as_str()?).ok()?;
-    let annotations = metadata.get("annotations")?;
-    let name = RuleName::admin(annotations.get(keys::ADMIN_RULE)?.as_str()?).ok()?;
-    Some((tenant, name, annotations.get(keys::RULE_UID)?.as_str()?))
+    let tenant = TenantId::new(label(pod, keys::TENANT)?).ok()?;
+    let name = RuleName::admin(annotation(pod, keys::ADMIN_RULE)?).ok()?;
+    Some((tenant, name, annotation(pod, keys::RULE_UID)?))
 }
 
 #[cfg(test)]

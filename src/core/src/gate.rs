@@ -1,5 +1,5 @@
 //! What a Pod gets by which it waits for its companions: the readiness gate, and the claim by which it doesn't start before
-//! ([`Ordering`](crate::rule::Ordering)).
+//! ([`Ordering`](crate::ordering::Ordering)).
 //!
 //! A Pod gets the gate when it is created, because its list of gates can't change afterwards. An unneeded gate does no harm: the
 //! agent sets its condition to `True` where no companion is waited for. A missing one does: the Pod is Ready without its companion.

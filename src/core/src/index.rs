@@ -10,7 +10,7 @@
 //! them up confuses only its own companions.
 
 use crate::fault;
-use crate::map::HashMap;
+use crate::map::{HashMap, remove_from};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -469,12 +469,7 @@ impl TenantIndex {
             if let Some(was) = was {
                 room.give(&rule, was, 1);
             }
-            if let Some(ids) = matched.get_mut(&rule) {
-                ids.remove(id);
-                if ids.is_empty() {
-                    matched.remove(&rule);
-                }
-            }
+            remove_from(matched, &rule, |ids| ids.remove(id));
             moved.push(rule);
         }
         room.forget(id);

@@ -4,19 +4,18 @@
 //! device claims) are kept for as long as the rule is there, but looked into only now and then. So the text is kept, and whoever
 //! looks into it makes a tree for that time.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde::de::{Deserialize, Deserializer};
 use serde::ser::{Error as _, Serialize, Serializer};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use crate::bounds::{Bounds, Excess};
-use crate::template;
 
-/// What such a part may have. A Pod with 64 containers of 50 variables each has about 12,000 values, and Kubernetes' own kinds are
-/// nested less than 20 levels deep.
-pub const BOUNDS: Bounds = Bounds { bytes: template::MAX_BYTES, values: 20_000, depth: 64 };
+/// What such a part may have. etcd takes 1.5 MiB an object, and a companion carries its workload besides its template. A Pod with 64
+/// containers of 50 variables each has about 12,000 values, and Kubernetes' own kinds are nested less than 20 levels deep.
+pub const BOUNDS: Bounds = Bounds { bytes: 512 * 1024, values: 20_000, depth: 64 };
 
 /// A JSON value as text: compact, with sorted keys, so that equal values have equal texts. Clones share it.
 ///
@@ -68,6 +67,25 @@ pub fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
 /// The array at a JSON pointer of a value; empty where there is none.
 pub fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// What an absent object is read as.
+pub(crate) static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+
+/// The map `labels` or `annotations` of an object's metadata; empty where there is none.
+pub fn metadata_map<'a>(object: &'a Value, map: &str) -> &'a Map<String, Value> {
+    let map = object.get("metadata").and_then(|metadata| metadata.get(map));
+    map.and_then(Value::as_object).unwrap_or(&EMPTY)
+}
+
+/// A label of an object; `None` where it isn't there or is no string.
+pub fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+    metadata_map(object, "labels").get(key)?.as_str()
+}
+
+/// An annotation of an object; `None` where it isn't there or is no string.
+pub fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+    metadata_map(object, "annotations").get(key)?.as_str()
 }
 
 impl From<Value> for Json {
@@ -135,7 +153,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_bounds_is_told_and_not_kept() {
+    fn labels_and_annotations_are_read_from_any_value() {
+        let object = json!({"metadata": {"labels": {"a/b": "c", "n": 1}, "annotations": {"d": "e"}}});
+        assert_eq!(
+            (label(&object, "a/b"), label(&object, "n"), label(&object, "d")),
+            (Some("c"), None, None)
+        );
+        assert_eq!((annotation(&object, "d"), annotation(&object, "a/b")), (Some("e"), None));
+        for other in [json!({"metadata": {"labels": []}}), json!({"metadata": 1}), json!([]), Value::Null] {
+            assert!(metadata_map(&other, "labels").is_empty(), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_beyond_the_bounds_is_reported_and_not_kept() {
         let many = format!("[{}1]", r#"{"a":0},"#.repeat(15_000));
         let deep = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
         let long = format!("\"{}\"", "x".repeat(BOUNDS.bytes));

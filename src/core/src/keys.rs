@@ -38,9 +38,6 @@ pub const CORE_NAMESPACE: &str = "imperator-system";
 /// PriorityClass of reservations: below every other, so that guests take their places. Shipped in `deploy/base/machines`.
 pub const RESERVATION_PRIORITY: &str = "outrigger-reservation";
 
-/// PriorityClass of webhook, manager and agent. Shipped in `deploy/base/namespace`; the chart may give it another name.
-pub const PRIORITY: &str = "outrigger";
-
 /// Taints that Kubernetes puts on Nodes which take no Pods. Any of them makes a node of a pool not ready.
 pub const NOT_READY: [&str; 4] = [NODE_NOT_READY, UNSCHEDULABLE, NETWORK_UNAVAILABLE, UNREACHABLE];
 

@@ -30,6 +30,7 @@ pub mod map;
 pub mod mutate;
 pub mod node;
 pub mod offloading;
+pub mod ordering;
 pub mod path;
 pub mod progress;
 pub mod quantity;

@@ -6,15 +6,13 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use crate::host::HostLabels;
+use crate::json::metadata_map;
 use crate::keys;
 use crate::rule::{Expression, Rule, Test};
 use crate::selector::{self, requirement};
 use crate::steps::step;
 use crate::template::{self, Kind};
-use crate::text::truncate;
-
-/// Longest warning, in characters.
-pub const MAX_WARNING: usize = 120;
+use crate::text::{MAX_WARNING, truncate};
 
 /// Most comparisons of values in the search for terms that contradict themselves. A rule that takes more gets no warning.
 const MAX_COMPARISONS: usize = 1 << 16;
@@ -71,7 +69,9 @@ pub fn doubts(rule: &Rule, around: &LintContext<'_>) -> Vec<(Doubt, String)> {
     for (doubt, look) in looks {
         let mut warnings = Vec::new();
         look(rule, &template, around, &mut warnings);
-        doubts.extend(warnings.into_iter().map(|warning| (doubt, cut(warning))));
+        doubts.extend(
+            warnings.into_iter().map(|warning| (doubt, truncate(&warning, MAX_WARNING).into_owned())),
+        );
     }
     doubts
 }
@@ -87,15 +87,10 @@ fn hostless(rule: &Rule, warnings: &mut Vec<String>) {
     }
 }
 
-/// A warning as long as an API server shows it.
-pub(crate) fn cut(warning: String) -> String {
-    truncate(&warning, MAX_WARNING).into_owned()
-}
-
 /// Downward-API references to annotations that nothing writes: the container doesn't start, or sees an empty file.
 fn downward_api(rule: &Rule, template: &Value, warnings: &mut Vec<String>) {
     let mut written: BTreeSet<&str> = rule.injections().map(|(annotation, _)| annotation).collect();
-    written.extend(template::metadata_map(template, "annotations").map(|(key, _)| key.as_str()));
+    written.extend(metadata_map(template, "annotations").keys().map(String::as_str));
     for path in &field_paths(template) {
         let double = template::double_quoted(path).filter(|(map, _)| *map == "metadata.annotations");
         let single = || path.strip_prefix("metadata.annotations['")?.strip_suffix("']");

@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 use crate::json::list;
 use crate::keys;
 use crate::quantity::Quantity;
+use crate::selector;
+use crate::syntax::Form;
 
 /// A Machine as the controllers and admission need it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,11 +124,7 @@ pub const MAX_RESERVATION_NAME: usize = 52;
 /// to begin with a letter.
 pub fn name_fault(group: &str, type_: &str) -> Option<String> {
     let name = reservation_name(group, type_);
-    let letters = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
-    let fits = name.bytes().all(letters)
-        && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && !name.ends_with('-')
-        && name.len() <= MAX_RESERVATION_NAME;
+    let fits = Form::ServiceName.accepts(&name) && name.len() <= MAX_RESERVATION_NAME;
     (!fits).then(|| {
         format!(
             "machine type {type_:?} of group {group:?}: its StatefulSet and Service would be named {name:?}; use lower-case \
@@ -195,9 +193,8 @@ impl MachineType {
 
     /// What lets a Pod onto the tainted nodes of the pool.
     pub fn tolerations(&self, group: &str) -> [Value; 2] {
-        [(type_key(&self.name), group), (keys::NODE_POOL.to_owned(), Mode::Ready.as_str())].map(
-            |(key, value)| json!({"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}),
-        )
+        [(&*type_key(&self.name), group), (keys::NODE_POOL, Mode::Ready.as_str())]
+            .map(|(key, value)| selector::toleration(key, value))
     }
 }
 

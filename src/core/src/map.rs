@@ -4,7 +4,8 @@
 //! the seed is drawn once for the process, or set by [`set_seed`]: then a run can be repeated. The hash is SipHash-1-3, as in
 //! the standard library, because tenants choose many of the keys.
 
-use std::hash::{BuildHasher, RandomState};
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -14,6 +15,20 @@ use siphasher::sip::SipHasher13;
 pub type HashMap<K, V> = std::collections::HashMap<K, V, State>;
 /// A set as the standard library's, with [`State`] as its hasher. Made by `HashSet::default()`.
 pub type HashSet<T> = std::collections::HashSet<T, State>;
+
+/// Removes something from the collection of a key, and the key too where that leaves an empty one.
+pub fn remove_from<K, Q, S, T>(map: &mut HashMap<K, S>, key: &Q, remove: impl FnOnce(&mut S) -> T)
+where
+    K: Borrow<Q> + Hash + Eq,
+    Q: Hash + Eq + ?Sized,
+    for<'a> &'a S: IntoIterator,
+{
+    let Some(collection) = map.get_mut(key) else { return };
+    remove(collection);
+    if (&*collection).into_iter().next().is_none() {
+        map.remove(key);
+    }
+}
 
 /// The seed that [`set_seed`] has set, if it has.
 static SEED: AtomicU64 = AtomicU64::new(0);
@@ -54,6 +69,16 @@ impl BuildHasher for State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn with_the_last_entry_the_key_is_removed() {
+        let mut sets: HashMap<String, HashSet<u8>> = HashMap::default();
+        sets.entry("a".to_owned()).or_default().extend([1, 2]);
+        for (key, entry, left) in [("a", 1, true), ("b", 2, true), ("a", 3, true), ("a", 2, false)] {
+            remove_from(&mut sets, key, |set| set.remove(&entry));
+            assert_eq!(sets.contains_key("a"), left, "{key} {entry}");
+        }
+    }
 
     #[test]
     fn the_order_of_a_map_depends_on_the_seed_only() {

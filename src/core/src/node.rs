@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use crate::json::{list, text};
+use crate::json::{list, metadata_map, text};
 use crate::keys;
 use crate::selector::{self, matching, product};
 use crate::tenant::nodes::Taint;
@@ -26,14 +26,14 @@ pub struct Node {
 impl Node {
     /// Reads a Node as the API has it.
     pub fn of(node: &Value) -> Self {
-        let labels = node.pointer("/metadata/labels").and_then(Value::as_object).into_iter().flatten();
         let taint = |taint: &Value| {
             let field = |pointer: &str| text(taint, pointer).to_owned();
             Taint { key: field("/key"), value: field("/value"), effect: field("/effect") }
         };
         Self {
             name: text(node, "/metadata/name").to_owned(),
-            labels: labels
+            labels: metadata_map(node, "labels")
+                .iter()
                 .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
                 .collect(),
             taints: list(node, "/spec/taints").iter().map(taint).collect(),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn unmet_expressions_are_told_with_what_the_node_has() {
+    fn unmet_expressions_are_reported_with_what_the_node_has() {
         assert_eq!(of(term("matchExpressions", "cores", "Gt", &["7"])), Vec::<String>::new());
         for (key, operator, values, expected) in [
             ("zone", "In", &["b", "c"][..], "zone is \"a\", the Pod requires In [b, c]"),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_are_ored_and_the_nearest_is_told() {
+    fn terms_are_ored_and_the_nearest_is_reported() {
         let required = |terms: Value| {
             of(json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
                 {"nodeSelectorTerms": terms}}}}))

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_selector_is_told_with_its_path() {
+    fn what_is_wrong_with_a_selector_is_reported_with_its_path() {
         let expression = |e: Value| selector(json!([{}, {"matchExpressions": [e]}]));
         for (wrong, path) in [
             (json!([]), "spec.clusterSelector: must be an object"),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_that_selects_nothing_is_told_with_how_many_there_are() {
+    fn a_selector_that_selects_nothing_is_reported_with_how_many_there_are() {
         assert_eq!(none_selected(3), "3 virtual nodes, none of them is selected");
     }
 

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_companion_that_exists_is_told_by_its_first_trouble() {
+    fn a_companion_that_exists_is_reported_by_its_first_trouble() {
         use Cause::{Completed, CrashLoop, DpuNotReady, NoDpu, QuotaExceeded, Unschedulable};
         let plain = Observed::default();
         let of = |o: &Observed, f: fn(&mut Facts<'_>)| {
@@ -432,7 +432,7 @@ mod tests {
             };
             let Progress { stage, cause } = facts.progress();
             prop_assert_eq!(stage == Stage::Ready, cause.is_none());
-            prop_assert!(cause.is_none_or(Cause::is_told));
+            prop_assert!(cause.is_none_or(Cause::is_reported));
             prop_assert!(stage != Stage::Ready || exists && ready && !terminating);
         }
     }

@@ -5,9 +5,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use crate::field::{self, FieldError, FieldErrors, join};
-
-/// What an absent object is read as.
-static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
+use crate::json::EMPTY;
 
 /// Reads fields, and collects what is wrong.
 #[derive(Debug, Default)]

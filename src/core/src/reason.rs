@@ -124,7 +124,7 @@ impl Cause {
     }
 
     /// Whether a manager names it to agents of tenants.
-    pub const fn is_told(self) -> bool {
+    pub const fn is_reported(self) -> bool {
         matches!(self.audience(), Audience::Tenant)
     }
 }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tenant_is_told_fits_into_a_message_and_names_a_remedy() {
+    fn what_a_tenant_reads_fits_into_a_message_and_names_a_remedy() {
         for cause in Cause::ALL {
             assert!(cause.as_str().len() <= MAX_REASON, "{cause}");
             assert!(cause.message().len() <= 256, "{cause}: {}", cause.message().len());
@@ -196,6 +196,6 @@ mod tests {
         }
         // Whoever hears of rivals learns which other tenants there are.
         let hidden = [Cause::HostConflict, Cause::IdentityConflict, Cause::NoTenant, Cause::NotOurs];
-        assert!(hidden.iter().all(|cause| !cause.is_told()));
+        assert!(hidden.iter().all(|cause| !cause.is_reported()));
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::fault;
-use crate::rule::Ordering;
+use crate::ordering::Ordering;
 
 /// How many of a rule's companions may be down at once while they are replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -137,24 +137,37 @@ fn is_empty_term(term: &Value, i: usize) -> Result<bool, FieldError> {
     empty().map_err(|error: FieldError| error.below(&format!("{TERMS}[{i}]")))
 }
 
-/// Adds the toleration of a taint with exactly this key, value and effect, unless it is there already. Returns whether it was
-/// added.
-pub fn tolerate(pod: &mut Value, key: &str, value: &str, effect: &str) -> Result<bool, FieldError> {
+/// The toleration of a taint with this key, this value and the effect NoSchedule.
+pub fn toleration(key: &str, value: &str) -> Value {
+    json!({"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"})
+}
+
+/// Adds a toleration, unless one is there that says just this. Returns whether it was added.
+pub fn tolerate(pod: &mut Value, toleration: Value) -> Result<bool, FieldError> {
     let spec = field::object_mut(field::as_object_mut(pod, "")?, "", "spec")?;
     let tolerations = field::list_mut(spec, "spec", "tolerations")?;
-    let is_it = |t: &Value| {
-        let get = |field: &str| t.get(field).and_then(Value::as_str).unwrap_or_default();
-        get("key") == key
-            && get("value") == value
-            && get("effect") == effect
-            && matches!(get("operator"), "" | "Equal")
-            && t.get("tolerationSeconds").is_none_or(Value::is_null)
-    };
-    let missing = !tolerations.iter().any(is_it);
-    if missing {
-        tolerations.push(json!({"key": key, "operator": "Equal", "value": value, "effect": effect}));
+    let mut is_there = false;
+    for (i, own) in tolerations.iter().enumerate() {
+        if !own.is_object() {
+            return Err(FieldError::wrong_type(&format!("spec.tolerations[{i}]"), own, "an object"));
+        }
+        is_there |= tolerated(own) == tolerated(&toleration)
+            && own.get("tolerationSeconds").is_none_or(Value::is_null);
     }
-    Ok(missing)
+    if !is_there {
+        tolerations.push(toleration);
+    }
+    Ok(!is_there)
+}
+
+/// Key, operator, value and effect of a toleration.
+fn tolerated(toleration: &Value) -> [&str; 4] {
+    ["key", "operator", "value", "effect"].map(|field| {
+        match (field, toleration.get(field).and_then(Value::as_str).unwrap_or_default()) {
+            ("operator", "") => "Equal",
+            (_, text) => text,
+        }
+    })
 }
 
 #[cfg(test)]
@@ -233,11 +246,14 @@ pub(crate) mod tests {
 
     #[test]
     fn tolerations_are_not_doubled() {
-        let mut pod = json!({"spec": {"tolerations": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}});
-        let before = pod.clone();
-        tolerate(&mut pod, "k", "v", "NoSchedule").unwrap();
-        assert_eq!(pod, before);
-        tolerate(&mut pod, "k", "w", "NoSchedule").unwrap();
-        assert_eq!(pod["spec"]["tolerations"].as_array().unwrap().len(), 2);
+        let one = |value| json!({"key": "k", "value": value, "effect": "NoSchedule"});
+        let mut pod = json!({"spec": {"tolerations": [one("v")]}});
+        let mut spelled_out = one("v");
+        spelled_out["operator"] = json!("Equal");
+        assert_eq!(tolerate(&mut pod, spelled_out), Ok(false));
+        assert_eq!(tolerate(&mut pod, one("w")), Ok(true));
+        assert_eq!(pod["spec"]["tolerations"], json!([one("v"), one("w")]));
+        pod["spec"]["tolerations"][1]["tolerationSeconds"] = json!(30);
+        assert_eq!(tolerate(&mut pod, one("w")), Ok(true), "for a time is not for ever");
     }
 }

@@ -15,9 +15,6 @@ use crate::text::quoted;
 pub(crate) mod meaning;
 mod shape;
 
-/// Largest template, in bytes of JSON. etcd takes 1.5 MiB an object, and the companion carries the workload besides.
-pub const MAX_BYTES: usize = 512 * 1024;
-
 /// Most unknown fields that are reported at once.
 const MAX_UNKNOWN: usize = 8;
 
@@ -224,14 +221,6 @@ pub(crate) fn single_quoted(template: &mut Value) {
     });
 }
 
-/// Labels or annotations of a template that has passed [`check`].
-pub(crate) fn metadata_map<'a>(
-    template: &'a Value,
-    key: &str,
-) -> impl Iterator<Item = (&'a String, &'a Value)> + use<'a> {
-    template.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_object).into_iter().flatten()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_without_spec_is_told_what_its_kind_needs() {
+    fn a_template_without_spec_is_refused_with_what_its_kind_needs() {
         for (kind, needs) in [(Kind::Pod, "containers"), (Kind::Claim, "devices.requests")] {
             let template = json!({"apiVersion": kind.api_version(), "kind": kind.as_str()});
             let errors: Vec<_> = check(&template.into()).iter().map(ToString::to_string).collect();
@@ -315,7 +304,7 @@ mod tests {
                 "template.spec.nodeName",
             ]
         );
-        let big = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"x": "y".repeat(MAX_BYTES)}]}});
+        let big = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"x": "y".repeat(crate::json::BOUNDS.bytes)}]}});
         assert_eq!(paths(&big), ["template"]);
         let message = check(&big.into())[0].to_string();
         assert!(message.contains("at most 524288 are allowed"), "{message}");

@@ -6,6 +6,9 @@ use std::borrow::Cow;
 /// Most characters of a value that a message quotes.
 const QUOTED: usize = 80;
 
+/// Most characters of an admission warning of which an API server shows all.
+pub const MAX_WARNING: usize = 120;
+
 /// A value as messages quote it: 80 characters at most.
 pub fn quoted(value: &str) -> Cow<'_, str> {
     truncate(value, QUOTED)

@@ -10,9 +10,11 @@ use serde_json::{Map, Value};
 
 use crate::field::{self, FieldError};
 use crate::ids::WorkloadId;
-use crate::rule::POD;
 use crate::text::quoted;
 use crate::texts::Texts;
+
+/// The only kind of workload so far.
+pub const POD: &str = "v1/Pod";
 
 /// The system that runs a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -52,15 +52,15 @@ struct Buckets {
 
 impl Buckets {
     fn new(now: Instant) -> Self {
-        let full = |source| (source, Bucket::new(ALL, now));
+        let full = |source| (source, Bucket::new(now));
         let all = [Source::Written, Source::Tenant, Source::Machine].into_iter().map(full).collect();
         Self { all, each: HashMap::default(), sweep: Sweep::default() }
     }
 
     fn take(&mut self, source: Source, who: &str, now: Instant) -> bool {
         // Full ones say nothing.
-        self.sweep.before_new(&mut self.each, |bucket| bucket.refill(ONE, now) < ONE.burst);
-        let each = self.each.entry((source, who.to_owned())).or_insert_with(|| Bucket::new(ONE, now));
+        self.sweep.before_new(&mut self.each, |bucket| !bucket.is_full(now));
+        let each = self.each.entry((source, who.to_owned())).or_insert_with(|| Bucket::new(now));
         // What one has used up takes nothing from the others.
         each.take(ONE, now) && self.all.get_mut(&source).is_some_and(|all| all.take(ALL, now))
     }

@@ -15,7 +15,6 @@
 
 mod admin;
 mod args;
-mod bucket;
 pub mod companions;
 mod computed;
 mod conditions;

@@ -166,7 +166,7 @@ fn count(data: &mut TenantData) -> Total {
 
 /// Whether a companion may have this cause.
 fn is_counted(cause: Cause) -> bool {
-    cause.is_told() && cause != Cause::Unknown
+    cause.is_reported() && cause != Cause::Unknown
 }
 
 fn number(count: impl TryInto<i64>) -> Number {

@@ -106,6 +106,19 @@ where
     api.patch(&over.name, &patch(), &Patch::Merge(&body)).await.map(Some)
 }
 
+/// As [`finalizer`], for an object as it is known.
+pub(crate) async fn finalizer_of<K>(
+    api: &Api<K>,
+    object: &K,
+    ours: &str,
+    wanted: bool,
+) -> kube::Result<Option<K>>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    finalizer(api, &Version::of(object), object.finalizers(), ours, wanted).await
+}
+
 /// An object that no longer exists, or another one of its name, counts as deleted.
 pub(crate) fn deleted<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match result {

@@ -238,7 +238,7 @@ impl<'a> Turn<'a> {
         let new = || Address {
             reviews: Arc::new(Semaphore::new(REVIEWS_OF_ADDRESS)),
             waiting: 0,
-            rate: Bucket::new(callers.rate_of_address, now),
+            rate: Bucket::new(now),
         };
         let own = all.entry(address).or_insert_with(new);
         own.waiting += 1;

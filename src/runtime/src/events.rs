@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use outrigger_core::reason::MAX_MESSAGE;
+use outrigger_core::text::truncate_bytes;
 use parking_lot::Mutex;
 use tracing::warn;
 
@@ -71,10 +72,7 @@ impl Events {
         message: &str,
         about: &ObjectReference,
     ) -> kube::Result<()> {
-        let mut note = message.to_owned();
-        if note.len() > MAX_MESSAGE {
-            note.truncate(note.floor_char_boundary(MAX_MESSAGE));
-        }
+        let note = truncate_bytes(message, MAX_MESSAGE, "").into_owned();
         let recorder = self.recorder(about, reason, &note);
         let event = Event {
             type_: if warning { EventType::Warning } else { EventType::Normal },

@@ -23,7 +23,7 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn health_and_mode_are_told_on_the_node() {
+async fn health_and_mode_are_reported_on_the_node() {
     let s = Stage::new("mg-health").await;
     for node in ["a", "b", "m"] {
         s.node(node, 2).await;
@@ -106,7 +106,7 @@ async fn nothing_stays_when_the_machine_goes() {
 }
 
 #[tokio::test]
-async fn a_missing_node_is_told_and_holds_up_no_other() {
+async fn a_missing_node_is_reported_and_holds_up_no_other() {
     let s = Stage::new("mg-missing").await;
     s.node("a", 2).await;
     s.node("b", 2).await;

@@ -123,7 +123,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_property_that_does_not_hold_is_told() {
+    fn a_property_that_does_not_hold_is_reported() {
         let [before, after] = [json!({"spec": {"zz": 1, "a": 2}}), json!({"spec": {"a": 2}})];
         assert!(survives(&before, &after, "").unwrap_err().starts_with("/spec/zz is None"));
         survives(&after, &before, "").unwrap();

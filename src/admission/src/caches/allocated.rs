@@ -1,6 +1,6 @@
 //! Nodes of the devices that are allocated to ResourceClaims, and hosts of Nodes.
 
-use outrigger_core::map::HashMap;
+use outrigger_core::map::{HashMap, remove_from};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -60,11 +60,8 @@ impl Allocated {
         let mut all = self.terms.write();
         if let Some(terms) = claim.and_then(terms) {
             all.entry(namespace.to_owned()).or_default().insert(name.to_owned(), terms.into());
-        } else if let Some(own) = all.get_mut(namespace) {
-            own.remove(name);
-            if own.is_empty() {
-                all.remove(namespace);
-            }
+        } else {
+            remove_from(&mut all, namespace, |own| own.remove(name));
         }
     }
 }

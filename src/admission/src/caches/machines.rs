@@ -1,6 +1,6 @@
 //! Machines with their usage, and their guests.
 
-use outrigger_core::map::{HashMap, HashSet};
+use outrigger_core::map::{HashMap, HashSet, remove_from};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,12 +84,7 @@ impl Allocations {
             return;
         }
         if let Some(Allocation { uid, slot }) = before.cloned() {
-            if let Some(pods) = self.by_slot.get_mut(&slot) {
-                pods.remove(&pod);
-                if pods.is_empty() {
-                    self.by_slot.remove(&slot);
-                }
-            }
+            remove_from(&mut self.by_slot, &slot, |pods| pods.remove(&pod));
             if new.as_ref().is_none_or(|new| new.uid != uid) {
                 self.ended.add((slot, uid), now);
             }

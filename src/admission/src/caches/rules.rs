@@ -4,6 +4,7 @@ use outrigger_core::map::HashMap;
 use std::sync::Arc;
 
 use outrigger_api::{AdminWorkloadRule, Change, WorkloadRule};
+use outrigger_core::ids::RuleName;
 use outrigger_core::rule::Rule;
 use parking_lot::RwLock;
 
@@ -29,20 +30,22 @@ pub(super) struct Rules {
 }
 
 impl Caches {
-    /// A tenant's rule.
-    pub fn rule(&self, namespace: &str, name: &str) -> Option<Cached<RuleSpec>> {
-        self.rules.tenants.get(&(namespace.to_owned(), name.to_owned()))
+    /// An admin rule, or the rule of a tenant with this namespace, as the name's scope says.
+    pub fn rule(&self, namespace: &str, rule: &RuleName) -> Option<Cached<RuleSpec>> {
+        let (Rules { tenants, admin, .. }, name) = (&self.rules, rule.as_str());
+        if rule.is_admin() { admin.get(name) } else { tenants.get(&(namespace.to_owned(), name.to_owned())) }
     }
 
-    /// Size of all rules of a namespace but one, as [`WorkloadRule::size`] counts it.
+    /// Size of a tenant's rule, as [`WorkloadRule::size`] counts it; 0 for one that isn't known.
+    pub fn rule_size(&self, namespace: &str, name: &str) -> u64 {
+        let rule = self.rules.tenants.get(&(namespace.to_owned(), name.to_owned()));
+        rule.map_or(0, |rule| rule.spec.size)
+    }
+
+    /// Size of all rules of a namespace but one.
     pub fn other_rules_size(&self, namespace: &str, name: &str) -> u64 {
         let sum = self.rules.sizes.read().get(namespace).copied().unwrap_or_default();
-        sum.saturating_sub(self.rule(namespace, name).map_or(0, |rule| rule.spec.size))
-    }
-
-    /// An admin rule.
-    pub fn admin_rule(&self, name: &str) -> Option<Cached<RuleSpec>> {
-        self.rules.admin.get(name)
+        sum.saturating_sub(self.rule_size(namespace, name))
     }
 
     /// Takes in a tenant's rule.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use outrigger_api::Change;
 use outrigger_core::ids::TenantId;
-use outrigger_core::map::HashMap;
+use outrigger_core::map::{HashMap, remove_from};
 use outrigger_core::steps::step;
 use outrigger_core::tenant::Tenant;
 use parking_lot::RwLock;
@@ -40,12 +40,7 @@ impl Tenants {
     fn hold(&self, id: &TenantId, before: Option<&Tenant>, now: Option<&Tenant>) {
         let mut holders = self.holders.write();
         for key in before.into_iter().flat_map(exclusive) {
-            if let Some(held) = holders.get_mut(&key) {
-                held.remove(id);
-                if held.is_empty() {
-                    holders.remove(&key);
-                }
-            }
+            remove_from(&mut holders, &key, |held| held.remove(id));
         }
         for key in now.into_iter().flat_map(exclusive) {
             holders.entry(key).or_default().insert(id.clone());

@@ -1,5 +1,7 @@
+use std::sync::Arc;
+
 use outrigger_core::ids::RuleName;
-use outrigger_core::rule::{ExpressionSpec, Operator, RuleSpec};
+use outrigger_core::rule::{ExpressionSpec, Operator, Rule, RuleSpec};
 use serde_json::{Value, json};
 
 use super::*;

@@ -3,16 +3,19 @@
 
 use std::sync::Arc;
 
+use outrigger_core::json::{list, metadata_map, text};
 use outrigger_core::machine::{self, MachineType, is_gated};
 use outrigger_core::mutate::is_mirror;
 use outrigger_core::mutate::machine::{GuestSlot, is_done, outgrown};
 use outrigger_core::slots::Ask;
+use outrigger_core::text::quoted;
 use outrigger_core::{keys, validate};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{Reservation, SlotReservation};
 use crate::caches::{CachedMachine, Caches};
-use crate::decision::{Admission, CacheStale, Context, Decision, Refusal};
+use crate::decision::Decision;
+use crate::handler::{Admission, CacheStale, Context, Refusal};
 use crate::provenance::Origin;
 use crate::review::Request;
 
@@ -222,9 +225,9 @@ fn update(caches: &Caches, request: &Request) -> Result<Admission, Refusal> {
     if guest(now).is_none() && guest(before).is_none() {
         return Ok(Decision::allow().into());
     }
-    let label = |pod: &Value, key: &str| labels(pod).and_then(|labels| labels.get(key)).cloned();
+    let label = |pod: &Value, key: &str| metadata_map(pod, "labels").get(key).cloned();
     let text = |value: Option<Value>| {
-        value.map_or_else(|| "nothing".to_owned(), |value| value.to_string().chars().take(80).collect())
+        value.map_or_else(|| "nothing".to_owned(), |value| quoted(&value.to_string()).into_owned())
     };
     for key in [keys::MACHINE_GROUP, keys::MACHINE_TYPE, keys::POD_ROLE] {
         let (now, before) = (label(now, key), label(before, key));
@@ -270,22 +273,17 @@ fn resize(caches: &Caches, request: &Request) -> Result<Admission, Refusal> {
     })
 }
 
-fn labels(pod: &Value) -> Option<&Map<String, Value>> {
-    pod.get("metadata")?.get("labels")?.as_object()
-}
-
 /// Group and type of a guest. The mirror of a static Pod takes no slot: its kubelet runs it in any case, and without the slot's size.
 fn guest(pod: &Value) -> Option<(&str, &str)> {
-    machine::guest(labels(pod).filter(|_| !is_mirror(pod))?)
+    machine::guest(metadata_map(pod, "labels")).filter(|_| !is_mirror(pod))
 }
 
 fn name(pod: &Value) -> &str {
-    pod.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()
+    text(pod, "/metadata/name")
 }
 
 fn names(pod: &Value) -> Vec<Option<&Value>> {
-    let containers = pod.pointer("/spec/containers").and_then(Value::as_array);
-    containers.into_iter().flatten().map(|container| container.get("name")).collect()
+    list(pod, "/spec/containers").iter().map(|container| container.get("name")).collect()
 }
 
 #[cfg(test)]

@@ -8,12 +8,14 @@ use outrigger_core::machine::MAX_RESERVATION_NAME;
 use outrigger_core::map::HashSet;
 use outrigger_core::quantity::Quantity;
 use outrigger_core::syntax::{Form, is_label_name};
+use outrigger_core::text::quoted;
 use outrigger_core::{keys, machine as domain};
 use serde::Deserialize;
 
 use super::Reservation;
 use crate::caches::{CachedMachine, Caches};
-use crate::decision::{Admission, Context, Decision, Refusal};
+use crate::decision::Decision;
+use crate::handler::{Admission, Context, Refusal};
 use crate::review::Request;
 
 /// Labels of nodes and Pods that must not become the label of a machine type.
@@ -139,7 +141,7 @@ fn further(new: &Machine, compiled: &domain::Machine) -> Option<FieldError> {
     if !group.is_empty() && !Form::DnsSubdomain.accepts(&domain::pool_name(group)) {
         let message = format!(
             "is {:?}, and the MachineNodePool of the group is named after it; use {}",
-            short(group),
+            quoted(group),
             Form::DnsSubdomain
         );
         return Some(FieldError::new(format_args!("metadata.labels[{}]", keys::MACHINE_GROUP), message));
@@ -158,7 +160,7 @@ fn name_fault(group: &str, name: &str, path: &str) -> Option<FieldError> {
     let message = if !is_label_name(name) {
         format!(
             "is {:?}; it becomes the name of a label of nodes, so use letters and digits, with '-', '_' or '.' between",
-            short(name)
+            quoted(name)
         )
     } else if RESERVED.contains(&domain::type_key(name).as_str()) {
         format!(
@@ -167,7 +169,7 @@ fn name_fault(group: &str, name: &str, path: &str) -> Option<FieldError> {
         )
     // Without a group's name nothing is reserved; a warning says so.
     } else if !group.is_empty() && !Form::ServiceName.accepts(&reservation) {
-        format!("makes {:?} with the group's name; use {}", short(&reservation), Form::ServiceName)
+        format!("makes {:?} with the group's name; use {}", quoted(&reservation), Form::ServiceName)
     } else {
         return None;
     };
@@ -192,19 +194,19 @@ fn gpu_fault(gpu: &Gpu, path: &str) -> Option<FieldError> {
         let message = format!(
             "is {:?}, but family, product and machine are labels of nodes with NVIDIA's GPUs; use a resource of {}, or \
              deviceClass instead of type",
-            short(&gpu.type_),
+            quoted(&gpu.type_),
             keys::GPU_DOMAIN
         );
         return fault("type", message);
     }
     if !class.is_empty() && !Form::DnsSubdomain.accepts(class) {
-        return fault("deviceClass", format!("is {:?}, which is no name of a DeviceClass", short(class)));
+        return fault("deviceClass", format!("is {:?}, which is no name of a DeviceClass", quoted(class)));
     }
     if !class.is_empty() && !Form::Resource.accepts(&domain::of_device_class(class)) {
         let message = format!(
             "is {:?}; containers ask for its devices by the resource {}NAME, whose name has at most 63 characters: give the class an \
              extendedResourceName, and set it as type",
-            short(class),
+            quoted(class),
             keys::DEVICE_CLASS_RESOURCE
         );
         return fault("deviceClass", message);
@@ -245,15 +247,11 @@ fn warnings(caches: &Caches, new: &Machine, compiled: &domain::Machine) -> Vec<S
         if !said.device_class.is_empty() && !caches.is_device_class(&said.device_class) {
             warnings.push(format!(
                 "{path}.spec.gpu.deviceClass: there is no DeviceClass {:?} yet",
-                short(&said.device_class)
+                quoted(&said.device_class)
             ));
         }
     }
     warnings
-}
-
-fn short(text: &str) -> String {
-    text.chars().take(80).collect()
 }
 
 impl CachedMachine {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use outrigger_core::bounds::measure;
+use outrigger_core::text::quoted;
 use serde::Deserializer;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -13,9 +14,6 @@ const DEPTH: usize = 8;
 
 /// Maximum size of a review that is searched, in bytes: it is read once for each field of the path.
 const MAX_BYTES: usize = 1 << 20;
-
-/// Maximum number of characters of a key in a message. Clients choose keys.
-const SHOWN: usize = 80;
 
 /// The path, in the object of a review, of the innermost field that has more than half of the object's values; `None` where there is
 /// none, the review is longer than [`MAX_BYTES`], or it can't be read.
@@ -79,7 +77,7 @@ impl<'de> Visitor<'de> for Members<'de, '_> {
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
         while let Some((key, json)) = map.next_entry::<Cow<'de, str>, &'de RawValue>()? {
             if self.key.is_none_or(|wanted| wanted == key) {
-                self.see(json, || format!(".{}", key.chars().take(SHOWN).collect::<String>()));
+                self.see(json, || format!(".{}", quoted(&key)));
             }
         }
         Ok(self)
@@ -120,7 +118,7 @@ mod tests {
             (json!({"a": many, "b": many}), None),
             (json!({}), None),
             (json!(null), None),
-            (json!({"x".repeat(500): many}), Some(&*"x".repeat(80))),
+            (json!({"x".repeat(500): many}), Some(&*("x".repeat(79) + "…"))),
         ] {
             assert_eq!(of(&object).as_deref(), path, "{object}");
         }

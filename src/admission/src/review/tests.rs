@@ -40,7 +40,7 @@ fn a_body_that_is_no_utf_8_is_no_review_wherever_its_bytes_are() {
 }
 
 #[test]
-fn a_review_that_is_too_large_is_told_apart_by_its_uid() {
+fn a_review_that_is_too_large_is_distinguished_by_its_uid() {
     let review = |operation: &str, object: &Value, old: &Value| {
         json!({"kind": "AdmissionReview", "apiVersion": API_VERSION, "request": {"uid": "u-1", "kind": {"kind": "Pod"},
             "operation": operation, "object": object, "oldObject": old}})

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use json_patch::Patch;
+use outrigger_core::json::label;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{Requirement, WEBHOOKS, Webhook};
-use crate::decision::{Admission, CacheStale, Context, Decision};
+use crate::decision::Decision;
+use crate::handler::{Admission, CacheStale, Context};
 use crate::review::{Kind, Request};
 
 /// The kind of this name that some webhook is called for.
@@ -31,25 +33,25 @@ pub fn decide(
     request: &mut Request,
     labels: Option<&BTreeMap<&str, &str>>,
 ) -> Result<Admission, CacheStale> {
-    decide_told(cx, request, labels, &mut |_, _| ())
+    decide_observed(cx, request, labels, &mut |_, _| ())
 }
 
-/// As [`decide`]; calls `told` with each answer of a webhook and the webhook's name. The last answer decides.
+/// As [`decide`]; calls `observer` with each answer of a webhook and the webhook's name. The last answer decides.
 ///
 /// # Errors
 /// Those of [`decide`].
-pub fn decide_told(
+pub fn decide_observed(
     cx: Context<'_>,
     request: &mut Request,
     labels: Option<&BTreeMap<&str, &str>>,
-    told: &mut dyn FnMut(&str, &Decision),
+    observer: &mut dyn FnMut(&str, &Decision),
 ) -> Result<Admission, CacheStale> {
     let (mut patch, mut warnings, mut audit, mut reserve) = (Patch(Vec::new()), Vec::new(), Vec::new(), None);
     let mutating = WEBHOOKS.iter().filter(|webhook| webhook.endpoint.mutates);
     if let Some(webhook) = mutating.clone().find(|webhook| webhook.matches(cx, request, labels)) {
         let before = request.object.clone();
         let admission = webhook.endpoint.decide(cx, request)?;
-        told(&webhook.full_name(), &admission.decision);
+        observer(&webhook.full_name(), &admission.decision);
         let Decision::Allow { patch: change, warnings: more, audit: origins } = admission.decision else {
             return Ok(admission);
         };
@@ -67,7 +69,7 @@ pub fn decide_told(
             continue;
         }
         let admission = webhook.endpoint.decide(cx, request)?;
-        told(&webhook.full_name(), &admission.decision);
+        observer(&webhook.full_name(), &admission.decision);
         let Decision::Allow { warnings: more, .. } = admission.decision else { return Ok(admission) };
         warnings.extend(more);
         reserve = reserve.or(admission.reserve);
@@ -145,10 +147,7 @@ impl Webhook {
     }
 
     fn is_for_object(&self, request: &Request) -> bool {
-        let has_label = |object: &Value, (key, value): (&str, &str)| {
-            let labels = object.pointer("/metadata/labels");
-            labels.and_then(|labels| labels.get(key)).is_some_and(|found| found == value)
-        };
+        let has_label = |object: &Value, (key, value): (&str, &str)| label(object, key) == Some(value);
         self.object
             .is_none_or(|label| has_label(&request.object, label) || has_label(&request.old_object, label))
     }

@@ -2,7 +2,8 @@
 
 use super::gates::{self, GATES};
 use super::{WEBHOOKS, Webhook};
-use crate::decision::{Admission, CacheStale, Context, Decision, Handler, Refusal};
+use crate::decision::Decision;
+use crate::handler::{Admission, CacheStale, Context, Handler, Refusal};
 use crate::machines::GuestOutcome;
 use crate::review::Request;
 

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::caches::Caches;
-use crate::decision::{Context, Settings};
+use crate::handler::{Context, Settings};
 use crate::tests::request_for;
 
 /// Whether a webhook is called for a change of a Pod.
@@ -181,7 +181,7 @@ fn the_webhooks_of_a_request_are_listed_as_they_are_called_with_the_reason_why_n
 }
 
 #[test]
-fn why_a_webhook_is_not_called_is_told_in_words() {
+fn why_a_webhook_is_not_called_is_reported_in_words() {
     let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": []}});
     let (caches, settings) = (Caches::default(), Settings::default());
     let cx = Context::new(&caches, &settings);

@@ -127,11 +127,11 @@ impl Board {
             queue: Queue::default(),
             link: Link::Down(now),
             stream: 0,
-            writes: Bucket::new(WRITES, now),
-            openings: Bucket::new(OPENINGS, now),
-            events: Bucket::new(EVENTS, now),
+            writes: Bucket::new(now),
+            openings: Bucket::new(now),
+            events: Bucket::new(now),
             binds: Queue::default(),
-            binding: Bucket::new(bind::BINDS, now),
+            binding: Bucket::new(now),
             withdrawn: HashMap::default(),
             forbidden: HashMap::default(),
         };
@@ -257,7 +257,7 @@ impl Board {
         {
             *complete = Some(now);
             // It stands for the present only if this stream has told it too.
-            for known in state.pods.values_mut().filter(|known| known.told_before(stream)) {
+            for known in state.pods.values_mut().filter(|known| known.reported_before(stream)) {
                 self.metrics.reason_changed(known.reason(), None);
                 known.told = None;
             }
@@ -372,13 +372,13 @@ impl State {
         if all > now {
             return if known.gated() && !opens { Step::Later(now + CLOSING) } else { Step::Full(all) };
         }
-        bucket.spend(1.0);
-        known.pace.begin();
+        bucket.spend(rate, 1.0, now);
+        known.pace.begin(POD_WRITES, now);
         let event = known.news(&new).filter(|_| {
-            let own = known.events.get_or_insert_with(|| Bucket::new(POD_EVENTS, now));
-            let there = own.refill(POD_EVENTS, now) >= 1.0 && self.events.take(EVENTS, now);
+            let own = known.events.get_or_insert_with(|| Bucket::new(now));
+            let there = own.next(POD_EVENTS, now) == now && self.events.take(EVENTS, now);
             if there {
-                own.spend(1.0);
+                own.spend(POD_EVENTS, 1.0, now);
             }
             there
         });

@@ -139,7 +139,7 @@ impl Follower {
         self.hosts.iter().for_each(|hosts| hosts.opened());
         self.unsupported.set(None);
         let clock = self.context.environment.clock;
-        let mut pace = Bucket::new(MESSAGES, clock.now());
+        let mut pace = Bucket::new(clock.now());
         let mut asks = false;
         while let Some(told) = messages.message().await? {
             while !pace.take(MESSAGES, clock.now()) {

@@ -143,7 +143,7 @@ impl Problem {
         let reason = match companion.reason.as_str() {
             "" => of_state(state),
             // A manager that names others isn't ours, or is of a later version.
-            told => told.parse().ok().filter(|cause: &Cause| cause.is_told()).unwrap_or(Cause::Unknown),
+            told => told.parse().ok().filter(|cause: &Cause| cause.is_reported()).unwrap_or(Cause::Unknown),
         };
         let rule = match companion.rule.as_str() {
             "" => "a rule of the platform".to_owned(),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_companion_is_told_whatever_the_order() {
+    fn the_worst_companion_is_reported_whatever_the_order() {
         use CompanionState::{Pending, Ready, Refused};
         let mut told = vec![
             companion("b", Refused, "QuotaExceeded", "the quota is used up"),
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn of_rules_is_kept_whether_they_were_told_and_no_more_than_a_few_bytes() {
+    fn of_rules_is_kept_whether_they_were_reported_and_no_more_than_a_few_bytes() {
         let name = |n: usize| format!("{n:04}{}", "r".repeat(249));
         let told = |n: usize| Companion {
             before_ready: n.is_multiple_of(2),
@@ -271,7 +271,7 @@ mod tests {
             let problem = Problem::of(&told);
             prop_assert!(problem.text.len() <= MAX_TEXT + 253 + 7, "{}", problem.text.len());
             prop_assert!(!problem.text.chars().any(char::is_control));
-            prop_assert!(problem.reason.is_told());
+            prop_assert!(problem.reason.is_reported());
         }
     }
 }

@@ -130,7 +130,7 @@ impl Devices {
             scope: None,
             told: Told::new(now),
             queue: Queue::default(),
-            writes: Bucket::new(WRITES, now),
+            writes: Bucket::new(now),
             forbidden: BTreeSet::new(),
             listed: false,
             unread: false,
@@ -393,8 +393,8 @@ impl State {
         if all > now {
             return Step::Full(all);
         }
-        pace.begin();
-        self.writes.spend(write.cost());
+        pace.begin(CHANGES, now);
+        self.writes.spend(WRITES, write.cost(), now);
         Step::Write((key.clone(), write))
     }
 

@@ -76,7 +76,7 @@ impl Hosts {
             nodes: HashMap::default(),
             told: Told::new(now),
             queue: Queue::default(),
-            writes: Bucket::new(WRITES, now),
+            writes: Bucket::new(now),
             forbidden: [None; 2],
         };
         Self { clock, taints, state: Mutex::new(state), changed: Notify::new() }
@@ -209,8 +209,8 @@ impl State {
         if all > now {
             return Step::Full(all);
         }
-        known.pace.begin();
-        self.writes.spend(1.0);
+        known.pace.begin(NODE_WRITES, now);
+        self.writes.spend(WRITES, 1.0, now);
         let (name, uid, has) = (name.to_owned(), known.uid.clone(), known.has.clone());
         Step::Write(Write { name, uid, has, change })
     }

@@ -57,7 +57,7 @@ impl Condition {
             },
             // A cause that isn't for tenants would come from a manager that is wrong.
             Some(cause) => {
-                let cause = if cause.is_told() { cause } else { Cause::Unknown };
+                let cause = if cause.is_reported() { cause } else { Cause::Unknown };
                 Self {
                     status: "False".to_owned(),
                     reason: cause.as_str().to_owned(),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_dpu_is_told_and_a_silent_manager_changes_nothing() {
+    fn a_failed_dpu_is_reported_and_a_silent_manager_changes_nothing() {
         let bare = Marks::default();
         let failed = decide(Knowledge::Told(Some(Cause::DpuNotReady)), &bare, true);
         let condition = failed.condition.clone().flatten().unwrap();

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_means_something_ten_seconds_after_everything_was_told() {
+    async fn silence_means_something_ten_seconds_after_everything_was_reported() {
         let begin = Instant::now();
         let mut told = Told::new(begin);
         assert_eq!(told.knowledge("a", begin), (Knowledge::Unknown, None));

@@ -25,28 +25,21 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(now: Instant) -> Self {
-        Self {
-            rules: HashMap::default(),
-            writes: Bucket::new(WRITES, now),
-            bytes: Bucket::new(BYTES, now),
-            deferred: false,
-        }
+        Self { rules: HashMap::default(), writes: Bucket::new(now), bytes: Bucket::new(now), deferred: false }
     }
 
     /// Takes a write of the status of the rule with this uid and size. Returns false if the write must be deferred.
     pub(super) fn take(&mut self, uid: &str, bytes: usize, now: Instant) -> bool {
-        let (writes, left) = (self.writes.refill(WRITES, now), self.bytes.refill(BYTES, now));
-        let rule = self.rules.entry(uid.to_owned()).or_insert_with(|| Bucket::new(RULE, now));
-        // A rule that is larger than the remaining bytes makes the bucket negative; otherwise it would never be written.
-        if rule.refill(RULE, now) < 1.0 || writes < 1.0 || left <= 0.0 {
+        let rule = self.rules.entry(uid.to_owned()).or_insert_with(|| Bucket::new(now));
+        // One byte is enough: a rule that is larger than the remaining ones would never be written otherwise.
+        let all = [(&*rule, RULE), (&self.writes, WRITES), (&self.bytes, BYTES)];
+        if all.iter().any(|(bucket, rate)| bucket.next(*rate, now) > now) {
             self.deferred = true;
             return false;
         }
-        rule.spend(1.0);
-        self.writes.spend(1.0);
-        #[allow(clippy::cast_precision_loss)]
-        let bytes = bytes as f64;
-        self.bytes.spend(bytes);
+        rule.spend(RULE, 1.0, now);
+        self.writes.spend(WRITES, 1.0, now);
+        self.bytes.spend(BYTES, bytes as f64, now);
         true
     }
 

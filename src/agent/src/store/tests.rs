@@ -75,7 +75,7 @@ fn said(store: &WorkloadStore) -> Option<(String, Option<Vec<String>>)> {
 }
 
 #[test]
-fn the_manager_is_told_of_annotations_when_it_has_them_and_before_it_loses_them() {
+fn the_manager_is_informed_of_annotations_when_it_has_them_and_before_it_loses_them() {
     let store = Arc::new(WorkloadStore::default());
     let read = |pods: &[Pod]| {
         let mut sink = store.pods(None);

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::ResourceExt;
 use outrigger_api::Machine;
 use outrigger_api::machine::{Gpu, PoolNode};
-use outrigger_core::keys;
 use outrigger_core::quantity::Quantity;
 use outrigger_core::text::quoted;
+use outrigger_core::{json, keys};
 use serde_json::Value;
 
 use super::findings::{
@@ -113,10 +113,9 @@ impl<'a> Comparison<'a> {
 
     fn gpu_labels(&mut self, kind: &Type<'_>, node: &Value, path: &str) {
         let Some((label, wanted)) = kind.gpu.and_then(Gpu::label) else { return };
-        let labels = node.pointer("/metadata/labels");
-        let found = labels.and_then(|labels| labels.get(label)).and_then(Value::as_str);
+        let found = json::label(node, label);
         if found != Some(&*wanted) {
-            let node = node.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+            let node = json::text(node, "/metadata/name");
             let is = found.map_or_else(|| "has no label".to_owned(), |found| format!("has {found:?} in"));
             let message = format!("Node {node} {is} {label}, type {:?} promises {wanted:?}", kind.name);
             self.add(&MACHINE_GPU_LABEL, path.to_owned(), message);

@@ -3,7 +3,7 @@
 use outrigger_core::map::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
-use outrigger_core::json::{list, text};
+use outrigger_core::json::{self, list, text};
 use outrigger_core::keys;
 use serde::Serialize;
 use serde_json::Value;
@@ -189,13 +189,7 @@ fn claim(object: &Object, tenant: &str, pods: Option<&[&Object]>, devices: &Devi
     // A claim that several Pods share belongs to none of them.
     let made_for = pods.iter().find(|pod| owner == Some(&pod.name));
     let label = |key: &str| {
-        let of = |object: &Value| {
-            object
-                .pointer("/metadata/labels")
-                .and_then(|l| l.get(key))
-                .and_then(Value::as_str)
-                .map(str::to_owned)
-        };
+        let of = |object: &Value| json::label(object, key).map(str::to_owned);
         of(value).or_else(|| made_for.and_then(|pod| of(&pod.value)))
     };
     let runs = |pod: &Object| text(&pod.value, "/status/phase") == "Running";

@@ -10,6 +10,7 @@ use outrigger_core::ids::TenantId;
 use outrigger_core::json::list;
 use outrigger_core::progress::{Facts, HostDpu, Progress, Stage, Wish};
 use outrigger_core::reason::Cause;
+use outrigger_core::text::truncate;
 use outrigger_core::unplaced;
 use outrigger_manager::dpu::Dpu;
 use outrigger_runtime::pod::Pod;
@@ -20,7 +21,7 @@ use super::rows::Id;
 use crate::companion::of_pod;
 use crate::condition::Condition;
 use crate::document::Grade;
-use crate::explain::view::told_workload;
+use crate::explain::view::reported_workload;
 use crate::status::report::{Report, RuleRow, TenantRow};
 use crate::status::summary::{self, DpuState};
 
@@ -110,7 +111,7 @@ impl TenantEntry {
     /// A Tenant as it is kept. One with a spec that isn't understood has its row all the same.
     pub(super) fn of(object: &Value) -> Self {
         let mut row = summary::tenant(object);
-        shorten(&mut row.message, MESSAGE);
+        row.message = truncate(&row.message, MESSAGE).into_owned();
         let tenant = outrigger_api::Tenant::deserialize(object).ok();
         let namespace = tenant.as_ref().map(outrigger_api::Tenant::target_namespace).unwrap_or_default();
         let hosts = tenant.map(|tenant| tenant.spec.hosts).unwrap_or_default();
@@ -121,7 +122,7 @@ impl TenantEntry {
 /// A WorkloadRule or AdminWorkloadRule as it is kept.
 pub(super) fn rule(object: &Value) -> RuleRow {
     let mut row = summary::rule(object);
-    shorten(&mut row.message, MESSAGE);
+    row.message = truncate(&row.message, MESSAGE).into_owned();
     row
 }
 
@@ -129,9 +130,8 @@ impl PodEntry {
     /// A companion as it is kept; `None`: the Pod is none. `admin`: the namespace of the companions of admin rules.
     pub(super) fn of(pod: &Pod, admin: &str) -> Option<Self> {
         let (tenant, key, observed) = of_pod(pod, admin)?;
-        let workload = told_workload(&observed);
-        let mut message = observed.message;
-        shorten(&mut message, MESSAGE);
+        let workload = reported_workload(&observed);
+        let message = truncate(&observed.message, MESSAGE).into_owned();
         // What isn't shown is most of what there is, and would make each state look new.
         let slim = Observed {
             uid: String::new(),
@@ -179,17 +179,11 @@ fn conditions(object: &Value) -> Vec<Condition> {
     let mut all: Vec<Condition> =
         all.filter_map(|condition| Condition::deserialize(condition).ok()).collect();
     for Condition { kind, status, reason, message } in &mut all {
-        [kind, status, reason, message].into_iter().for_each(|text| shorten(text, MESSAGE));
+        [kind, status, reason, message]
+            .into_iter()
+            .for_each(|text| *text = truncate(text, MESSAGE).into_owned());
     }
     all
-}
-
-/// Cuts a text off after so many characters, and shows that.
-pub(super) fn shorten(text: &mut String, most: usize) {
-    if let Some((end, _)) = text.char_indices().nth(most) {
-        text.truncate(end);
-        text.push('…');
-    }
 }
 
 /// Tenants and DPUs, as they are looked up.

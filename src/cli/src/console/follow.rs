@@ -69,7 +69,7 @@ pub(super) async fn follow(store: Weak<Store>, source: Arc<Source>) {
                 Some(store) if store.is_watched() => store.keeps(rows.len()),
                 _ => return,
             }
-            if !is_new || !(is_late || rows.are_told()) {
+            if !is_new || !(is_late || rows.are_reported()) {
                 continue;
             }
             (rows.picture(), rows.error.clone())

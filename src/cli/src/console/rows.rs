@@ -173,7 +173,7 @@ impl<R: PartialEq> Kept<R> {
         self.rows.len()
     }
 
-    fn is_told(&self) -> bool {
+    fn is_reported(&self) -> bool {
         self.shown != Shown::Listing
     }
 
@@ -239,12 +239,12 @@ impl Default for Rows {
 
 impl Rows {
     /// Whether every list is complete, or couldn't be read, or the cluster can't be read at all.
-    pub(super) fn are_told(&self) -> bool {
+    pub(super) fn are_reported(&self) -> bool {
         if self.error.is_some() {
             return true;
         }
-        let of_all = self.tenants.is_told() && self.rules.is_told() && self.admin_rules.is_told();
-        of_all && (!self.infrastructure || (self.pods.is_told() && self.nodes.is_told()))
+        let of_all = self.tenants.is_reported() && self.rules.is_reported() && self.admin_rules.is_reported();
+        of_all && (!self.infrastructure || (self.pods.is_reported() && self.nodes.is_reported()))
     }
 
     /// How many rows are kept.

@@ -235,12 +235,12 @@ impl Sessions {
     fn count(&self, address: Option<IpAddr>) -> Result<(), NoSession> {
         let (now, mut all) = (self.clock.now(), self.by_address.lock());
         if all.len() >= ADDRESSES && !all.contains_key(&address) {
-            all.retain(|_, bucket| bucket.refill(LOGINS_OF_ADDRESS, now) < LOGINS_OF_ADDRESS.burst);
+            all.retain(|_, bucket| !bucket.is_full(now));
             if all.len() >= ADDRESSES {
                 return Err(NoSession::Busy);
             }
         }
-        let bucket = all.entry(address).or_insert_with(|| Bucket::new(LOGINS_OF_ADDRESS, now));
+        let bucket = all.entry(address).or_insert_with(|| Bucket::new(now));
         if bucket.take(LOGINS_OF_ADDRESS, now) { Ok(()) } else { Err(NoSession::Busy) }
     }
 

@@ -80,7 +80,7 @@ fn state(more: &[Value]) -> Vec<Value> {
 }
 
 #[test]
-fn it_ends_when_nobody_waits_any_more() {
+fn it_ends_when_nobody_waits_any_longer() {
     let args = Wrapper::try_parse_from(["diff", "-f", "-"]).unwrap().args;
     let (state, new) = (State::new(objects(&state(&[]))), objects(&[rule("r", "web")]));
     assert!(args.of(&state, Source::files("--state"), &new).is_ok());

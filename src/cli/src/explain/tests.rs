@@ -118,7 +118,7 @@ fn what_is_wrong_with_a_rule() {
 }
 
 #[test]
-fn companions_events_and_conditions_are_told() {
+fn companions_events_and_conditions_are_reported() {
     let mut with_status = rule("tenant-blue", "b", json!({}));
     with_status["status"] = json!({"conditions": [{"type": "Ready", "status": "False", "reason": "Refused",
         "message": "quota", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
@@ -269,7 +269,7 @@ fn why_a_claim_has_no_devices() {
 }
 
 /// The Pod `work/web` of a tenant's cluster, with conditions: type, status, reason, message.
-fn told_pod(gated: bool, conditions: &[[&str; 4]]) -> Value {
+fn reported_pod(gated: bool, conditions: &[[&str; 4]]) -> Value {
     let mut pod = pod("work", "web", "host-a");
     pod["metadata"]["uid"] = json!("u");
     pod["metadata"]["creationTimestamp"] = json!("2026-01-02T00:00:00Z");
@@ -296,9 +296,9 @@ fn text_of(source: live::Source, objects: &[Value], flags: &[&str]) -> String {
 }
 
 #[test]
-fn a_condition_of_a_pod_is_told_with_its_meaning_and_the_tenants_remedy() {
+fn a_condition_of_a_pod_is_reported_with_its_meaning_and_the_tenants_remedy() {
     let of = |condition: [&str; 4]| {
-        let objects = [rule("universe", "b", json!({})), told_pod(false, &[condition])];
+        let objects = [rule("universe", "b", json!({})), reported_pod(false, &[condition])];
         let report = from(own_cluster(), &objects, &[]).unwrap();
         report["pods"][0].clone()
     };
@@ -332,17 +332,18 @@ fn a_condition_of_a_pod_is_told_with_its_meaning_and_the_tenants_remedy() {
 fn what_no_condition_says_is_said_to_be_unknown() {
     let rules = rule("universe", "b", json!({}));
     let report = |pod: Value| from(own_cluster(), &[rules.clone(), pod], &[]).unwrap()["pods"][0].clone();
-    let absent = report(told_pod(false, &[]));
+    let absent = report(reported_pod(false, &[]));
     assert_eq!((absent.get("gate"), absent["conditions"].as_array().unwrap().len()), (None, 0));
     let unknown = absent["unknown"].as_array().unwrap();
     assert!(
         unknown.len() == 1 && unknown[0].as_str().unwrap().contains(keys::COMPANIONS_CONDITION),
         "{absent}"
     );
-    let unset = report(told_pod(true, &[]));
+    let unset = report(reported_pod(true, &[]));
     assert_eq!((&unset["gate"], unset["unknown"].as_array().unwrap().len()), (&json!("Unset"), 2));
     let gate = |status: &str| {
-        report(told_pod(true, &[[keys::COMPANIONS_GATE, status, "Starting", "rule b: m"]]))["gate"].clone()
+        report(reported_pod(true, &[[keys::COMPANIONS_GATE, status, "Starting", "rule b: m"]]))["gate"]
+            .clone()
     };
     assert_eq!((gate("False"), gate("True")), (json!("Waiting"), json!("Open")));
 
@@ -357,7 +358,7 @@ fn what_no_condition_says_is_said_to_be_unknown() {
 fn the_text_tells_what_the_tenants_cluster_says() {
     let rules = rule("universe", "b", json!({}));
     let gate = [keys::COMPANIONS_GATE, "False", "CrashLoop", "rule b: it ends"];
-    let waiting = text_of(own_cluster(), &[rules.clone(), told_pod(true, &[gate])], &[]);
+    let waiting = text_of(own_cluster(), &[rules.clone(), reported_pod(true, &[gate])], &[]);
     for line in [
         "work/web on host-a\n  isn't Ready before its companions are\n",
         "  outrigger.dev/companions=False CrashLoop since 2026-01-02T03:04:05Z: rule b: it ends\n",
@@ -367,7 +368,7 @@ fn the_text_tells_what_the_tenants_cluster_says() {
         assert!(waiting.contains(line), "{line}: {waiting}");
     }
     // Many Pods without a condition share one line; the one that is asked about has its own.
-    let bare = [rules, told_pod(false, &[])];
+    let bare = [rules, reported_pod(false, &[])];
     let silent = text_of(own_cluster(), &bare, &[]);
     assert!(silent.contains("nothing is known: work/web\n  the Pod has no condition"), "{silent}");
     let named = text_of(own_cluster(), &bare, &["--workload", "work/web"]);
@@ -376,7 +377,7 @@ fn the_text_tells_what_the_tenants_cluster_says() {
 }
 
 #[test]
-fn the_nodes_condition_and_the_agents_events_are_told() {
+fn the_nodes_condition_and_the_agents_events_are_reported() {
     let node = |conditions: Value| {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "host-a"}, "status": {"conditions": conditions}});
         let mut objects = Vec::new();
@@ -389,7 +390,7 @@ fn the_nodes_condition_and_the_agents_events_are_told() {
             "involvedObject": {"kind": "Pod", "namespace": "work", "name": "web", "uid": uid}})
     };
     let mut objects = vec![
-        told_pod(false, &[]),
+        reported_pod(false, &[]),
         event("foreign", "kubelet", "u", "2026-01-02T00:00:01.000000Z"),
         event("former", keys::AGENT, "v", "2026-01-02T00:00:01.000000Z"),
     ];
@@ -422,7 +423,7 @@ fn the_nodes_condition_and_the_agents_events_are_told() {
 #[test]
 fn rules_that_could_not_be_read_are_not_said_to_be_missing() {
     let condition = [keys::COMPANIONS_CONDITION, "False", "NoDPU", "rule b: m"];
-    let objects = [told_pod(false, &[condition])];
+    let objects = [reported_pod(false, &[condition])];
     let source = |rules| live::Source { rules, ..own_cluster() };
     for (known, word, line, error) in [
         (live::RulesKnown::All, "All", "no rules\n", "--rule: there is no WorkloadRule b, nor any other"),
@@ -450,12 +451,12 @@ fn rules_that_could_not_be_read_are_not_said_to_be_missing() {
 }
 
 #[test]
-fn of_one_rule_only_its_workloads_are_told() {
+fn of_one_rule_only_its_workloads_are_reported() {
     let mut other = rule("universe", "other", json!({}));
     other["spec"]["workloadTerms"][0]["matchExpressions"][0] =
         json!({"key": ".metadata.resourceName", "operator": "In", "values": ["nobody"]});
     let condition = [keys::COMPANIONS_CONDITION, "False", "NoDPU", "rule b: m"];
-    let objects = [rule("universe", "b", json!({})), other, told_pod(false, &[condition])];
+    let objects = [rule("universe", "b", json!({})), other, reported_pod(false, &[condition])];
     let count =
         |flags: &[&str]| from(own_cluster(), &objects, flags).unwrap()["pods"].as_array().unwrap().len();
     assert_eq!([count(&[]), count(&["--rule", "b"]), count(&["--rule", "other"])], [1, 1, 0]);

@@ -177,7 +177,7 @@ impl View {
         let workloads: Vec<Arc<Workload>> = if sees_workloads {
             workloads
         } else {
-            let told = companions.values().chain(admin_companions.values()).filter_map(told_workload);
+            let told = companions.values().chain(admin_companions.values()).filter_map(reported_workload);
             let known: BTreeMap<_, _> = told.map(|w| (w.id.as_str().to_owned(), Arc::new(w))).collect();
             known.into_values().collect()
         };
@@ -345,7 +345,7 @@ struct Sorted {
 }
 
 /// The workload of a companion, where an annotation of the companion has all of it.
-pub(crate) fn told_workload(companion: &Observed) -> Option<Workload> {
+pub(crate) fn reported_workload(companion: &Observed) -> Option<Workload> {
     companion.annotations.values().find_map(|text| serde_json::from_str(text).ok())
 }
 

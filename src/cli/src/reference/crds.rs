@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_told_with_all_that_holds_for_them() {
+    fn fields_are_reported_with_all_that_holds_for_them() {
         let schema = json!({
             "required": ["terms"],
             "x-kubernetes-validations": [{"rule": "a || b", "message": "needs a", "fieldPath": ".a"}],

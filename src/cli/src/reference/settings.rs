@@ -56,7 +56,7 @@ mod tests {
 
     /// What can't be set in a Pod's environment can't be set by who doesn't write its arguments.
     #[test]
-    fn every_setting_of_a_server_has_a_twin_in_the_environment() {
+    fn every_setting_of_a_server_has_a_counterpart_in_the_environment() {
         let mut command = crate::command::Cli::command();
         command.build();
         for server in SERVERS {

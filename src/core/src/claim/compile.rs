@@ -10,7 +10,7 @@ use crate::field::{FieldError, FieldErrors};
 use crate::ids::RuleName;
 use crate::json::{Json, list, text};
 use crate::rule::{DpuSelectionPolicy, RuleSpec};
-use crate::syntax::{is_dns_subdomain, is_short_dns_label};
+use crate::syntax::{Form, is_dns_subdomain};
 use crate::template::{self, Kind};
 
 /// Most device claims of a rule.
@@ -120,10 +120,8 @@ fn one(rule: &RuleSpec, template: &Value, i: usize, errors: &mut Vec<FieldError>
 fn check_name(rule: &RuleSpec, template: &Value, i: usize, root: &str, errors: &mut Vec<FieldError>) {
     let Some(claim) = rule.devices.claims.get(i) else { return };
     let (path, name) = (format!("{root}.name"), &claim.name);
-    if !is_short_dns_label(name) {
-        let message =
-            "must be 1 to 63 lower-case letters, digits and '-', beginning and ending with a letter or digit";
-        errors.refuse(path, name, message);
+    if let Some(fault) = Form::DnsLabel.fault(&path, name) {
+        errors.push(fault);
     } else if rule.devices.claims.iter().take(i).any(|earlier| earlier.name == *name) {
         errors.refuse(path, name, "is the name of an earlier entry already");
     } else if let Some(at) =
@@ -172,9 +170,8 @@ fn check_request(claim: &DeviceClaimSpec, spec: &Value, path: &str, errors: &mut
     if name.is_empty() {
         return;
     }
-    if !is_short_dns_label(name) {
-        let message = "must be the name of a request: 1 to 63 lower-case letters, digits and '-'";
-        return errors.refuse(path, name, message);
+    if let Some(fault) = Form::DnsLabel.fault(path, name) {
+        return errors.push(fault);
     }
     // Of another rule's claim the requests aren't known here.
     if claim.spec.is_none() {

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::{Action, MAX_ANNOTATIONS, Observed, linger, too_large};
+use crate::json::metadata_map;
 use crate::rule::Rule;
 use crate::workload::Workload;
-use crate::{fault, keys, template};
+use crate::{fault, keys};
 
 /// What has to be changed in place of a companion that is made from the rule's template.
 pub(super) fn annotate(rule: &Rule, workload: &Workload, o: &Observed) -> Action {
@@ -73,7 +74,7 @@ fn change(
     let template = if gone.is_empty() { Value::Null } else { rule.template() };
     for gone in gone {
         // The template's own annotation of that name was covered by the fact; it shows again.
-        let own = template::metadata_map(&template, "annotations").find(|(name, _)| *name == gone);
+        let own = metadata_map(&template, "annotations").iter().find(|(name, _)| *name == gone);
         patch.insert(gone.clone(), own.map_or(Value::Null, |(_, value)| value.clone()));
     }
     for (name, value) in wanted {

@@ -419,7 +419,7 @@ fn noise_in_a_device_claim_is_none_to_the_companion() {
 }
 
 #[test]
-fn a_companion_of_an_admin_rule_says_whose_it_is() {
+fn a_companion_of_an_admin_rule_names_its_owner() {
     let rule = rule(|spec| spec.name = RuleName::admin("my.rule").unwrap());
     let (workload, blue) = (workload(Some("host-a")), tenant());
     let key = CompanionKey { rule: rule.name().clone(), workload: "uid-1".into() };

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_named_before_what_only_waits_and_shares_are_told_apart() {
+    fn a_failure_is_named_before_what_only_waits_and_shares_are_distinguished() {
         let condition =
             |kind: &str, status: &str| json!({"type": kind, "status": status, "lastTransitionTime": "t"});
         let of = |share: &str, conditions: Value| json!({"driver": "d", "pool": "p", "device": "x", "shareID": share, "conditions": conditions});

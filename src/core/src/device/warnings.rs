@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{MAX_DEVICES, is_driver, is_identifier, quoted, subrequests};
 use crate::json::{list, text};
-use crate::lint::cut;
+use crate::text::{MAX_WARNING, truncate};
 
 /// Most tolerations that the API's documentation allows (`DeviceTolerationsMaxLength`); the API server doesn't count them.
 const MAX_TOLERATIONS: usize = 16;
@@ -63,7 +63,7 @@ pub fn warnings(spec: &Value) -> Vec<String> {
         }
     }
     warnings.truncate(MAX_WARNINGS);
-    warnings.into_iter().map(cut).collect()
+    warnings.into_iter().map(|warning| truncate(&warning, MAX_WARNING).into_owned()).collect()
 }
 
 fn one(request: &Value, path: &str, warnings: &mut Vec<String>) {

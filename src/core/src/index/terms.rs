@@ -8,7 +8,7 @@ use super::annotations::{Annotations, Decision, Matching};
 use crate::annotations::{self, MAP};
 use crate::fault;
 use crate::ids::RuleName;
-use crate::map::{HashMap, State};
+use crate::map::{HashMap, State, remove_from};
 use crate::path::Path;
 use crate::rule::{Expression, Rule, Test, Verdict};
 use crate::workload::Workload;
@@ -104,12 +104,7 @@ impl FieldTerms {
         match test {
             Test::In(values) => {
                 for value in values {
-                    if let Some(terms) = self.values.get_mut(value) {
-                        terms.retain(&other);
-                        if terms.is_empty() {
-                            self.values.remove(value);
-                        }
-                    }
+                    remove_from(&mut self.values, value, |terms| terms.retain(&other));
                 }
                 if self.values.is_empty() {
                     self.holders = None;

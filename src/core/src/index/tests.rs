@@ -296,7 +296,7 @@ proptest! {
                     let wanted = matches!(index.desired(&key), Desired::Wanted { .. });
                     prop_assert_eq!(wanted, now.contains(&key), "{:?}", key);
                     if before.contains(&key) != now.contains(&key) {
-                        prop_assert!(touched.contains(&key), "{:?} changed untold", key);
+                        prop_assert!(touched.contains(&key), "{:?} changed unreported", key);
                     }
                 }
                 let name = RuleName::new(&r.to_string()).unwrap();

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn each_use_is_told_once() {
+    fn each_use_is_reported_once() {
         let mut seen = std::collections::BTreeSet::new();
         for Key { form, key, on, by, meaning } in TABLE {
             assert!(seen.insert((form, key, on)), "{form:?} {key} is there twice");

@@ -6,14 +6,15 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::offloading::cut;
 use super::{NO_NODE, PodContext, Report};
 use crate::claim::{self, DeviceClaim, Source};
 use crate::field::{self, FieldError};
+use crate::json::label;
 use crate::keys;
 use crate::rule::Rule;
 use crate::selector::clash;
 use crate::steps::step;
+use crate::text::quoted;
 
 /// Most claims of a Pod whose devices are looked at for where they are. Each is compared with all that the Pod asks of nodes.
 const MAX_ALLOCATED: usize = 16;
@@ -56,8 +57,7 @@ fn entry(
     Ok(match &device.source {
         Source::Template { name, .. } => json!({"name": device.name, "resourceClaimTemplateName": name}),
         Source::Rule(of) => {
-            let label = pod.get("metadata").and_then(|m| m.get("labels")).and_then(|l| l.get(keys::WORKLOAD));
-            let workload = label.and_then(Value::as_str).ok_or_else(|| {
+            let workload = label(pod, keys::WORKLOAD).ok_or_else(|| {
                 FieldError::new(
                     format_args!("metadata.labels[{}]", keys::WORKLOAD),
                     "is missing: it tells whose claim the companion shares",
@@ -155,9 +155,9 @@ pub fn warnings<T: AsRef<[Value]>>(pod: &Value, allocated: impl Fn(&str) -> Opti
         if let Some((own, theirs)) = clash::opposition(pod, terms.as_ref()) {
             warnings.push(format!(
                 "{NO_NODE}: it asks for {}, the devices of claim {} are on {}",
-                cut(&own),
-                cut(name),
-                cut(&theirs)
+                quoted(&own),
+                quoted(name),
+                quoted(&theirs)
             ));
         }
     }

@@ -14,6 +14,6 @@ use crate::selector;
 pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<bool, FieldError> {
     let Some(tenant) = facts.tenant else { return Ok(false) };
     let required = selector::require(pod, keys::NODE_TENANT, tenant.as_str())?;
-    let tolerated = selector::tolerate(pod, keys::TENANT, tenant.as_str(), "NoSchedule")?;
+    let tolerated = selector::tolerate(pod, selector::toleration(keys::TENANT, tenant.as_str()))?;
     Ok(required || tolerated)
 }

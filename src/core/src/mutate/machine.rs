@@ -9,16 +9,15 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::offloading::cut;
 use super::{NO_NODE, Report};
 use crate::field::{self, FieldError};
 use crate::json::list;
 use crate::keys;
-use crate::machine::{MachineType, Mode, type_key};
+use crate::machine::MachineType;
 use crate::quantity::Quantity;
 use crate::selector::{self, clash, product};
 use crate::steps::step;
-use crate::text::truncate;
+use crate::text::{quoted, truncate};
 
 /// The slot that a guest takes.
 #[derive(Debug, Clone, Copy)]
@@ -57,14 +56,15 @@ pub fn is_done(pod: &Value, facts: GuestSlot<'_>) -> bool {
 fn inject(pod: &mut Value, facts: GuestSlot<'_>, report: &mut Report) -> Result<bool, FieldError> {
     let GuestSlot { group, type_ } = facts;
     let mut changed = resources(pod, type_, report)?;
-    changed |= selector::tolerate(pod, &type_key(&type_.name), group, "NoSchedule")?;
-    changed |= selector::tolerate(pod, keys::NODE_POOL, Mode::Ready.as_str(), "NoSchedule")?;
+    for toleration in type_.tolerations(group) {
+        changed |= selector::tolerate(pod, toleration)?;
+    }
     let imposed = [json!({"matchExpressions": type_.expressions(group)})];
     if let Some((own, theirs)) = clash::opposition(pod, &imposed) {
         report.warnings.push(format!(
             "{NO_NODE}: it asks for {}, its machine type for {}",
-            cut(&own),
-            cut(&theirs)
+            quoted(&own),
+            quoted(&theirs)
         ));
     }
     Ok(product::and(pod, &imposed)? || changed)

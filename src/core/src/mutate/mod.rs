@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::field::FieldError;
 use crate::host::HostLabels;
 use crate::ids::TenantId;
+use crate::json::{list, metadata_map, text};
 use crate::keys;
 use crate::rule::Rule;
 use crate::selector;
@@ -64,23 +65,23 @@ const NO_NODE: &str = "no node can match this Pod";
 /// The first field that makes it impossible to place the Pod safely; the request has to be denied then. What `pod` holds
 /// after an error is of no use.
 pub fn mutate(pod: &mut Value, facts: &PodContext<'_>) -> Result<Report, FieldError> {
-    mutate_told(pod, facts, &mut |_, _, _| ())
+    mutate_observed(pod, facts, &mut |_, _, _| ())
 }
 
 /// Called after each step with the step's name, whether it succeeded, and the Pod as it is then, so that callers with a clock
 /// can measure it, and others can tell what it did.
 pub type StepObserver<'a> = &'a mut dyn FnMut(&'static str, bool, &Value);
 
-/// As [`mutate`], and tells of each step.
-pub fn mutate_told(
+/// As [`mutate`], with an observer of each step.
+pub fn mutate_observed(
     pod: &mut Value,
     facts: &PodContext<'_>,
-    told: StepObserver<'_>,
+    observer: StepObserver<'_>,
 ) -> Result<Report, FieldError> {
     let mut report = Report::default();
     for (name, step) in STEPS {
         let done = step(pod, facts, &mut report);
-        told(name, done.is_ok(), pod);
+        observer(name, done.is_ok(), pod);
         if done? {
             report.changed.push(name);
         }
@@ -97,25 +98,22 @@ pub fn mutate_told(
 /// Whether a Pod is the mirror of a static one. Its kubelet runs what is in the file, whatever the mirror says: a change of it has no
 /// effect.
 pub fn is_mirror(pod: &Value) -> bool {
-    let annotations = pod.get("metadata").and_then(|metadata| metadata.get("annotations"));
-    annotations.is_some_and(|annotations| annotations.get(keys::MIRROR_POD).is_some())
+    metadata_map(pod, "annotations").contains_key(keys::MIRROR_POD)
 }
 
 /// Refuses a Pod whose labels, annotations or scheduling gates are under Outrigger's domain. For requests that don't
 /// come from the manager: such keys are facts that others rely on.
 pub fn refuse_own_keys(pod: &Value) -> Result<(), FieldError> {
     for map in ["labels", "annotations"] {
-        let found = pod.get("metadata").and_then(|m| m.get(map)).and_then(Value::as_object);
-        if let Some(key) = found.and_then(|map| map.keys().find(|key| keys::is_own(key))) {
+        if let Some(key) = metadata_map(pod, map).keys().find(|key| keys::is_own(key)) {
             return Err(FieldError::new(
                 format_args!("metadata.{map}[{key}]"),
                 format_args!("only Outrigger itself may set keys under {}; remove it", keys::DOMAIN),
             ));
         }
     }
-    let gates = pod.pointer("/spec/schedulingGates").and_then(Value::as_array);
-    for (i, gate) in gates.into_iter().flatten().enumerate() {
-        if gate.get("name").and_then(Value::as_str).is_some_and(keys::is_own) {
+    for (i, gate) in list(pod, "/spec/schedulingGates").iter().enumerate() {
+        if keys::is_own(text(gate, "/name")) {
             return Err(FieldError::new(
                 format_args!("spec.schedulingGates[{i}].name"),
                 format_args!("only Outrigger itself may set gates under {}; remove it", keys::DOMAIN),

@@ -1,16 +1,14 @@
 //! Lets a Pod onto the virtual nodes that its namespace's NamespaceOffloading selects, or keeps it there: what Liqo's
 //! webhook does to Pods.
 
-use std::borrow::Cow;
-
 use serde_json::{Value, json};
 
 use super::{NO_NODE, Report};
 use crate::field::{self, FieldError};
 use crate::keys;
 use crate::offloading::{Offloading, Strategy};
-use crate::selector::{clash, product};
-use crate::text::truncate;
+use crate::selector::{self, clash, product};
+use crate::text::quoted;
 
 /// The offloading of the Pod's namespace.
 #[derive(Debug, Clone, Copy)]
@@ -23,9 +21,6 @@ pub struct OffloadingContext<'a> {
 
 /// How messages about a Pod name what they are about.
 const OBJECT: &str = "NamespaceOffloading offloading";
-
-/// Most characters of each side of a contradiction in a warning, so that the whole is shown.
-const MAX_SIDE: usize = 80;
 
 /// ANDs the selected nodes into the Pod's required node affinity, and tolerates the taint of virtual nodes.
 ///
@@ -56,40 +51,16 @@ pub fn apply(
     if let Some(fault) = offloading.unlabelable() {
         report.warnings.push(format!("{OBJECT}: {fault}"));
     }
-    let tolerated = tolerate(spec)?;
+    let toleration = json!({"key": keys::NOT_ALLOWED, "operator": "Exists", "effect": "NoExecute"});
+    let tolerated = selector::tolerate(pod, toleration)?;
     if let Some((own, imposed)) = clash::opposition(pod, offloading.imposed()) {
         report.warnings.push(format!(
             "{NO_NODE}: it asks for {}, its NamespaceOffloading for {}",
-            cut(&own),
-            cut(&imposed)
+            quoted(&own),
+            quoted(&imposed)
         ));
     }
     Ok(product::and(pod, offloading.imposed())? || tolerated)
-}
-
-/// Adds the toleration of virtual nodes' taint, unless that very one is there. Returns whether it was added.
-fn tolerate(spec: &mut serde_json::Map<String, Value>) -> Result<bool, FieldError> {
-    let tolerations = field::list_mut(spec, "spec", "tolerations")?;
-    let mut there = false;
-    for (i, toleration) in tolerations.iter().enumerate() {
-        let toleration = toleration.as_object().ok_or_else(|| {
-            FieldError::wrong_type(&format!("spec.tolerations[{i}]"), toleration, "an object")
-        })?;
-        let is = |key: &str, value: &str| toleration.get(key).and_then(Value::as_str) == Some(value);
-        there |= is("key", keys::NOT_ALLOWED)
-            && is("operator", "Exists")
-            && is("effect", "NoExecute")
-            && toleration.get("tolerationSeconds").is_none_or(Value::is_null);
-    }
-    if !there {
-        tolerations.push(json!({"key": keys::NOT_ALLOWED, "operator": "Exists", "effect": "NoExecute"}));
-    }
-    Ok(!there)
-}
-
-/// One side of a contradiction in a warning.
-pub(super) fn cut(text: &str) -> Cow<'_, str> {
-    truncate(text, MAX_SIDE)
 }
 
 #[cfg(test)]

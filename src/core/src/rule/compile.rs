@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{DpuSelectionPolicy, Expression, MAX_LINGER, Operator, Ordering, POD, Rule, Test};
+use super::{DpuSelectionPolicy, Expression, MAX_LINGER, Operator, Ordering, Rule, Test};
 use crate::claim::{self, DevicesSpec};
 use crate::companion;
 use crate::field::{FieldError, FieldErrors};
@@ -15,6 +15,7 @@ use crate::rollout::UpdateStrategy;
 use crate::syntax::Form;
 use crate::template;
 use crate::unplaced;
+use crate::workload::POD;
 
 /// Most terms of a rule.
 pub const MAX_TERMS: usize = 64;

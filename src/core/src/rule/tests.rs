@@ -3,6 +3,7 @@ use serde_json::json;
 
 use super::*;
 use crate::keys;
+use crate::workload::POD;
 use crate::workload::tests::nginx;
 
 fn spec(terms: Vec<Vec<ExpressionSpec>>) -> RuleSpec {

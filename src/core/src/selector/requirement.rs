@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_api_server_refuses_is_told_with_its_path() {
+    fn what_the_api_server_refuses_is_reported_with_its_path() {
         let label = |key: &str, operator: &str, values: &[&str]| json!({"matchExpressions": [{"key": "ok", "operator": "Exists"}, {"key": key, "operator": operator, "values": values}]});
         let field = |key: &str, operator: &str, values: &[&str]| json!({"matchFields": [{"key": key, "operator": operator, "values": values}]});
         for (term, path) in [

@@ -80,7 +80,7 @@ fn a_grant_counts_until_it_has_been_seen_for_long_enough() {
 }
 
 #[test]
-fn a_grant_is_told_from_those_of_other_pods_and_of_other_times() {
+fn a_grant_is_distinguished_from_those_of_other_pods_and_of_other_times() {
     let grant = |pod: &str, uid: &str, at| Grant { pod: pod.into(), uid: uid.into(), at };
     let all = [grant("n/a", "u", 1), grant("n/b", "u", 1), grant("n/a", "v", 1), grant("n/a", "u", 2)];
     // The first is over, those that were seen later aren't.

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{ValidationContext, entries, text};
 use crate::field::{FieldError, FieldErrors};
+use crate::json::metadata_map;
 use crate::keys;
 use crate::selector;
 use crate::text::quoted;
@@ -25,8 +26,7 @@ pub(super) fn unbound(pod: &Value, faults: &mut Vec<FieldError>) {
             ),
         );
     }
-    let annotations = pod.get("metadata").and_then(|m| m.get("annotations"));
-    if let Some(mirror) = annotations.and_then(|a| a.get(keys::MIRROR_POD)) {
+    if let Some(mirror) = metadata_map(pod, "annotations").get(keys::MIRROR_POD) {
         faults.add(
             format_args!("metadata.annotations[{}]", keys::MIRROR_POD),
             format_args!(

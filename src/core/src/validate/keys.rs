@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::{ValidationContext, entries, text};
 use crate::field::{FieldError, FieldErrors};
+use crate::json::metadata_map;
 use crate::keys;
 use crate::steps::step;
 use crate::text::quoted;
@@ -33,16 +34,10 @@ pub(super) fn unchanged(pod: &Value, old: &Value, manager: bool, faults: &mut Ve
     if manager {
         return;
     }
-    let none = Map::new();
     for map in ["labels", "annotations"] {
         let get = |pod: &'_ Value| -> Map<String, Value> {
-            let found = pod.get("metadata").and_then(|m| m.get(map)).and_then(Value::as_object);
-            found
-                .unwrap_or(&none)
-                .iter()
-                .filter(|(key, _)| keys::is_own(key))
-                .map(|(k, v)| (k.clone(), v.clone()))
-                .collect()
+            let own = metadata_map(pod, map).iter().filter(|(key, _)| keys::is_own(key));
+            own.map(|(key, value)| (key.clone(), value.clone())).collect()
         };
         let (now, before) = (get(pod), get(old));
         for key in now.keys().chain(before.keys().filter(|key| !now.contains_key(*key))) {

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::{entries, text};
 use crate::field::{FieldError, FieldErrors};
+use crate::json::metadata_map;
 use crate::text::quoted;
 
 /// Capabilities that may be added.
@@ -79,8 +80,7 @@ pub fn baseline(pod: &Value, faults: &mut Vec<FieldError>) {
             self::container(&path, container, faults);
         }
     }
-    let annotations = pod.get("metadata").and_then(|m| m.get("annotations")).and_then(Value::as_object);
-    for (key, value) in annotations.into_iter().flatten() {
+    for (key, value) in metadata_map(pod, "annotations") {
         let profile = value.as_str().unwrap_or_default();
         if key.starts_with(APPARMOR_ANNOTATION)
             && !(profile.is_empty() || profile == "runtime/default" || profile.starts_with("localhost/"))

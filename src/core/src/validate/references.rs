@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::{ValidationContext, entries, reserved, text};
 use crate::claim::{Source, own_shared_name};
 use crate::field::{FieldError, FieldErrors};
+use crate::json::label;
 use crate::keys;
 use crate::steps::step;
 use crate::text::quoted;
@@ -75,8 +76,7 @@ pub(super) fn classes(pod: &Value, facts: &ValidationContext<'_>, faults: &mut V
 /// A claim that was made for one workload is no other's, also when it is named before it is there: the names of companions
 /// and of their claims can be foretold.
 pub(super) fn claims(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
-    let own = pod.get("metadata").and_then(|m| m.get("labels")).and_then(|l| l.get(keys::WORKLOAD));
-    let own = own.and_then(Value::as_str);
+    let own = label(pod, keys::WORKLOAD);
     for (path, claim) in entries(&pod["spec"], "spec", "resourceClaims") {
         step();
         let Some(name) = text(claim, "resourceClaimName") else { continue };

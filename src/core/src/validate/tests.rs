@@ -199,7 +199,7 @@ fn who_may_set_our_keys() {
 }
 
 #[test]
-fn a_template_is_judged_as_the_pod_that_comes_of_it() {
+fn a_template_is_validated_as_the_pod_that_is_made_from_it() {
     let policy = policy();
     let schedulers = ["default-scheduler".to_owned()];
     let facts = ValidationContext::new(&policy, "tenant-blue", &schedulers);
@@ -243,7 +243,7 @@ fn a_privileged_tenant_is_isolated_all_the_same() {
 }
 
 #[test]
-fn many_faults_are_told_in_bounded_space() {
+fn many_faults_are_reported_in_bounded_space() {
     let volumes: Vec<Value> =
         (0..100).map(|i| json!({"name": i.to_string(), "hostPath": {"path": "/"}})).collect();
     let faults = check(&policy(), false, &with(&good(), "/spec/volumes", volumes.into()), None);

@@ -20,7 +20,7 @@ use outrigger_core::companion::{self, Observed};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::reason::Cause;
 use outrigger_core::rollout::UpdateStrategy;
-use outrigger_core::text::truncate_bytes;
+use outrigger_core::text::{truncate, truncate_bytes};
 use outrigger_core::validate;
 use serde_json::{Map, Value, json};
 use tracing::debug;
@@ -221,10 +221,10 @@ fn known(states: &TenantStates, name: &RuleName, leads: bool) -> ReplicaView {
         }
         let mut refusals = data.refusals.of_rule(name).map(|(_, refusal)| refusal);
         let tried = data.rules.get(name).and_then(|entry| entry.validation.refusal());
-        let untaken = tried.map(|refusal| refusal.message.chars().take(MAX_REFUSAL).collect());
+        let untaken = tried.map(|refusal| truncate(&refusal.message, MAX_REFUSAL).into_owned());
         let refused = untaken.or_else(|| {
             refusals.next().map(|first| {
-                let mut text: String = first.why.message.chars().take(MAX_REFUSAL).collect();
+                let mut text = truncate(&first.why.message, MAX_REFUSAL).into_owned();
                 let others = refusals.count();
                 if others > 0 {
                     let _ = write!(text, " (and {others} more)");

@@ -3,7 +3,7 @@
 //! A template can't be changed, so its name depends on its spec, and another spec leads to another template. A template is
 //! created before the first companion that names it, and deleted when no companion names it.
 
-use outrigger_core::map::HashMap;
+use outrigger_core::map::{HashMap, remove_from};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -84,12 +84,7 @@ impl TemplateIndex {
 
     fn remove(&mut self, name: &Name) -> Option<RuleName> {
         let owner = self.by_name.remove(name)?;
-        if let Some(of_rule) = self.by_rule.get_mut(&owner.uid) {
-            of_rule.remove(name);
-            if of_rule.is_empty() {
-                self.by_rule.remove(&owner.uid);
-            }
-        }
+        remove_from(&mut self.by_rule, &owner.uid, |of_rule| of_rule.remove(name));
         Some(owner.rule)
     }
 

@@ -18,6 +18,7 @@ use outrigger_proto::companion::{
     AnnotationRequest, Companion, CompanionState, HostStatus, Synced, WatchRequest, WatchResponse,
     WorkloadCompanions,
 };
+use outrigger_runtime::bucket::{Bucket, Rate};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -31,11 +32,10 @@ use super::limits::{
     WATCH_COMPANIONS, WATCH_MESSAGES_PER_SECOND, WATCH_PATIENCE, WATCH_SETTLE, WATCH_STALL, WATCH_TEXT_BYTES,
     WATCH_TEXTS,
 };
-use crate::bucket::Bucket;
 use crate::context::Context;
 use crate::identity::Caller;
 use crate::state::TenantState;
-use crate::state::outcomes::{HostOutcome, Told, ToldCompanion};
+use crate::state::outcomes::{HostOutcome, ReportedCompanion, Told};
 
 #[derive(Clone)]
 pub(super) struct CompanionOutcomes {
@@ -191,11 +191,12 @@ impl Watch {
     /// Tells what there is and then what changes, for as long as this replica knows it. Returns why it no longer does.
     async fn tell(&mut self, reader: &mpsc::Sender<Message>) -> Status {
         let clock = self.context.environment.clock;
-        let mut pace = Bucket::new(WATCH_SETTLE, clock.now());
+        let rate = Rate::per_second(WATCH_MESSAGES_PER_SECOND, WATCH_SETTLE);
+        let mut pace = Bucket::new(clock.now());
         loop {
             match self.next() {
                 Next::Tell(message) => {
-                    let Ok(wait) = pace.take(1, WATCH_MESSAGES_PER_SECOND, WATCH_STALL, clock.now()) else {
+                    let Ok(wait) = pace.reserve(rate, 1.0, WATCH_STALL, clock.now()) else {
                         return stalled();
                     };
                     sleep_until(clock.now() + wait).await;
@@ -304,8 +305,8 @@ fn workload(told: Told) -> WorkloadCompanions {
 }
 
 /// Of a companion of an admin rule only its state and its cause are sent, and whether the workload waits for it.
-fn companion(told: ToldCompanion, texts: &mut usize) -> Companion {
-    let ToldCompanion { rule, outcome, faults } = told;
+fn companion(told: ReportedCompanion, texts: &mut usize) -> Companion {
+    let ReportedCompanion { rule, outcome, faults } = told;
     let cause = outcome.progress.cause;
     let own = !rule.is_admin();
     let text = cause.filter(|_| own && *texts > 0).map(|cause| message(cause, &faults)).unwrap_or_default();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_core::tenant::Limits;
+use outrigger_runtime::bucket::{Bucket, Rate};
 use outrigger_runtime::environment::Clock;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -16,7 +17,6 @@ use tonic::Status;
 
 use super::intake::Payer;
 use super::limits::{RULE_BURST_SECONDS, RULE_CALL_PATIENCE};
-use crate::bucket::Bucket;
 use crate::sweep::Sweep;
 
 /// What may come at once after a pause.
@@ -34,12 +34,12 @@ pub(super) struct Rates {
 
 #[derive(Debug, Default)]
 struct KnownRates {
-    by_payer: HashMap<Payer, Rate>,
+    by_payer: HashMap<Payer, PayerRate>,
     sweep: Sweep,
 }
 
 #[derive(Debug)]
-struct Rate {
+struct PayerRate {
     calls: Bucket,
     bytes: Bucket,
     /// The one List that there may be at once.
@@ -68,7 +68,9 @@ impl Rates {
     ) -> Result<Turn, Status> {
         if let Some(limits) = limits {
             let per_second = limits.rule_calls_per_second.into();
-            let wait = self.with(payer, |rate, now| rate.calls.take(1, per_second, RULE_CALL_PATIENCE, now));
+            let wait = self.with(payer, |rate, now| {
+                rate.calls.reserve(Rate::per_second(per_second, BURST), 1.0, RULE_CALL_PATIENCE, now)
+            });
             wait_for(wait, "ruleCallsPerSecond", "calls", 1, per_second).await?;
         }
         if !is_list {
@@ -94,11 +96,13 @@ impl Rates {
     ) -> Result<(), Status> {
         let Some(limits) = limits else { return Ok(()) };
         let (amount, per_second) = (u64::try_from(bytes).unwrap_or(u64::MAX), limits.rule_bytes_per_second);
-        let wait = self.with(payer, |rate, now| rate.bytes.take(amount, per_second, RULE_CALL_PATIENCE, now));
+        let wait = self.with(payer, |rate, now| {
+            rate.bytes.reserve(Rate::per_second(per_second, BURST), amount as f64, RULE_CALL_PATIENCE, now)
+        });
         wait_for(wait, "ruleBytesPerSecond", "bytes", amount, per_second).await
     }
 
-    fn with<T>(&self, payer: &Payer, f: impl FnOnce(&mut Rate, Instant) -> T) -> T {
+    fn with<T>(&self, payer: &Payer, f: impl FnOnce(&mut PayerRate, Instant) -> T) -> T {
         let now = self.clock.now();
         let mut known = self.known.lock();
         let KnownRates { by_payer, sweep } = &mut *known;
@@ -109,9 +113,9 @@ impl Rates {
                     || Arc::strong_count(&rate.list) > 1
             });
         }
-        let rate = by_payer.entry(payer.clone()).or_insert_with(|| Rate {
-            calls: Bucket::new(BURST, now),
-            bytes: Bucket::new(BURST, now),
+        let rate = by_payer.entry(payer.clone()).or_insert_with(|| PayerRate {
+            calls: Bucket::new(now),
+            bytes: Bucket::new(now),
             list: Arc::new(Semaphore::new(1)),
             seen: now,
         });

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_field_is_told() {
+    fn every_field_is_reported() {
         let errors = [FieldError::new("spec.a", "is wrong"), FieldError::new("spec.b[1]", "too")];
         let status = invalid(&errors);
         assert_eq!(status.message(), "spec.a: is wrong; spec.b[1]: too");

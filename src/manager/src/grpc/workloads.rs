@@ -18,6 +18,7 @@ use outrigger_proto::raw::WorkloadChunkedStreamRequest as Received;
 use outrigger_proto::raw::workload_chunked_stream_request::Message;
 use outrigger_proto::v1::workload_service_server::WorkloadService;
 use outrigger_proto::v1::{WorkloadChunkedStreamRequest, WorkloadStreamRequest, WorkloadStreamResponse};
+use outrigger_runtime::bucket::{Bucket, Rate};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +29,6 @@ use super::Answer;
 use super::access::{Access, Admitted, no_namespace};
 use super::intake::{DecodedMessage, Inbound};
 use super::sync::Sync;
-use crate::bucket::Bucket;
 use crate::context::Context;
 use crate::identity::Caller;
 use crate::latency::CompanionRequest;
@@ -232,8 +232,9 @@ impl Workloads {
         let (end, gone) = (session.begun.end.clone(), session.gone.clone());
         let (mut ended, mut left_off) = (pin!(end.cancelled()), pin!(gone.cancelled()));
         let mut draining = pin!(self.drain.cancelled());
-        let mut pace = Bucket::new(BURST, self.now());
+        let mut pace = Bucket::new(self.now());
         let per_second: u64 = self.context.args.max_messages_per_second.max(10).into();
+        let rate = Rate::per_second(per_second, BURST);
         let mut tell = self.now();
         let mut look = self.now() + LOOK;
         loop {
@@ -276,7 +277,7 @@ impl Workloads {
             self.queue(session, keys, &request);
             drop(held);
             // Whoever is faster waits, and HTTP/2 makes its client wait too.
-            if let Ok(wait) = pace.take(amount, per_second, Duration::MAX, self.now())
+            if let Ok(wait) = pace.reserve(rate, amount as f64, Duration::MAX, self.now())
                 && !wait.is_zero()
             {
                 tokio::time::sleep(wait).await;

@@ -13,6 +13,7 @@ use outrigger_api::machine::{MachineNodePoolStatus, MachineStatus};
 use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::machine::usage::{PodState, SeenReservation, TypeView};
 use outrigger_core::machine::{self as domain, Mode, pool_name, usage};
+use outrigger_core::map::{HashMap, remove_from};
 use outrigger_core::reason::Cause;
 use outrigger_core::{keys, machine};
 use outrigger_runtime::cache::Change;
@@ -43,7 +44,7 @@ pub(super) struct MachineObjects {
     /// Namespaces whose guests count.
     labelled: BTreeSet<String>,
     pods: BTreeMap<(String, String), PodSummary>,
-    by_slot: BTreeMap<Slot, BTreeSet<(String, String)>>,
+    by_slot: HashMap<Slot, BTreeSet<(String, String)>>,
     /// Pools that have a node, by the node.
     claims: BTreeMap<String, BTreeSet<PoolAge>>,
     machine_statuses: ComputedStatuses<String, MachineStatus>,
@@ -224,13 +225,8 @@ impl MachineCache {
         if old != new {
             slots.extend(old.iter().chain(&new).map(|pod| pod.slot.clone()));
         }
-        if let Some(old) = &old
-            && let Some(ids) = inner.by_slot.get_mut(&old.slot)
-        {
-            ids.remove(&id);
-            if ids.is_empty() {
-                inner.by_slot.remove(&old.slot);
-            }
+        if let Some(old) = &old {
+            remove_from(&mut inner.by_slot, &old.slot, |ids| ids.remove(&id));
         }
         if let Some(new) = new {
             inner.by_slot.entry(new.slot.clone()).or_default().insert(id.clone());

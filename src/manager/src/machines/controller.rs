@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_machine_and_another_group_begin_anew() {
+    fn another_machine_and_another_group_begin_again() {
         let mut ledgers = Ledgers::default();
         for (uid, group, left) in
             [("u", "g", false), ("u", "g", true), ("u", "h", false), ("v", "h", false), ("v", "h", true)]

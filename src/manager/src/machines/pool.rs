@@ -48,7 +48,9 @@ impl Machines {
             return if held { self.release(name, &pool).await } else { Ok(Action::Done) };
         }
         // Before any node: what is written there is removed again for certain.
-        if let Some(written) = self.finalizer(&pool, true).await? {
+        if let Some(written) =
+            writes::finalizer_of(&self.pool_api(), &*pool, keys::POOL_FINALIZER, true).await?
+        {
             self.context.feeds.pools.answer(written.clone());
             pool = Arc::new(written);
         }
@@ -208,7 +210,8 @@ impl Machines {
 
     async fn finish_release(&self, name: &str, pool: &MachineNodePool) -> Result<Action, kube::Error> {
         // A pool that is deleted with its last finalizer is answered too, and no longer exists.
-        if let Some(written) = self.finalizer(pool, false).await?
+        if let Some(written) =
+            writes::finalizer_of(&self.pool_api(), pool, keys::POOL_FINALIZER, false).await?
             && !written.finalizers().is_empty()
         {
             self.context.feeds.pools.answer(written);
@@ -217,14 +220,8 @@ impl Machines {
         Ok(Action::Done)
     }
 
-    /// Adds the finalizer, or removes it. Returns the pool where that was a write.
-    async fn finalizer(
-        &self,
-        pool: &MachineNodePool,
-        wanted: bool,
-    ) -> Result<Option<MachineNodePool>, kube::Error> {
-        let api: Api<MachineNodePool> = Api::all(self.context.client.clone());
-        writes::finalizer(&api, &Version::of(pool), pool.finalizers(), keys::POOL_FINALIZER, wanted).await
+    fn pool_api(&self) -> Api<MachineNodePool> {
+        Api::all(self.context.client.clone())
     }
 
     async fn write_pool(&self, pool: &MachineNodePool, work: PoolWork) -> Result<(), kube::Error> {
@@ -236,13 +233,12 @@ impl Machines {
         if pool.status.as_ref() == Some(&wanted) {
             return Ok(());
         }
-        let api: Api<MachineNodePool> = Api::all(self.context.client.clone());
         let status = json!({
             "observedGeneration": wanted.observed_generation,
             "conditions": wanted.conditions,
             "nodePool": wanted.node_pool,
         });
-        let written = writes::status(&api, &Version::of(pool), status).await?;
+        let written = writes::status(&self.pool_api(), &Version::of(pool), status).await?;
         self.context.feeds.pools.answer(written);
         self.tell(&pool.object_ref(&()), &before.conditions, &ready).await;
         Ok(())

@@ -55,12 +55,14 @@ impl Controller for Offloadings {
             remove_left_label(context, namespace).await?;
             return Ok(Action::Done);
         };
-        let held = is_held(&object);
+        let (api, held) = (api(context, namespace), is_held(&object));
         match wanted(&object) {
             // The strategy is unknown: the namespace's Pods are refused, and its label can't be told.
             None => {}
             Some(true) => {
-                if let Some(written) = finalizer(context, &object, true).await? {
+                if let Some(written) =
+                    writes::finalizer_of(&api, &*object, keys::OFFLOADING_FINALIZER, true).await?
+                {
                     object = Arc::new(written);
                 }
                 if !self.label(namespace, &object, true).await? {
@@ -73,7 +75,9 @@ impl Controller for Offloadings {
                 if is_labelled && !self.label(namespace, &object, false).await? {
                     return Ok(Action::Wait);
                 }
-                if let Some(written) = finalizer(context, &object, false).await? {
+                if let Some(written) =
+                    writes::finalizer_of(&api, &*object, keys::OFFLOADING_FINALIZER, false).await?
+                {
                     if written.finalizers().is_empty() && object.metadata.deletion_timestamp.is_some() {
                         return Ok(Action::Done);
                     }
@@ -89,7 +93,7 @@ impl Controller for Offloadings {
         });
         if object.status.as_ref() != Some(&wanted) {
             let change = status::patch(object.status.as_ref(), &wanted);
-            let written = writes::status(&api(context, namespace), &Version::of(&*object), change).await?;
+            let written = writes::status(&api, &Version::of(&*object), change).await?;
             context.feeds.offloadings.answer(written);
         }
         if let Some((cause, message)) = trouble.filter(|_| status::is_news(object.status.as_ref(), &wanted)) {
@@ -123,17 +127,6 @@ impl Offloadings {
 
 fn api(context: &Context, namespace: &str) -> Api<NamespaceOffloading> {
     Api::namespaced(context.client.clone(), namespace)
-}
-
-/// Adds the finalizer, or removes it. Returns the object where that was a write.
-async fn finalizer(
-    context: &Context,
-    object: &NamespaceOffloading,
-    wanted: bool,
-) -> Result<Option<NamespaceOffloading>, kube::Error> {
-    let api = api(context, &object.namespace().unwrap_or_default());
-    let over = Version::of(object);
-    writes::finalizer(&api, &over, object.finalizers(), keys::OFFLOADING_FINALIZER, wanted).await
 }
 
 /// A namespace without its spec and status.

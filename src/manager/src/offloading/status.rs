@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_selected_is_told_by_cluster() {
+    fn what_is_selected_is_reported_by_cluster() {
         let now = Timestamp::UNIX_EPOCH;
         for (spec, phase, clusters) in [
             (json!({}), "Ready", &["c1", "v3"][..]),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_once() {
+    fn what_is_wrong_is_reported_once() {
         let now = Timestamp::UNIX_EPOCH;
         let (all, none) = (nodes(), BTreeMap::new());
         let west = json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "region", "operator": "In", "values": ["w"]}]}]});
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_where_they_are_known() {
+    fn names_are_reported_where_they_are_known() {
         let name = |spec: Value, before: Value| {
             compute(&object(spec, before), &nodes(), Timestamp::UNIX_EPOCH).remote_namespace_name
         };

@@ -2,6 +2,7 @@
 
 use outrigger_core::field::FieldError;
 use outrigger_core::reason::Cause;
+use outrigger_core::syntax::is_label_name;
 
 /// Most workloads of a page.
 pub(super) const MOST: usize = 500;
@@ -38,7 +39,7 @@ impl Ask {
                     })?;
                 }
                 "continue" => {
-                    let is_one = is_label(&value);
+                    let is_one = is_label_name(&value);
                     this.after = Some(value.into_owned()).filter(|_| is_one);
                     if this.after.is_none() {
                         let why = "is none; use the field continue of the page before, or leave it out";
@@ -65,12 +66,6 @@ impl Ask {
         }
         Ok(this)
     }
-}
-
-/// Whether a text can be a label value, as workloads have.
-fn is_label(text: &str) -> bool {
-    let is_one = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    (1..=63).contains(&text.len()) && text.bytes().all(is_one)
 }
 
 #[cfg(test)]

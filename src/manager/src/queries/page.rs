@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::ask::Ask;
 use crate::grpc::message;
-use crate::state::outcomes::{Told, ToldCompanion};
+use crate::state::outcomes::{ReportedCompanion, Told};
 use crate::state::{Namespace, TenantData, TenantState};
 
 /// How long label values are used again. A workload that is younger may be missing.
@@ -212,8 +212,8 @@ fn row(data: &TenantData, label: &Arc<str>, ask: &Ask, now: Timestamp) -> Option
     })
 }
 
-fn companion(told: ToldCompanion) -> CompanionRow {
-    let ToldCompanion { rule, outcome, faults } = told;
+fn companion(told: ReportedCompanion) -> CompanionRow {
+    let ReportedCompanion { rule, outcome, faults } = told;
     let (cause, own) = (outcome.progress.cause, !rule.is_admin());
     CompanionRow {
         rule: own.then(|| rule.as_str().to_owned()),

@@ -73,14 +73,12 @@ impl Users {
         let (now, mut users) = (self.clock.now(), self.users.lock());
         if users.len() >= MAX_USERS && !users.contains_key(&caller.account()) {
             // Whoever has all that there can be is like one who has never asked.
-            users.retain(|_, user| {
-                user.rate.refill(RATE, now) < RATE.burst || Arc::strong_count(&user.turns) > 1
-            });
+            users.retain(|_, user| !user.rate.is_full(now) || Arc::strong_count(&user.turns) > 1);
             if users.len() >= MAX_USERS {
                 return Err(Refusal::busy("too many users ask; ask again later"));
             }
         }
-        let new = || User { turns: Arc::new(Semaphore::new(TURNS_OF_USER)), rate: Bucket::new(RATE, now) };
+        let new = || User { turns: Arc::new(Semaphore::new(TURNS_OF_USER)), rate: Bucket::new(now) };
         let user = users.entry(caller.account()).or_insert_with(new);
         if !user.rate.take(RATE, now) {
             let most = RATE.minute;

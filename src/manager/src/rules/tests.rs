@@ -126,7 +126,7 @@ async fn a_replica_that_was_superseded_finds_out_by_the_status_of_a_rule() {
 }
 
 #[tokio::test]
-async fn matches_that_are_left_out_are_told_and_taken_in_when_there_is_room() {
+async fn matches_that_are_left_out_are_reported_and_taken_in_when_there_is_room() {
     const WORKLOADS: usize = 200;
     let api = FakeApi::default();
     let (context, id) = world(&api);

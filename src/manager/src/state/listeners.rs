@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use outrigger_core::ids::TenantId;
-use outrigger_core::map::HashMap;
+use outrigger_core::map::{HashMap, remove_from};
 use outrigger_core::steps::step;
 use outrigger_core::tenant::Identity;
 use parking_lot::Mutex;
@@ -49,12 +49,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let mut inner = self.listeners.0.lock();
         for topic in &self.topics {
-            if let Some(all) = inner.topics.get_mut(topic) {
-                all.remove(&self.number);
-                if all.is_empty() {
-                    inner.topics.remove(topic);
-                }
-            }
+            remove_from(&mut inner.topics, topic, |all| all.remove(&self.number));
         }
     }
 }

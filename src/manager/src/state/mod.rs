@@ -12,7 +12,7 @@ use std::sync::Arc;
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
-use outrigger_core::map::HashMap;
+use outrigger_core::map::{HashMap, remove_from};
 use outrigger_core::template::Kind;
 use outrigger_core::tenant::usual_namespace;
 use parking_lot::{Mutex, RwLock};
@@ -86,7 +86,7 @@ impl Key for RuleId {
 pub(crate) struct TenantStates {
     admin: AdminNamespaces,
     by_namespace: RwLock<BTreeMap<Namespace, Arc<TenantState>>>,
-    by_tenant: RwLock<BTreeMap<TenantId, BTreeSet<Namespace>>>,
+    by_tenant: RwLock<HashMap<TenantId, BTreeSet<Namespace>>>,
     admin_companions: RwLock<BTreeMap<TenantId, SharedCompanions>>,
     /// The tenant of each companion of an admin rule, by the companion's kind and name: all of them are in one namespace.
     admin_owners: RwLock<HashMap<(Kind, Box<str>), TenantId>>,
@@ -191,13 +191,8 @@ impl TenantStates {
         }
         {
             let mut by_tenant = self.by_tenant.write();
-            if let Some(old) = &data.tenant
-                && let Some(namespaces) = by_tenant.get_mut(old)
-            {
-                namespaces.remove(namespace);
-                if namespaces.is_empty() {
-                    by_tenant.remove(old);
-                }
+            if let Some(old) = &data.tenant {
+                remove_from(&mut by_tenant, old, |namespaces| namespaces.remove(namespace));
             }
             if let Some(new) = &tenant {
                 by_tenant.entry(new.clone()).or_default().insert(state.namespace.clone());

@@ -12,7 +12,7 @@ use outrigger_core::companion::{self, Observed};
 use outrigger_core::fault;
 use outrigger_core::ids::{RuleName, WorkloadId};
 use outrigger_core::index::{CompanionKey, Desired};
-use outrigger_core::map::HashMap;
+use outrigger_core::map::{HashMap, remove_from};
 use outrigger_core::progress::{Facts, HostDpu, Progress, Stage, Wish};
 use outrigger_core::reason::Cause;
 use outrigger_core::rule::{Ordering, Rule};
@@ -57,11 +57,11 @@ pub(crate) struct Told {
     pub id: WorkloadId,
     /// The node of the workload with which all outcomes were assessed.
     pub node: Option<String>,
-    pub companions: Vec<ToldCompanion>,
+    pub companions: Vec<ReportedCompanion>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ToldCompanion {
+pub(crate) struct ReportedCompanion {
     pub rule: RuleName,
     pub outcome: Outcome,
     /// Faults of the rule's fields, where they are the cause, or what of them no DPU fits.
@@ -202,14 +202,10 @@ impl Outcomes {
                 *count = if add { *count + 1 } else { *count - 1 };
             }
             let Some(host) = host else { continue };
-            let waiting = self.waiting.entry(host.clone()).or_default();
             if add {
-                waiting.insert(key.clone());
+                self.waiting.entry(host.clone()).or_default().insert(key.clone());
             } else {
-                waiting.remove(key);
-                if waiting.is_empty() {
-                    self.waiting.remove(host);
-                }
+                remove_from(&mut self.waiting, host, |waiting| waiting.remove(key));
             }
         }
         true
@@ -337,14 +333,14 @@ impl TenantData {
 
     /// The companions of the workload with this label value; `None` when the workload isn't known.
     pub(crate) fn told(&self, label: &Arc<str>, now: Timestamp) -> Option<Told> {
-        let Some(workload) = self.index.workload(label) else { return self.told_refused(label, now) };
+        let Some(workload) = self.index.workload(label) else { return self.report_refused(label, now) };
         let known = self.outcomes.by_workload.get(label);
-        let mut companions: Vec<ToldCompanion> = known
+        let mut companions: Vec<ReportedCompanion> = known
             .into_iter()
             .flatten()
             .map(|(rule, outcome)| {
                 let key = CompanionKey { rule: rule.clone(), workload: label.clone() };
-                ToldCompanion {
+                ReportedCompanion {
                     rule: rule.clone(),
                     outcome: outcome.clone(),
                     faults: self.faults(&key, outcome),
@@ -356,7 +352,7 @@ impl TenantData {
         let others = left_out.chain(undecided);
         let others = others.filter(|(rule, _)| known.is_none_or(|known| !known.contains_key(rule.name())));
         let told = |(rule, progress): (&Arc<Rule>, _)| {
-            ToldCompanion::none(rule.name(), rule.ordering(), progress, now)
+            ReportedCompanion::none(rule.name(), rule.ordering(), progress, now)
         };
         companions.extend(others.map(told));
         Some(Told { id: workload.id.clone(), node: workload.node_name.clone(), companions })

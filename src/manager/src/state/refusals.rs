@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_of_a_rule_is_told_once_with_the_number_of_companions() {
+    fn a_cause_of_a_rule_is_reported_once_with_the_number_of_companions() {
         let (mut refusals, rule, begin) = (Refusals::default(), key("w").rule, Instant::now());
         let insert = |refusals: &mut Refusals, workload: &str, cause| {
             refusals.insert(key(workload), refusal(cause, workload, begin));

@@ -1,6 +1,6 @@
 //! Tenants and DPUs as the API has them, and which callers may act for which tenant.
 
-use outrigger_core::map::HashMap;
+use outrigger_core::map::{HashMap, remove_from};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -404,13 +404,8 @@ fn moved(
     if before == now {
         return;
     }
-    if let Some(before) = before
-        && let Some(nodes) = lists.get_mut(before)
-    {
-        nodes.remove(node);
-        if nodes.is_empty() {
-            lists.remove(before);
-        }
+    if let Some(before) = before {
+        remove_from(lists, before, |nodes| nodes.remove(node));
     }
     if let Some(now) = now {
         lists.entry(now.to_owned()).or_default().insert(node.to_owned());
@@ -426,11 +421,8 @@ fn list<K: Clone + Eq + Hash>(
 ) -> Vec<TenantId> {
     if add {
         lists.entry(key.clone()).or_default().insert(id.clone());
-    } else if let Some(list) = lists.get_mut(key) {
-        list.remove(id);
-        if list.is_empty() {
-            lists.remove(key);
-        }
+    } else {
+        remove_from(lists, key, |list| list.remove(id));
     }
     step();
     lists.get(key).into_iter().flatten().inspect(|_| step()).filter(|other| *other != id).cloned().collect()

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use outrigger_core::tenant::Limits;
+use outrigger_runtime::bucket::{Bucket, Rate};
 use tokio::time::Instant;
-
-use crate::bucket::Bucket;
 
 /// Least time between two writes of one rule's status.
 pub(crate) const PACE: Duration = Duration::from_secs(1);
@@ -54,23 +53,21 @@ pub(crate) struct StatusBytes(Option<Bucket>);
 impl StatusBytes {
     /// How long the next write has to wait.
     pub(crate) fn left(&mut self, limits: &Limits, now: Instant) -> Duration {
-        self.bucket(now).take(0, rate(limits), Duration::ZERO, now).err().unwrap_or_default()
+        self.bucket(now).wait(rate(limits), 0.0, now)
     }
 
     /// An object of so many bytes has been written.
     pub(crate) fn wrote(&mut self, bytes: usize, limits: &Limits, now: Instant) {
-        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        // It has been written, so nothing is left to wait for.
-        let _ = self.bucket(now).take(bytes, rate(limits), Duration::MAX, now);
+        self.bucket(now).spend(rate(limits), bytes as f64, now);
     }
 
     fn bucket(&mut self, now: Instant) -> &mut Bucket {
-        self.0.get_or_insert_with(|| Bucket::new(BURST, now))
+        self.0.get_or_insert_with(|| Bucket::new(now))
     }
 }
 
-fn rate(limits: &Limits) -> u64 {
-    (limits.rule_bytes_per_second / PART).max(LEAST)
+fn rate(limits: &Limits) -> Rate {
+    Rate::per_second((limits.rule_bytes_per_second / PART).max(LEAST), BURST)
 }
 
 #[cfg(test)]
@@ -101,7 +98,7 @@ mod tests {
                 bytes.wrote(*size, &limits, now);
                 total += size;
             }
-            let allowed = (BURST + (now - start)).as_secs_f64() * rate(&limits) as f64;
+            let allowed = (BURST + (now - start)).as_secs_f64() * rate(&limits).minute / 60.0;
             prop_assert!(total as f64 <= allowed + f64::from(1 << 20), "{total} of {allowed}");
         }
     }
@@ -113,6 +110,7 @@ mod tests {
         assert_eq!([seconds(64 << 10, false), seconds(64 << 10, true)], [4, 30]);
         assert_eq!([seconds(512 << 10, false), seconds(512 << 10, true)], [32, 32]);
         let quiet = Limits { rule_bytes_per_second: 1, ..Limits::default() };
-        assert_eq!((rate(&quiet), rate(&Limits::default())), (LEAST, 256 << 10));
+        let in_minute = [rate(&quiet), rate(&Limits::default())].map(|rate| rate.minute as u64);
+        assert_eq!(in_minute, [60 * LEAST, 60 * (256 << 10)]);
     }
 }

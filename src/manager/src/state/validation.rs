@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_tried_until_it_passes_with_growing_pauses() {
+    fn it_is_tried_until_it_passes_with_exponential_backoff() {
         let mut validation = TemplateValidation::default();
         let mut now = Instant::now();
         let no = Why::new(Cause::Refused, "no");

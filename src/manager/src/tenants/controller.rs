@@ -112,7 +112,7 @@ impl Tenants {
         if entry.deleting() {
             return self.release(id, &entry).await;
         }
-        let written = self.finalizer(&entry.object, true).await?;
+        let written = writes::finalizer_of(&self.api(), &*entry.object, keys::TENANT_FINALIZER, true).await?;
         let over = Version::of(written.as_ref().unwrap_or(&entry.object));
         let state = match &entry.tenant {
             Err(_) => None,
@@ -201,15 +201,9 @@ impl Tenants {
             self.write(id, entry, &Version::of(&*entry.object), &wanted).await?;
             return Ok(Action::Requeue(PAUSE));
         }
-        self.finalizer(&entry.object, false).await?;
+        writes::finalizer_of(&self.api(), &*entry.object, keys::TENANT_FINALIZER, false).await?;
         info!(tenant = %id, "released tenant");
         Ok(Action::Done)
-    }
-
-    /// Adds the finalizer, or removes it. Returns the Tenant where that was a write.
-    async fn finalizer(&self, tenant: &Tenant, wanted: bool) -> Result<Option<Tenant>, kube::Error> {
-        let over = Version::of(tenant);
-        writes::finalizer(&self.api(), &over, tenant.finalizers(), keys::TENANT_FINALIZER, wanted).await
     }
 
     fn api(&self) -> Api<Tenant> {

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pods_are_told_to_go_only_when_the_tenants_are_as_they_are_known() {
+    async fn pods_are_deleted_only_when_the_tenants_are_as_they_are_known() {
         let tenant = |generation: i64| {
             json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
                 "metadata": {"name": "blue", "uid": "u", "generation": generation}, "spec": {}})

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_is_told_of_dpus_that_come_and_that_go() {
+    fn a_tenant_is_informed_of_dpus_that_come_and_that_go() {
         let registry = registry(3);
         assert_eq!(hosts(&registry, 0), (1, Status::True, "Served", "1 DPUs in 1 hosts".into()));
         assert_eq!(

@@ -216,7 +216,7 @@ async fn an_optional_kind_does_not_delay_readiness_and_is_found_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_in_a_row_have_growing_pauses_with_a_limit() {
+async fn failures_in_a_row_have_exponential_backoff_with_a_limit() {
     let server = Server::new(std::iter::repeat_n(Answer::Status(500, ""), 1000));
     server.follow(false).await;
     let tries = server.asked().len();

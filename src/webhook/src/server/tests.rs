@@ -160,7 +160,7 @@ async fn what_is_too_large_is_denied_as_a_review_with_its_uid() {
 }
 
 #[tokio::test]
-async fn a_large_review_is_judged_like_a_small_one() {
+async fn a_large_review_is_validated_like_a_small_one() {
     let address = webhook(Writers::Anybody, Limits::default()).await;
     for count in [1, 20_000] {
         let pod = json!({"spec": {"containers": [{"env": vec![json!({"name": "x"}); count]}]}});

@@ -7,7 +7,7 @@ use outrigger_api::{Change, Machine};
 use serde_json::json;
 
 use super::*;
-use crate::decision::Settings;
+use crate::handler::Settings;
 use crate::tests::{decide, namespace, request_for};
 use crate::webhooks;
 
@@ -183,7 +183,7 @@ fn the_units_too() {
 }
 
 #[test]
-fn what_is_missing_is_told() {
+fn what_is_missing_is_reported() {
     let pod = guest_pod();
     let empty = Caches::default();
     let (_, behind) = created(&empty, &pod).unwrap_err();

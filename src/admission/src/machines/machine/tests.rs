@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::decision::Settings;
+use crate::handler::Settings;
 use crate::machines::guests::tests::{apply_machine, apply_node, cases};
 use crate::tests::{decide, request_for, told};
 use crate::webhooks;
@@ -241,7 +241,7 @@ fn only_a_name_that_is_too_long_for_a_reservation_is_warned_of() {
 }
 
 #[test]
-fn an_update_is_judged_by_what_changes() {
+fn an_update_is_validated_by_what_changes() {
     let caches = nodes();
     let mut old = valid();
     old["spec"]["nodePool"][0]["name"] = json!("gone");

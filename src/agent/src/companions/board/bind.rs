@@ -129,8 +129,8 @@ impl State {
             return Step::Full(all);
         }
         let bind = Bind { id: id.clone(), claim: claim.clone(), allocation: allocation.clone(), verdict };
-        self.binding.spend(1.0);
-        known.bind_pace.begin();
+        self.binding.spend(BINDS, 1.0, now);
+        known.bind_pace.begin(BINDS, now);
         Step::Write(bind)
     }
 }

@@ -143,22 +143,22 @@ impl Known {
     }
 
     /// Reports whether the manager told of it, and on an earlier stream.
-    pub(super) fn told_before(&self, stream: u64) -> bool {
+    pub(super) fn reported_before(&self, stream: u64) -> bool {
         self.told.as_ref().is_some_and(|(told, _)| *told != stream)
     }
 
     /// Returns a rule that matches it, of whose companion the manager has said nothing.
     pub(super) fn awaited<'a>(&self, ordered: &'a [Arc<Rule>]) -> Option<&'a RuleName> {
-        self.untold(ordered.iter(), |companions| &companions.rules)
+        self.unreported(ordered.iter(), |companions| &companions.rules)
     }
 
     /// As [`Self::awaited`], of the rules by which it doesn't start before its companion.
     pub(super) fn awaited_to_start<'a>(&self, ordered: &'a [Arc<Rule>]) -> Option<&'a RuleName> {
         let holding = ordered.iter().filter(|rule| rule.ordering().holds());
-        self.untold(holding, |companions| &companions.start_rules)
+        self.unreported(holding, |companions| &companions.start_rules)
     }
 
-    fn untold<'a>(
+    fn unreported<'a>(
         &self,
         mut rules: impl Iterator<Item = &'a Arc<Rule>>,
         of: impl Fn(&Companions) -> &Rules,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outrigger_core::fault;
 use outrigger_core::ids::WorkloadId;
-use outrigger_core::map::HashMap;
+use outrigger_core::map::{HashMap, remove_from};
 use outrigger_core::reason::Cause;
 use outrigger_runtime::pod::Pod;
 use tokio::sync::Notify;
@@ -67,12 +67,7 @@ impl Starts {
             return;
         }
         if let Some(before) = before {
-            if let Some(ids) = self.pods.get_mut(&before) {
-                ids.remove(id);
-                if ids.is_empty() {
-                    self.pods.remove(&before);
-                }
-            }
+            remove_from(&mut self.pods, &before, |ids| ids.remove(id));
             self.wake(&before);
         }
         if let Some(now) = now {

@@ -119,7 +119,7 @@ async fn what_is_right_in_time_is_never_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gate_opens_closes_and_stays_while_nothing_is_told() {
+async fn a_gate_opens_closes_and_stays_while_nothing_is_reported() {
     let mut stage = Stage::new(&[("a", true)]);
     let stream = stage.board.opened();
     for (state, what) in [

@@ -41,7 +41,7 @@ use Knowledge::{Absent, Elsewhere, Told, Unheard, Unreachable, Unsupported};
 use Status::{False, True};
 
 #[test]
-fn what_is_wrong_is_told_when_it_lasts_and_until_it_is_right() {
+fn what_is_wrong_is_reported_when_it_lasts_and_until_it_is_right() {
     let refused = companions(group(2, 1, "QuotaExceeded"), Group::default());
     let failed = companions(group(2, 1, "Failed"), Group::default());
     let ready = companions(group(2, 0, ""), Group::default());

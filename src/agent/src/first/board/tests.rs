@@ -162,7 +162,7 @@ async fn hosts_whose_dpus_take_companions_have_devices() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_truth_stays_while_nothing_is_told() {
+async fn the_last_truth_stays_while_nothing_is_reported() {
     let mut stage = Stage::new();
     stage.node("a", Some("10"));
     stage.told(&[("a", true)]);
@@ -266,7 +266,7 @@ async fn a_dpu_that_flaps_costs_six_changes_a_minute_and_ends_right() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_published_is_told() {
+async fn what_is_not_published_is_reported() {
     let mut stage = Stage::new();
     stage.devices.binding(true);
     stage.devices.claims(true);

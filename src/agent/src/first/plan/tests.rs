@@ -168,7 +168,7 @@ fn long_names_of_nodes_make_valid_names_of_slices() {
 }
 
 #[test]
-fn a_template_of_somebody_else_is_told_from_an_older_one() {
+fn a_template_of_somebody_else_is_distinguished_from_an_older_one() {
     let mut found = template("shop", Hold::Start);
     assert_eq!(Found::of(&found, Hold::Start), Found::Right);
     found.spec.metadata = Some(ObjectMeta::default());

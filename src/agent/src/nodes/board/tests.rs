@@ -91,7 +91,7 @@ async fn a_failure_is_written_at_once_and_nothing_in_the_steady_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_truth_stays_while_nothing_is_told() {
+async fn the_last_truth_stays_while_nothing_is_reported() {
     let mut stage = Stage::new(&["a"]);
     stage.hosts.opened();
     stage.hosts.told(&host("a", "NoDPU"));

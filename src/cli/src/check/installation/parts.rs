@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::ValueEnum;
-use outrigger_core::json::{list, text};
+use outrigger_core::json::{label, list, text};
 use outrigger_core::keys;
 use outrigger_webhook::settings::AdmissionArgs;
 use serde_json::Value;
@@ -181,7 +181,7 @@ impl Installation {
         let all = self.cluster.list(NAMESPACE, "", keys::TENANT).await?;
         let lives = |namespace: &&Value| namespace.pointer("/metadata/deletionTimestamp").is_none();
         all.iter().find(lives).map(|namespace| {
-            let tenant = namespace["metadata"]["labels"][keys::TENANT].as_str().unwrap_or_default();
+            let tenant = label(namespace, keys::TENANT).unwrap_or_default();
             (text(namespace, "/metadata/name").to_owned(), tenant.to_owned())
         })
     }

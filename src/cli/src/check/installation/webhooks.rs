@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_with_one_target_and_bundle_are_judged_together() {
+    fn entries_with_one_target_and_bundle_are_validated_together() {
         let shipped = include_str!("../../../../../webhooks/mutating.yaml");
         let mut configuration = yaml::documents(shipped, yaml::OF_FILES).unwrap().remove(0);
         configuration["webhooks"][1]["clientConfig"]["caBundle"] = json!("eA==");

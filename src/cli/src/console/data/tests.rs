@@ -92,7 +92,7 @@ fn unplaced() -> Value {
 }
 
 #[test]
-fn a_companion_is_told_by_the_words_of_the_model() {
+fn a_companion_is_reported_by_the_words_of_the_model() {
     let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "spec": {"nodeName": "dpu-a"}});
     let data = data(&[
         tenant("blue", "tenant-blue", &["a", "b"], "x"),
@@ -125,7 +125,7 @@ fn a_companion_is_told_by_the_words_of_the_model() {
 }
 
 #[test]
-fn a_host_is_told_by_what_keeps_its_dpu_from_taking_companions() {
+fn a_host_is_reported_by_what_keeps_its_dpu_from_taking_companions() {
     let leaving = json!({"taints": [{"key": keys::HANDOVER, "value": "red", "effect": "NoSchedule"}]});
     let on = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "spec": {"nodeName": "dpu-a"}});
     let data = data(&[
@@ -204,5 +204,5 @@ fn a_message_is_cut_between_characters() {
     let (_, object) = tenant("blue", "tenant-blue", &[], &"ü".repeat(2 * MESSAGE));
     let data = data(&[(TENANT, object)]);
     let message = &data.tenants["blue"].conditions[0].message;
-    assert_eq!((message.chars().count(), message.chars().last()), (MESSAGE + 1, Some('…')));
+    assert_eq!((message.chars().count(), message.chars().last()), (MESSAGE, Some('…')));
 }

@@ -2,9 +2,8 @@
 
 use std::fmt;
 
+use outrigger_core::text::truncate;
 use serde::Deserialize;
-
-use crate::console::data::shorten;
 
 /// Most characters of a manager's message, and most messages of one kind that are shown.
 const MESSAGE: usize = 512;
@@ -78,9 +77,8 @@ impl Said {
             };
         }
         let message = serde_json::from_slice(body).map(|Refusal { message }| message);
-        let mut message = message.unwrap_or_else(|_| format!("the answer has the status {status}"));
-        shorten(&mut message, MESSAGE);
-        Self::Refused(status, message)
+        let message = message.unwrap_or_else(|_| format!("the answer has the status {status}"));
+        Self::Refused(status, truncate(&message, MESSAGE).into_owned())
     }
 }
 

@@ -93,7 +93,7 @@ fn whoever_may_not_read_rows_does_not_see_those_of_before() {
     }
     let mut kept = Texts::new("texts");
     take(&mut kept, failed(None));
-    assert_eq!((kept.is_told(), notes(&kept)), (true, vec!["texts: no".to_owned()]));
+    assert_eq!((kept.is_reported(), notes(&kept)), (true, vec!["texts: no".to_owned()]));
     kept.begin(None);
     assert_eq!(notes(&kept), ["texts: no"], "the reason stays until there is another one");
     kept.begin(Some("blue".to_owned()));
@@ -139,10 +139,10 @@ fn the_report_counts_what_is_shown() {
     assert_eq!(report.tenants.unwrap()[0].name, "blue");
     let mut rows = rows(&objects);
     rows.pods = Kept::new("pods");
-    assert!(!rows.are_told());
+    assert!(!rows.are_reported());
     let report = rows.picture().unwrap().data().report;
     assert!(report.companions.is_none() && report.dpus.is_some());
     assert_eq!(report.not_visible, ["pods: still being read, 0 so far"]);
     rows.error = Some("it is away".to_owned());
-    assert!(rows.are_told());
+    assert!(rows.are_reported());
 }

@@ -7,7 +7,7 @@ use outrigger_core::index::CompanionKey;
 use super::*;
 
 #[test]
-fn companions_that_outlive_their_workloads_are_told_with_the_reason() {
+fn companions_that_outlive_their_workloads_are_reported_with_the_reason() {
     let lingers = |seconds: i64| with(rule("r", "-"), "/spec/lingerSeconds", json!(seconds));
     let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "ended".into() };
     let ended = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {

@@ -110,7 +110,7 @@ pub(super) fn read(line: &[u8]) -> Result<Option<(PodKey, Change)>, Fault> {
     // Who runs something in a Pod doesn't change it, and its status is written all the time.
     let is_of_pod =
         matches!(object.subresource.as_str(), "" | "binding" | "ephemeralcontainers" | "resize" | "eviction");
-    Ok((is_of_pod || change.is_told_by_admission()).then_some((pod, change)))
+    Ok((is_of_pod || change.is_reported_by_admission()).then_some((pod, change)))
 }
 
 impl ObjectRef {
@@ -171,7 +171,7 @@ impl Event<'_> {
 
 impl Change {
     /// Whether admission has left more than the answer.
-    fn is_told_by_admission(&self) -> bool {
+    fn is_reported_by_admission(&self) -> bool {
         self.refused_by.is_some()
             || !(self.steps.is_empty()
                 && self.webhooks.is_empty()

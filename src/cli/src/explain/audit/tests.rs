@@ -40,7 +40,7 @@ fn called(configuration: &str, webhook: &str, mutated: bool) -> Value {
 }
 
 #[test]
-fn steps_and_webhooks_that_changed_a_pod_are_told() {
+fn steps_and_webhooks_that_changed_a_pod_are_reported() {
     let patch = json!({"configuration": "outrigger", "webhook": "pods.outrigger.dev", "patchType": "JSONPatch",
         "patch": [{"op": "add", "path": "/spec/affinity", "value": {"a secret": 1}}]});
     let created = event(
@@ -89,7 +89,7 @@ fn steps_and_webhooks_that_changed_a_pod_are_told() {
 }
 
 #[test]
-fn what_refused_a_request_is_told() {
+fn what_refused_a_request_is_reported() {
     let refused = |second: u32, message: &str, annotations: Value| {
         event(
             second,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use outrigger_admission::provenance::{GATE, Origin};
 use outrigger_core::ids::RuleName;
-use outrigger_core::json::{list, text};
+use outrigger_core::json::{list, metadata_map, text};
 use outrigger_core::machine::{MachineType, guest};
 use outrigger_core::mutate::machine::slot_holder;
 use outrigger_core::text::truncate;
@@ -156,8 +156,9 @@ fn offloading(admission: &Admission, namespace: &str, pod: &Value) -> Vec<Mark> 
 /// The size and the nodes of a guest's slot.
 fn machine(admission: &Admission, pod: &Value, roles: &[Role]) -> Vec<Mark> {
     let is_guest = roles.iter().any(|role| role.role == RoleKind::Guest);
-    let labels = pod.pointer("/metadata/labels").and_then(Value::as_object);
-    let Some((group, type_)) = labels.filter(|_| is_guest).and_then(guest) else { return Vec::new() };
+    let Some((group, type_)) = guest(metadata_map(pod, "labels")).filter(|_| is_guest) else {
+        return Vec::new();
+    };
     let is_theirs = |of: &Value| {
         let key = text(of, "/key");
         key == outrigger_core::machine::type_key(type_) || key == keys::NODE_POOL
@@ -181,12 +182,7 @@ fn sized(pod: &Value, type_: &MachineType) -> Option<Mark> {
 /// The claims of the rule.
 fn claims(admission: &Admission, namespace: &str, pod: &Value, rule: Option<&RuleName>) -> Vec<Mark> {
     let Some(rule) = rule else { return Vec::new() };
-    let caches = admission.caches();
-    let cached = if rule.is_admin() {
-        caches.admin_rule(rule.as_str())
-    } else {
-        caches.rule(namespace, rule.as_str())
-    };
+    let cached = admission.caches().rule(namespace, rule);
     let Some(rule) = cached.and_then(|cached| cached.spec.rule) else { return Vec::new() };
     let own = list(pod, "/spec/resourceClaims").iter().enumerate().filter(|(_, claim)| {
         rule.devices().claims().iter().any(|device| device.name == text(claim, "/name"))

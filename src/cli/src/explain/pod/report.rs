@@ -168,7 +168,7 @@ impl Report {
 fn verdict(admission: &Admission, request: &mut Request, incomplete: bool) -> Verdict {
     let watched = Watched { before: RefCell::new(request.object.clone()), changes: RefCell::default() };
     let (mut refused_by, mut origins) = (None, Vec::new());
-    let decision = admission.decide_told(request, &watched, &mut |webhook, decision| match decision {
+    let decision = admission.decide_observed(request, &watched, &mut |webhook, decision| match decision {
         Decision::Allow { audit, .. } => origins.extend(audit.iter().cloned()),
         Decision::Deny { .. } => refused_by = Some(webhook.to_owned()),
     });

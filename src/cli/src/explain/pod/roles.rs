@@ -2,12 +2,12 @@
 
 use outrigger_admission::provenance::Origin;
 use outrigger_core::ids::{RuleName, TenantId};
-use outrigger_core::json::{list, text};
+use outrigger_core::json::{self, label, list, metadata_map, text};
 use outrigger_core::offloading::{self, Strategy};
 use outrigger_core::text::truncate;
 use outrigger_core::{companion, keys, machine};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::super::Fact;
 use super::super::audit::Decider;
@@ -85,17 +85,8 @@ impl Role {
     }
 }
 
-fn label<'a>(pod: &'a Value, key: &str) -> &'a str {
-    of_map(pod, "labels", key)
-}
-
 fn annotation<'a>(pod: &'a Value, key: &str) -> &'a str {
-    of_map(pod, "annotations", key)
-}
-
-fn of_map<'a>(pod: &'a Value, map: &str, key: &str) -> &'a str {
-    let map = pod.get("metadata").and_then(|metadata| metadata.get(map));
-    map.and_then(|map| map.get(key)).and_then(Value::as_str).unwrap_or_default()
+    json::annotation(pod, key).unwrap_or_default()
 }
 
 /// A companion, by what the manager has written on it.
@@ -117,13 +108,12 @@ fn companion_of(admission: &Admission, namespace: &str, pod: &Value) -> Option<C
 
 fn companion_role(admission: &Admission, namespace: &str, pod: &Value, companion: &Companion) -> Role {
     let Companion { rule, uid, tenant } = companion;
-    let is_admin = rule.is_admin();
-    let at = if is_admin { &*admission.settings().admin.rules } else { namespace };
+    let at = if rule.is_admin() { &*admission.settings().admin.rules } else { namespace };
     let mut by = Origin::object(companion::kind(rule.scope()), rule.as_str()).within(at);
     by.generation = annotation(pod, keys::RULE_GENERATION).parse().ok();
     let mut role = role(RoleKind::Companion, &by);
     role.fact("tenant", tenant.as_ref().map_or("", |tenant| tenant.as_str()));
-    role.fact("workload", label(pod, keys::WORKLOAD));
+    role.fact("workload", label(pod, keys::WORKLOAD).unwrap_or_default());
     role.fact("host of the workload", annotation(pod, keys::HOST));
     role.fact("end of the workload", annotation(pod, keys::WORKLOAD_ENDED));
     role.fact("DPU", text(pod, "/spec/nodeName"));
@@ -134,10 +124,7 @@ fn companion_role(admission: &Admission, namespace: &str, pod: &Value, companion
             keys::ADMISSION_GATE
         ));
     }
-    let caches = admission.caches();
-    let known =
-        if is_admin { caches.admin_rule(rule.as_str()) } else { caches.rule(namespace, rule.as_str()) };
-    let Some(known) = known else {
+    let Some(known) = admission.caches().rule(namespace, rule) else {
         role.problem(format!("no {} {at}/{rule} is known", companion::kind(rule.scope())));
         return role;
     };
@@ -227,9 +214,7 @@ pub(super) fn expression(expression: &Value) -> String {
 
 /// What a Pod is to Machines.
 fn slot(admission: &Admission, namespace: &str, pod: &Value) -> Option<Role> {
-    let none = Map::new();
-    let labels = pod.pointer("/metadata/labels").and_then(Value::as_object).unwrap_or(&none);
-    let text = |key: &str| labels.get(key).and_then(Value::as_str).unwrap_or_default();
+    let text = |key| label(pod, key).unwrap_or_default();
     let (group, type_) = (text(keys::MACHINE_GROUP), text(keys::MACHINE_TYPE));
     let kind = match text(keys::POD_ROLE) {
         keys::GUEST => RoleKind::Guest,
@@ -247,7 +232,7 @@ fn slot(admission: &Admission, namespace: &str, pod: &Value) -> Option<Role> {
         role.fact("StatefulSet", &machine::reservation_name(group, type_));
         return Some(role);
     }
-    if machine::guest(labels).is_none() {
+    if machine::guest(metadata_map(pod, "labels")).is_none() {
         let keys = [keys::MACHINE_GROUP, keys::MACHINE_TYPE].join(" and ");
         role.problem(format!("a guest needs the labels {keys}; without them it gets no slot"));
         return Some(role);

@@ -163,7 +163,7 @@ fn a_companion_is_decided_again_from_the_template_of_its_rule() {
 }
 
 #[test]
-fn a_companion_of_a_rule_whose_template_is_malformed_is_judged_as_it_is() {
+fn a_companion_of_a_rule_whose_template_is_malformed_is_validated_as_it_is() {
     let template = "    spec:\n      nodeSelector: {dpu-model: bf3}\n      containers:\n        - name: firewall\n          image: registry.example/firewall:1\n";
     let malformed = CLUSTER.replacen(template, "    spec: a text\n", 1);
     assert_ne!(malformed, CLUSTER);

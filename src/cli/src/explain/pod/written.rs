@@ -6,13 +6,13 @@ use outrigger_api::{AdminWorkloadRule, WorkloadRule};
 use outrigger_core::companion::{Action, Home, kind, plan};
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::Desired;
-use outrigger_core::json::list;
+use outrigger_core::json::{annotation, list};
 use outrigger_core::keys;
 use outrigger_core::rule::Rule;
 use outrigger_runtime::pod::Pod;
 use serde_json::{Map, Value, json};
 
-use super::super::view::told_workload;
+use super::super::view::reported_workload;
 use super::owned;
 use crate::admission::Admission;
 use crate::companion::{PodName, of_pod};
@@ -53,7 +53,7 @@ fn companion(admission: &Admission, pod: &Value, name: &PodName) -> Result<Optio
         Some((of.or_else(|| admission.owner(&name.namespace))?, key, observed))
     });
     let Some((tenant, key, observed)) = found else { return Ok(None) };
-    let told = told_workload(&observed);
+    let told = reported_workload(&observed);
     let at = if key.rule.is_admin() { &*admin.rules } else { name.namespace.as_str() };
     let Some((template, rule)) = rule(admission, at, &key.rule)? else { return Ok(None) };
     let of = format!("the template of {} {at}/{}", kind(key.rule.scope()), key.rule);
@@ -135,8 +135,7 @@ fn by_owner(admission: &Admission, pod: &Value, name: &PodName) -> Option<Writte
 
 /// What kubectl applied.
 fn applied(pod: &Value) -> Option<Written> {
-    let text = pod.pointer("/metadata/annotations")?.get(LAST_APPLIED)?.as_str()?;
-    let applied: Value = serde_json::from_str(text).ok()?;
+    let applied: Value = serde_json::from_str(annotation(pod, LAST_APPLIED)?).ok()?;
     let of = "what kubectl apply was given".to_owned();
     applied.is_object().then_some(Written { pod: applied, of, by_manager: false })
 }

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use outrigger_api::{Machine, MachineNodePool};
-use outrigger_core::json::{list, text};
+use outrigger_core::json::{self, list, text};
 use outrigger_core::keys;
 use outrigger_core::reason::Cause;
 use outrigger_manager::companions::observe::why_not_ready;
@@ -97,7 +97,7 @@ fn unready(guest: &Object) -> Option<Wrong> {
 }
 
 fn label<'a>(object: &'a Object, key: &str) -> &'a str {
-    object.value["metadata"]["labels"][key].as_str().unwrap_or_default()
+    json::label(&object.value, key).unwrap_or_default()
 }
 
 /// The nodes of a pool, each with its state.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::api::ListParams;
 use outrigger_api::NamespaceOffloading;
-use outrigger_core::json::text;
+use outrigger_core::json::{metadata_map, text};
 use outrigger_core::offloading::{NAME, is_reserved, none_selected};
 use outrigger_core::reason::Cause;
 use outrigger_core::selector::matching;
@@ -83,8 +83,7 @@ struct Labelled<'a> {
 
 impl<'a> Labelled<'a> {
     fn new(node: &'a Object) -> Self {
-        let labels = node.value["metadata"]["labels"].as_object();
-        let labels = labels.into_iter().flatten();
+        let labels = metadata_map(&node.value, "labels").iter();
         let labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
         Self { name: &node.name, labels: labels.collect() }
     }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_companion_whose_workload_has_ended_is_told_with_its_reason() {
+fn a_companion_whose_workload_has_ended_is_reported_with_its_reason() {
     let companion = |workload: &str, more: Value| {
         let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
                 "name": workload, "namespace": "tenant-blue", "uid": workload, "labels": {keys::WORKLOAD: workload},

@@ -41,12 +41,12 @@ fn a_pod_that_was_created_without_the_gate_does_not_wait() {
 }
 
 #[test]
-fn a_pod_that_is_older_than_the_rule_is_told_to_be_recreated() {
+fn a_pod_that_is_older_than_the_rule_has_to_be_recreated() {
     let ordering = |created: &str| {
         let mut waits = rule("universe", "b", json!({}));
         waits["spec"]["ordering"] = json!("BeforeReady");
         waits["metadata"]["creationTimestamp"] = json!(created);
-        let report = from(own_cluster(), &[waits, told_pod(false, &[])], &[]).unwrap();
+        let report = from(own_cluster(), &[waits, reported_pod(false, &[])], &[]).unwrap();
         report["rules"][0]["workloads"][0]["ordering"].as_str().unwrap().to_owned()
     };
     assert!(ordering("2026-01-03T00:00:00Z").contains("created before the rule"));

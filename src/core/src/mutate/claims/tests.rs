@@ -91,7 +91,7 @@ fn claims_are_appended_and_wired_into_the_named_containers() {
 }
 
 #[test]
-fn what_is_there_stays_and_a_name_that_is_taken_is_told() {
+fn what_is_there_stays_and_a_name_that_is_taken_is_reported() {
     let rule = rule(vec![own("a", &[], "")]);
     let mut with = pod();
     with["spec"]["containers"][1]["resources"] = json!({"claims": [{"name": "a", "request": "one"}]});
@@ -142,7 +142,7 @@ fn each_part_that_is_missing_is_added_and_told_as_a_change() {
 }
 
 #[test]
-fn devices_that_are_elsewhere_are_told() {
+fn devices_that_are_elsewhere_are_reported() {
     let on = |host: &str| {
         vec![json!({"matchExpressions": [{"key": keys::DPU_HOST, "operator": "In", "values": [host]}]})]
     };

@@ -83,7 +83,7 @@ fn a_guest_is_done_only_with_all_of_its_slot() {
 }
 
 #[test]
-fn the_rest_of_the_resources_stays_and_what_disagrees_is_told() {
+fn the_rest_of_the_resources_stays_and_what_disagrees_is_reported() {
     let own = json!({"requests": {"cpu": "500m", "memory": "25769803776", "ephemeral-storage": "1Gi"},
         "limits": {"cpu": 2, "memory": "much", "nvidia.com/gpu": null}, "claims": [{"name": "c"}]});
     let pod = guest(json!({"containers": [{"name": "a", "resources": own, "resizePolicy": [{"x": 1}]}],

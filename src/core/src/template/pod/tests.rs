@@ -33,7 +33,7 @@ fn paths(spec: &Value) -> Vec<String> {
 }
 
 #[test]
-fn each_text_that_is_wrong_is_told_with_its_path() {
+fn each_text_that_is_wrong_is_reported_with_its_path() {
     assert_eq!(paths(&good()), [""; 0]);
     let required =
         "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0";

@@ -161,7 +161,7 @@ async fn a_tenant_has_so_many_calls_and_one_that_is_not_read_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_rule_of_the_platform_only_state_and_reason_are_told() {
+async fn of_a_rule_of_the_platform_only_state_and_reason_are_reported() {
     let world = World::new();
     let (context, state) = (&world.service.context, &world.state);
     let rule = RuleName::admin("secret").unwrap();
@@ -276,7 +276,7 @@ fn on(id: &str, node: &str) -> outrigger_core::workload::Workload {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_told_names_the_node_that_it_is_about_and_is_told_again_about_another() {
+async fn what_is_reported_names_the_node_that_it_is_about_and_is_reported_again_about_another() {
     let world = World::new();
     let (context, state) = (&world.service.context, &world.state);
     world.shows("w", true);

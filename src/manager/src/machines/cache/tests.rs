@@ -67,7 +67,7 @@ fn p(group: &str) -> Key {
 }
 
 #[test]
-fn who_was_first_has_the_group_and_the_node_and_the_next_is_told_when_it_goes() {
+fn who_was_first_has_the_group_and_the_node_and_the_next_is_reported_when_it_goes() {
     let cache = MachineCache::new("core");
     cache.machine(Change::Applied(machine("b", "g", LATE)));
     assert_eq!(cache.machine(Change::Applied(machine("a", "g", LATE))), [m("a"), m("b")]);
@@ -210,7 +210,7 @@ async fn what_only_lost_its_label_is_seen_again_and_an_answer_brings_nothing_bac
 }
 
 #[test]
-fn the_oldest_pool_has_the_group_and_the_next_is_told_when_it_goes() {
+fn the_oldest_pool_has_the_group_and_the_next_is_reported_when_it_goes() {
     let cache = MachineCache::new("core");
     let named = |name: &str, created: &str| {
         let mut object = pool("g", created, &[]);

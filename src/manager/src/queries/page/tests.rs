@@ -79,7 +79,7 @@ async fn a_row_says_which_rules_match_and_how_the_companions_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_workload_that_no_rule_matches_is_told_without_companions() {
+async fn a_workload_that_no_rule_matches_is_reported_without_companions() {
     let world = World::of(&[], &names(1));
     assert_eq!(world.page(&ask(1)).unwrap().0[0]["companions"], json!([]));
 }
@@ -170,7 +170,7 @@ proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_workload_is_told_after_a_second_and_the_label_values_of_few_tenants_are_kept() {
+async fn a_new_workload_is_reported_after_a_second_and_the_label_values_of_few_tenants_are_kept() {
     let world = World::of(&[fixtures::rule()], &names(1));
     assert_eq!(world.ids(10), names(1));
     world.state.lock().index.update(fixtures::workload("w-00001"));

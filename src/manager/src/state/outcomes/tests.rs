@@ -78,7 +78,7 @@ impl World {
 
     fn told(&self, workload: &str) -> Vec<(Stage, Option<Cause>, i64)> {
         let told = self.data.told(&workload.into(), self.now).unwrap();
-        let of = |told: &ToldCompanion| {
+        let of = |told: &ReportedCompanion| {
             let Progress { stage, cause } = told.outcome.progress;
             (stage, cause, told.outcome.since.as_second())
         };
@@ -118,7 +118,7 @@ fn a_companion_is_pending_then_ready_then_lost_and_its_rule_takes_it_away() {
 }
 
 #[test]
-fn a_refusal_is_told_by_its_cause_and_the_faults_of_the_rules_own_fields() {
+fn a_refusal_is_reported_by_its_cause_and_the_faults_of_the_rules_own_fields() {
     let mut world = World::new(1);
     let why = Why { faults: "spec.template.spec.x: m".into(), ..Why::new(Cause::Refused, "in other words") };
     let refusal = Refusal { why, generation: 1, until: tokio::time::Instant::now() };
@@ -133,7 +133,7 @@ fn a_refusal_is_told_by_its_cause_and_the_faults_of_the_rules_own_fields() {
 }
 
 #[test]
-fn a_companion_without_a_node_is_told_by_what_of_its_template_no_dpu_has() {
+fn a_companion_without_a_node_is_reported_by_what_of_its_template_no_dpu_has() {
     let mut world = World::new(1);
     let mut model = rule("Parallel");
     model["spec"]["template"]["spec"]["nodeSelector"] = json!({"model": "bf9"});
@@ -167,7 +167,7 @@ fn a_companion_without_a_node_is_told_by_what_of_its_template_no_dpu_has() {
 }
 
 #[test]
-fn a_host_is_told_by_its_dpu_and_so_are_companions_that_wait_for_it() {
+fn a_host_is_reported_by_its_dpu_and_so_are_companions_that_wait_for_it() {
     let mut world = World::new(1);
     let (number, _) = world.data.outcomes.follow(1).unwrap();
     let hosts = |world: &mut World| {
@@ -262,7 +262,7 @@ fn a_workload_whose_match_is_over_the_limit_is_not_one_without_a_rule() {
 }
 
 #[test]
-fn nobody_is_told_of_the_former_nodes_companion_on_another_node() {
+fn nobody_is_informed_of_the_former_nodes_companion_on_another_node() {
     let mut world = World::new(1);
     world.shows("w0", |o| o.ready = true);
     let (number, _) = world.data.outcomes.follow(1).unwrap();

@@ -157,7 +157,7 @@ fn whose_a_node_should_be() {
 }
 
 #[test]
-fn a_full_quota_is_told() {
+fn a_full_quota_is_reported() {
     let registry = registry();
     let quota = |used: &str| -> Change<ResourceQuota> {
         let count = "count/workloadrules.workload.universe.nvidia.com";

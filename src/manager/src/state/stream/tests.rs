@@ -146,7 +146,7 @@ fn a_claim_seen_before_ones_own_is_known() {
 }
 
 #[test]
-fn a_tenant_that_is_made_anew_counts_anew() {
+fn a_tenant_that_is_recreated_counts_from_zero() {
     // On another replica: it has seen many claims of the former Tenant.
     let mut stream = Stream::default();
     assert!(!stream.observed(shown(9, "other", 90), ME));

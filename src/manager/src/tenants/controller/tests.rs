@@ -94,7 +94,7 @@ async fn a_rule_that_a_manager_has_written_for_a_tenant_that_does_not_exist_is_d
 }
 
 #[tokio::test]
-async fn rules_of_a_tenant_that_is_made_anew_meanwhile_stay_in_its_adopted_namespace() {
+async fn rules_of_a_tenant_that_is_recreated_meanwhile_stay_in_its_adopted_namespace() {
     let api = FakeApi::default();
     let controller = controller(&api);
     let former: Tenant = serde_json::from_value(tenant("former", true)).unwrap();
@@ -137,7 +137,7 @@ async fn a_new_leader_looks_for_rules_that_deleted_tenants_have_left() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_a_tenant_that_was_made_anew_is_not_released_with_the_former_one() {
+async fn what_belongs_to_a_tenant_that_was_recreated_is_not_released_with_the_former_one() {
     let api = FakeApi::default();
     let controller = controller(&api);
     with_companion(&api, &controller);

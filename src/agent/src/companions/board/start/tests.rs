@@ -1,6 +1,7 @@
 use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
-use outrigger_core::rule::{ExpressionSpec, Operator, Ordering, POD, Rule, RuleSpec};
+use outrigger_core::rule::{ExpressionSpec, Operator, Ordering, Rule, RuleSpec};
+use outrigger_core::workload::POD;
 use outrigger_proto::companion::{Companion, CompanionState};
 use outrigger_runtime::environment::Clock;
 use proptest::prelude::*;

@@ -254,7 +254,7 @@ proptest! {
 
     /// Before an update the containers may have been moved, too.
     #[test]
-    fn a_resize_is_judged_alike_in_any_order(
+    fn a_resize_is_validated_alike_in_any_order(
         written in written(),
         changes in prop::collection::vec(change(), 0..4),
         (old_turn, new_turn) in (0..6_usize, 0..6_usize),
