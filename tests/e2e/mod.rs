@@ -44,6 +44,7 @@ mod skew;
 mod status;
 mod strings;
 mod subjects;
+mod support_bundle;
 mod templates;
 mod tenancy;
 mod unplaced;

@@ -183,13 +183,15 @@ pub(crate) async fn in_time<T>(request: impl Future<Output = kube::Result<T>>) -
     }
 }
 
-/// Passes the objects of a list to `take`, page by page, until that has enough: it returns whether it takes more.
+/// Passes the objects of a list to `take`, page by page, until that has enough: it returns whether it takes more. A page has as many objects as
+/// the parameters say, else [`PAGE`].
 pub(crate) async fn each(
     (api, resource): &(Api<DynamicObject>, ApiResource),
     params: ListParams,
     mut take: impl FnMut(Value) -> bool,
 ) -> Result<(), Unread> {
-    let mut params = params.limit(PAGE);
+    let page = params.limit.unwrap_or(PAGE);
+    let mut params = params.limit(page);
     loop {
         let page = in_time(api.list(&params)).await?;
         for object in page.items {

@@ -8,6 +8,7 @@ use outrigger_host::HostArgs;
 use outrigger_manager::ManagerArgs;
 use outrigger_webhook::WebhookArgs;
 
+use crate::bundle::BundleArgs;
 use crate::cases::TestArgs;
 use crate::check::CheckArgs;
 use crate::claims::ClaimsArgs;
@@ -135,6 +136,14 @@ enum Command {
     /// listed, 2 an input could not be read.
     Claims(ClaimsArgs),
 
+    /// Collect for a bug report what a maintainer needs, redacted and bounded, into one archive.
+    ///
+    /// Reads versions, the installation's configuration, Outrigger's objects with their statuses and Events, what status and check --live
+    /// say, and logs and metrics of Outrigger's own Pods. Secrets are never requested, values that may be confidential are redacted, and
+    /// the archive's manifest lists each file and what is missing, with the reason. Exit codes: 0 complete, 1 something is missing or cut, or
+    /// the archive could not be written, 2 the cluster could not be read, or the output exists.
+    SupportBundle(BundleArgs),
+
     /// Print the CustomResourceDefinitions as YAML.
     Crd(CrdArgs),
 
@@ -177,6 +186,7 @@ impl Cli {
             Command::Console(args) => serve(args.run()),
             Command::ConsoleServer(args) => serve(args.run()).map(done),
             Command::Claims(args) => args.run(),
+            Command::SupportBundle(args) => args.run(),
             Command::Crd(args) => args.run().map(done),
             Command::Completion(args) => args.run().map(done),
             Command::Manual(args) => args.run().map(done),

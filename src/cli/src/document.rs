@@ -364,15 +364,16 @@ pub(crate) fn state(grade: Grade, word: &str) -> Markup {
     html! { span class=(class) { span aria-hidden="true" { (shape) } " " (plain(word)) } }
 }
 
+/// Whether it is a control character, or a mark of direction.
+pub(crate) fn changes_a_terminal(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// A text on one line, without control characters and marks of direction, because some of it is written by tenants.
 pub(crate) fn plain(text: &str) -> String {
-    let is_bad = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
     let one = |c: char| match c {
         '\n' => " ".to_owned(),
-        c if is_bad(c) => c.escape_default().to_string(),
+        c if changes_a_terminal(c) => c.escape_default().to_string(),
         c => c.to_string(),
     };
     truncate(text, MAX_TEXT).chars().map(one).collect()

@@ -2,7 +2,8 @@
 //!
 //! A request and its whole response have to be complete within [`DEADLINE`], and a watch has to be open by then. An open watch
 //! ends when nothing is received for [`SILENCE`]. Nothing is retried below the queues: a response with 429, 503 or 504 goes to
-//! the caller, which requeues its key. Only [`client`] and [`client_over`] build clients, so all of them have these deadlines.
+//! the caller, which requeues its key. Only [`client`] and [`client_over`] build clients, and [`read_only`] restricts one, so all of them
+//! have these deadlines.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,8 +11,9 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::Limited;
 use kube::client::ClientBuilder;
 use kube::{Client, Config};
 use pin_project_lite::pin_project;
@@ -60,6 +62,47 @@ where
     B::Error: Into<BoxError>,
 {
     Client::new(limited(service), "default")
+}
+
+/// A client whose calls go through another one, for what its output is sent to others. Calls for Secrets, and calls that aren't reads, dry
+/// runs or reviews of access, go nowhere: their answer is that of an API server that refuses them. An answer of more than `most` bytes is an
+/// error. It has to be called on a tokio runtime.
+pub fn read_only(client: Client, most: usize) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let client = client.clone();
+        async move {
+            let answer = match withheld(&request) {
+                Some(message) => refusal(message),
+                None => client.send(request).await?,
+            };
+            Ok::<_, kube::Error>(answer.map(|body| Limited::new(body, most)))
+        }
+    });
+    Client::new(service, namespace)
+}
+
+/// Why [`read_only`] sends a request to nobody.
+fn withheld<T>(request: &Request<T>) -> Option<&'static str> {
+    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+    let core: Vec<&str> = path.strip_prefix("/api/v1/").unwrap_or_default().split('/').collect();
+    let resource = if core[0] == "namespaces" && core.len() > 2 { core[2] } else { core[0] };
+    if resource == "secrets" {
+        return Some("this command requests no Secrets");
+    }
+    let is_read = *request.method() == Method::GET
+        || query.split('&').any(|pair| pair == "dryRun=All")
+        || path.ends_with("accessreviews");
+    (!is_read).then_some("this command writes nothing")
+}
+
+/// The answer of an API server that refuses a request with this message.
+fn refusal(message: &str) -> Response<kube::client::Body> {
+    let status = serde_json::json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden",
+        "message": message});
+    let mut answer = Response::new(kube::client::Body::from(status.to_string().into_bytes()));
+    *answer.status_mut() = StatusCode::FORBIDDEN;
+    answer
 }
 
 /// The object that a read has found; `None` where the API server says that there is no such object. That it doesn't serve the

@@ -18,11 +18,11 @@ use clap::{Args, ValueEnum};
 use outrigger_core::reason::Cause;
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_webhook::settings::AdmissionArgs;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::admission::Admission;
 use crate::check::findings::{Finding, Severity, Subject};
-use crate::document::{Document, Item, bad, bold, dim, item, odd};
+use crate::document::{Document, Item, Readable, bad, bold, dim, item, odd};
 use crate::explain::live::wait;
 use crate::files::print_json;
 use crate::state::State;
@@ -58,8 +58,9 @@ enum Output {
     Sarif,
 }
 
+/// The report; what it serialises is stable.
 #[derive(Debug)]
-struct Report {
+pub(crate) struct Report {
     findings: Vec<Finding>,
     notes: Vec<String>,
     files: BTreeMap<Subject, String>,
@@ -81,14 +82,10 @@ impl CheckArgs {
             report.notes.splice(..0, notes);
             report
         };
-        report.findings.sort_by(|a, b| {
-            let key = |f: &Finding| (f.check.severity, f.subject.clone(), f.path.clone(), f.check.id);
-            key(a).cmp(&key(b))
-        });
-        report.findings.dedup();
+        report.sort();
         match self.output {
             Output::Text => report.document().text(&mut anstream::stdout().lock())?,
-            Output::Json => print_json(&report.json())?,
+            Output::Json => print_json(&report)?,
             Output::Sarif => print_json(&sarif::log(&report))?,
         }
         let failed = report.findings.iter().any(|finding| finding.check.severity == Severity::Error);
@@ -96,7 +93,6 @@ impl CheckArgs {
     }
 }
 
-/// The report as JSON; the structure is stable.
 #[derive(Debug, Serialize)]
 struct JsonReport<'a> {
     notes: &'a [String],
@@ -119,11 +115,25 @@ struct JsonFinding<'a> {
 }
 
 impl Report {
-    fn json(&self) -> JsonReport<'_> {
-        let finding = |finding| JsonFinding::new(finding, &self.files);
-        JsonReport { notes: &self.notes, findings: self.findings.iter().map(finding).collect() }
+    /// Errors first, and each finding once.
+    pub(crate) fn sort(&mut self) {
+        self.findings.sort_by(|a, b| {
+            let key = |f: &Finding| (f.check.severity, f.subject.clone(), f.path.clone(), f.check.id);
+            key(a).cmp(&key(b))
+        });
+        self.findings.dedup();
     }
+}
 
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let finding = |finding| JsonFinding::new(finding, &self.files);
+        let findings = self.findings.iter().map(finding).collect();
+        JsonReport { notes: &self.notes, findings }.serialize(serializer)
+    }
+}
+
+impl Readable for Report {
     /// Findings of an object stand below its name.
     fn document(&self) -> Document {
         let mut document = Document::default();

@@ -144,3 +144,43 @@ fn no_client_is_built_elsewhere() {
         "the test finds what it looks for"
     );
 }
+
+#[tokio::test]
+async fn secrets_and_writes_go_nowhere_and_answers_are_bounded() {
+    let (inner, requests) = served(|mut stream| async move {
+        let body = serde_json::json!({"apiVersion": "v1", "kind": "NamespaceList", "metadata": {}, "items": [], "x": "x".repeat(200)});
+        let body = body.to_string();
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+        let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
+    })
+    .await;
+    let client = read_only(inner.clone(), 1_000);
+    let refused = |error: kube::Error| match error {
+        kube::Error::Api(status) => (status.code, status.message.clone()),
+        error => panic!("{error}"),
+    };
+    for namespace in [None, Some("a")] {
+        let secrets: Api<k8s_openapi::api::core::v1::Secret> =
+            namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name));
+        let list = secrets.list(&ListParams::default()).await.unwrap_err();
+        let get = secrets.get_opt("s").await.unwrap_err();
+        for error in [list, get] {
+            assert_eq!(refused(error), (403, "this command requests no Secrets".to_owned()));
+        }
+    }
+    let error = namespaces(&client).create(&PostParams::default(), &Namespace::default()).await.unwrap_err();
+    assert_eq!(refused(error), (403, "this command writes nothing".to_owned()));
+    assert_eq!(requests.load(Ordering::Relaxed), 0);
+
+    assert!(namespaces(&client).list(&ListParams::default()).await.is_ok());
+    let too_much = namespaces(&read_only(inner, 100)).list(&ListParams::default()).await.unwrap_err();
+    assert!(format!("{too_much:?}").contains("LengthLimit"), "{too_much:?}");
+    assert_eq!(requests.load(Ordering::Relaxed), 2);
+    let allowed = |method: Method, path: &str| {
+        withheld(&Request::builder().method(method).uri(path).body(()).unwrap()).is_none()
+    };
+    assert!(allowed(Method::POST, "/api/v1/namespaces/a/pods?&dryRun=All"));
+    assert!(allowed(Method::POST, "/apis/authorization.k8s.io/v1/subjectaccessreviews?"));
+    assert!(allowed(Method::GET, "/api/v1/namespaces/secrets/pods"));
+    assert!(!allowed(Method::DELETE, "/api/v1/namespaces/a/pods/p"));
+}

@@ -35,6 +35,10 @@ use crate::files::InputError;
 /// Prefix of what is said of the tenant's cluster beside the infrastructure cluster.
 const TENANTS: &str = "in the tenant's cluster: ";
 
+/// The flags that name the clusters.
+const OWN_FLAG: &str = "--kubeconfig";
+const TENANTS_FLAG: &str = "--tenant-kubeconfig";
+
 /// Which installation is examined.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Installation")]
@@ -62,6 +66,13 @@ pub(crate) struct LiveArgs {
     tenant_context: Option<String>,
 }
 
+impl LiveArgs {
+    /// The parts that are found in this namespace, or in the one in which one of them is found.
+    pub(crate) fn of(system_namespace: Option<String>) -> Self {
+        Self { live: true, system_namespace, ..Self::default() }
+    }
+}
+
 /// Examines the clusters.
 ///
 /// # Errors
@@ -71,35 +82,55 @@ pub(super) async fn report(
     admission: &AdmissionArgs,
     cluster: &ClusterArgs,
 ) -> anyhow::Result<Report> {
-    let infrastructure = Box::pin(read(args, admission, cluster, "--kubeconfig", &args.part)).await?;
+    let infrastructure = connect(cluster, OWN_FLAG).await?;
+    if args.tenant_kubeconfig.is_none() && args.tenant_context.is_none() {
+        return of_cluster(infrastructure, args, admission).await;
+    }
+    let infrastructure = Box::pin(read(args, admission, infrastructure, OWN_FLAG, &args.part)).await?;
     let mut findings = Box::pin(own(&infrastructure)).await?;
     let mut notes = infrastructure.cluster.notes();
-    if args.tenant_kubeconfig.is_some() || args.tenant_context.is_some() {
-        let cluster =
-            ClusterArgs { kubeconfig: args.tenant_kubeconfig.clone(), context: args.tenant_context.clone() };
-        let tenant = Box::pin(read(args, admission, &cluster, "--tenant-kubeconfig", &[Part::Agent])).await?;
-        let mut theirs = Box::pin(own(&tenant)).await?;
-        theirs.extend(agents::between(&infrastructure, &tenant).await);
-        findings.extend(theirs.into_iter().map(|finding| {
-            let message = format!("{TENANTS}{}", finding.message);
-            Finding { message, ..finding }
-        }));
-        notes.extend(tenant.cluster.notes().into_iter().map(|note| format!("{TENANTS}{note}")));
-    } else if infrastructure.has(Part::Agent) && infrastructure.has(Part::Manager) {
-        findings.extend(agents::between(&infrastructure, &infrastructure).await);
-    }
+    let cluster =
+        ClusterArgs { kubeconfig: args.tenant_kubeconfig.clone(), context: args.tenant_context.clone() };
+    let tenant = connect(&cluster, TENANTS_FLAG).await?;
+    let tenant = Box::pin(read(args, admission, tenant, TENANTS_FLAG, &[Part::Agent])).await?;
+    let mut theirs = Box::pin(own(&tenant)).await?;
+    theirs.extend(agents::between(&infrastructure, &tenant).await);
+    findings.extend(theirs.into_iter().map(|finding| {
+        let message = format!("{TENANTS}{}", finding.message);
+        Finding { message, ..finding }
+    }));
+    notes.extend(tenant.cluster.notes().into_iter().map(|note| format!("{TENANTS}{note}")));
     Ok(Report { findings, notes, files: BTreeMap::new() })
+}
+
+/// Examines one cluster.
+///
+/// # Errors
+/// As [`report`].
+pub(crate) async fn of_cluster(
+    cluster: Cluster,
+    args: &LiveArgs,
+    admission: &AdmissionArgs,
+) -> anyhow::Result<Report> {
+    let installation = Box::pin(read(args, admission, cluster, OWN_FLAG, &args.part)).await?;
+    let mut findings = Box::pin(own(&installation)).await?;
+    if installation.has(Part::Agent) && installation.has(Part::Manager) {
+        findings.extend(agents::between(&installation, &installation).await);
+    }
+    Ok(Report { findings, notes: installation.cluster.notes(), files: BTreeMap::new() })
+}
+
+async fn connect(cluster: &ClusterArgs, flag: &str) -> Result<Cluster, InputError> {
+    Ok(Cluster::new(client(cluster, flag).await?, cluster.is_own().await))
 }
 
 async fn read(
     args: &LiveArgs,
     admission: &AdmissionArgs,
-    cluster: &ClusterArgs,
+    cluster: Cluster,
     flag: &str,
     only: &[Part],
 ) -> anyhow::Result<Installation> {
-    let is_own = cluster.is_own().await;
-    let cluster = Cluster::new(client(cluster, flag).await?, is_own);
     // The first request says whether the cluster answers at all.
     cluster.version().await.map_err(|error| InputError::new(flag, format_args!("{error:#}")))?;
     let installation = Installation::read(cluster, admission, args.system_namespace.as_deref(), only).await;

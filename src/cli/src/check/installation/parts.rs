@@ -16,7 +16,7 @@ use crate::check::findings::{Finding, Subject};
 use crate::cluster::{Answer, Cluster, DEPLOYMENT, Kind, MUTATING, NAMESPACE, POD, VALIDATING, together};
 
 /// Label of all of Outrigger's own Deployments and Pods.
-const OWN: &str = "app.kubernetes.io/name=outrigger";
+pub(crate) const OWN: &str = "app.kubernetes.io/name=outrigger";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Part {
@@ -196,7 +196,7 @@ pub(crate) struct Entry {
 }
 
 /// The namespace in which one of the parts runs, else the default.
-async fn system_namespace(cluster: &Cluster) -> String {
+pub(crate) async fn system_namespace(cluster: &Cluster) -> String {
     let all = cluster.list(DEPLOYMENT, "", OWN).await.unwrap_or_default();
     let is_part = |o: &&Value| Part::ALL.iter().any(|part| part.name() == text(o, "/metadata/name"));
     let found = all.iter().find(is_part).map(|o| text(o, "/metadata/namespace"));
