@@ -109,8 +109,8 @@ fn host_of<'a>(dpus: &[Here<'_>], tenants: &'a [Tenant], name: &'a str) -> Resul
     let is_known = dpus.iter().any(|here| here.node.name == name || here.dpu.host.as_deref() == Some(name))
         || tenants.iter().any(|tenant| tenant.spec.hosts.iter().any(|host| host == name));
     let named = tenants.iter().flat_map(|tenant| {
-        let entries = tenant.spec.host_names.iter().filter(|entry| entry.node == name);
-        entries.map(|entry| (tenant.name_any(), entry.host.as_str()))
+        let entries = tenant.spec.host_names.iter().filter(move |entry| entry.node == name);
+        entries.map(move |entry| (tenant.name_any(), entry.host.as_str()))
     });
     let named: Vec<(String, &str)> = named.filter(|_| !is_known).collect();
     match named.as_slice() {
