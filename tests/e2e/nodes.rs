@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
-use kube::api::Api;
+use http::Method;
+use k8s_openapi::api::core::v1::{Node, Taint};
+use kube::api::{Api, DeleteParams};
+use kube::{Client, ResourceExt};
+use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::shipped::kustomize;
-use outrigger_tests::tenant::{Tenant, dpu, host, node_of, rule_for};
+use outrigger_tests::stream::update;
+use outrigger_tests::tenant::{Tenant, dpu, host, is_ready, node_of, rule_for};
+use outrigger_tests::user::{ask, client};
 use outrigger_tests::{always, eventually, holds, until};
 use serde_json::json;
 
@@ -115,4 +120,118 @@ async fn labels_of_hosts_change_while_companions_run_and_wait() {
     assert_eq!(on(&runs.metadata.uid), Some(&*t.node("a-dpu1")), "the same Pod runs on");
     assert_eq!(on(&waits.metadata.uid), Some(&*t.node("late-dpu1")), "the same Pod has found its DPU");
     assert_eq!(all.iter().filter(|c| node_of(c) == t.node("a-dpu1")).count(), 2);
+}
+
+/// What of a DPU's Node is Outrigger's, or names its host.
+fn owned(node: &Node) -> (Vec<(String, String)>, Vec<Taint>) {
+    let labels = node.labels().iter().filter(|(key, _)| keys::is_own(key) || *key == keys::DPU_HOST);
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    (
+        labels.map(|(key, value)| (key.clone(), value.clone())).collect(),
+        taints.filter(|taint| keys::is_own(&taint.key)).cloned().collect(),
+    )
+}
+
+/// Waits until the only companion is ready on this DPU.
+async fn runs_on(t: &Tenant, dpu: &str) {
+    eventually(&format!("the companion runs on {dpu}"), async || {
+        let all = t.companions().await?;
+        let found: Vec<(&str, bool)> = all.iter().map(|pod| (node_of(pod), is_ready(pod))).collect();
+        holds(found == [(dpu, true)], format!("{found:?}"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_host_that_is_a_node_of_another_name_has_that_nodes_companions() {
+    let o = Outrigger::shared().await;
+    let (infra, cluster) = (&o.plane.infra, &o.plane.tenant);
+    let other = Tenant::without_agent(o, "hnother", &[("a", 1)]).await;
+    let t = Tenant::without_agent(o, "hn", &[]).await;
+    cluster.apply(&kustomize("deploy/base/agent-nodes").unwrap()).unwrap();
+    let (a, b) = (t.node("a"), t.node("b"));
+    // The platform has made these names up, and the second is that of a Node in the tenant's cluster.
+    let (first, second) = (t.node("serial1"), t.node("serial2"));
+    cluster.apply(&[host(&a), host(&b), host(&second)]).unwrap();
+    let (first_dpu, second_dpu) = (format!("{first}-dpu"), format!("{second}-dpu"));
+    infra.apply(&[dpu(&first_dpu, &first), dpu(&second_dpu, &second)]).unwrap();
+    let names = |on_first: &str, on_second: &str| json!([{"node": on_first, "host": first}, {"node": on_second, "host": second}]);
+    let others_dpu = owned(&t.nodes().get(&other.node("a-dpu1")).await.unwrap());
+    t.set(json!({"hosts": [first, second], "hostNames": names(&a, &b)})).await.unwrap();
+    t.is("HostsReady", Status::True, "Served").await;
+    t.start_agent(&["--node-conditions".to_owned()]);
+    t.rule("r", rule_for("app", "web")).await;
+
+    t.web("w").await;
+    runs_on(&t, &first_dpu).await;
+    let nodes: Api<Node> = Api::all(t.cluster.clone());
+    for node in [&a, &b] {
+        says(&nodes, node, Some(("True", "Ready")), &[]).await;
+    }
+    // The DPU in the host of its name serves another Node.
+    says(&nodes, &second, None, &[]).await;
+    t.start("stray", "serial2", json!({"app": "web"})).await;
+    t.condition_says("r", "Ready", Status::False, "Refused", &[&second, "spec.hostNames"]).await;
+    t.work().delete("stray", &DeleteParams::default()).await.unwrap();
+    runs_on(&t, &first_dpu).await;
+
+    t.set(json!({"hostNames": names(&b, &a)})).await.unwrap();
+    runs_on(&t, &second_dpu).await;
+    t.set(json!({"hostNames": []})).await.unwrap();
+    let message = t.condition("r", "Ready", Status::False, "NoDPU").await;
+    assert!(
+        message.contains(&format!("is in host {a}: ")) && message.contains("spec.hostNames"),
+        "{message}"
+    );
+    says(&nodes, &a, None, &[]).await;
+    // Neither the Tenant's Nodes nor its names of them are what gives a DPU to a tenant.
+    let refused = t.set(json!({"hosts": [first, other.node("a")]})).await.unwrap_err();
+    assert!(refused.contains("spec.hosts[1]") && refused.contains("hnother"), "{refused}");
+    let refused = t.set(json!({"hostNames": [{"node": a, "host": other.node("a")}]})).await.unwrap_err();
+    assert!(refused.contains("spec.hostNames[0].host") && refused.contains("add it there"), "{refused}");
+    assert_eq!(owned(&t.nodes().get(&other.node("a-dpu1")).await.unwrap()), others_dpu);
+}
+
+#[tokio::test]
+async fn two_tenants_have_a_node_of_one_name() {
+    let o = Outrigger::shared().await;
+    let (blue, red) =
+        (Tenant::without_agent(o, "hnblue", &[]).await, Tenant::without_agent(o, "hnred", &[]).await);
+    let mut streams = Vec::new();
+    for t in [&blue, &red] {
+        let serial = t.node("serial");
+        o.plane.infra.apply(&[dpu(&format!("{serial}-dpu"), &serial)]).unwrap();
+        t.set(json!({"hosts": [serial], "hostNames": [{"node": "hn-worker", "host": serial}]}))
+            .await
+            .unwrap();
+        t.rule("r", rule_for("app", "web")).await;
+        streams.push(t.tells([update("w", "hn-worker")]).await);
+    }
+    for t in [&blue, &red] {
+        runs_on(t, &t.node("serial-dpu")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_kubelet_may_not_say_which_host_a_node_is() {
+    let t = Tenant::without_agent(Outrigger::shared().await, "hnkubelet", &[("a", 1)]).await;
+    let dpu = t.node("a-dpu1");
+    let names = json!({"spec": {"hostNames": [{"node": "n", "host": t.node("a")}]}});
+    let host = json!({"metadata": {"labels": {keys::DPU_HOST: "another"}}});
+    let (tenant, node) =
+        (format!("/apis/outrigger.dev/v1alpha1/tenants/{}", t.id), format!("/api/v1/nodes/{dpu}"));
+    let by = async |client: &Client, path: &str, body| {
+        let path = format!("{path}?dryRun=All");
+        ask(client, Method::PATCH, &path, "application/merge-patch+json", body).await
+    };
+    let kubeconfig = &t.outrigger.plane.infra.kubeconfig;
+    let kubelet =
+        client(kubeconfig, Some((&format!("system:node:{dpu}"), &["system:nodes", "system:authenticated"])))
+            .await;
+    for (path, body) in [(&tenant, &names), (&node, &host)] {
+        let refused = by(&kubelet, path, body).await.unwrap_err();
+        assert!(refused.starts_with("403"), "{refused}");
+    }
+    let admin = client(kubeconfig, None).await;
+    by(&admin, &tenant, &names).await.unwrap();
 }

@@ -51,7 +51,13 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
     if !errors.is_empty() {
         return Ok(Decision::deny_fields(422, &errors).into());
     }
-    Ok(Decision::warn(unusable_hosts(&request.object, &new)).into())
+    let mut warnings = unusable_hosts(&request.object, &new);
+    warnings.extend(new.without_node().take(SHOWN).map(|(host, other)| {
+        format!(
+            "spec.hosts: {host} is no workload's host: spec.hostNames says that the node of this name is in host {other}"
+        )
+    }));
+    Ok(Decision::warn(warnings).into())
 }
 
 /// Most hosts that are warned of by name.
@@ -127,6 +133,25 @@ mod tests {
 
     use super::*;
     use crate::tests::{decide, request_for, told};
+
+    #[test]
+    fn a_host_that_no_workload_can_be_on_is_warned_of() {
+        let warnings = |names: Value| {
+            let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "red"},
+                "spec": {"hosts": ["a", "b"], "hostNames": names}});
+            let mut request = request_for("Tenant", "", &tenant, &Value::Null);
+            let decided = decide("/validate/tenants", &Caches::default(), &mut request).unwrap();
+            let (code, _, warnings) = told(decided, 201);
+            (code, warnings)
+        };
+        let both = json!([{"node": "a", "host": "b"}, {"node": "n", "host": "a"}]);
+        assert_eq!(warnings(both), (201, Vec::<String>::new()));
+        let (code, told) = warnings(json!([{"node": "a", "host": "b"}]));
+        assert_eq!(code, 201);
+        assert!(told.len() == 1 && told[0].starts_with("spec.hosts: a is no workload's host"), "{told:?}");
+        let (code, _) = warnings(json!([{"node": "n", "host": "c"}]));
+        assert_eq!(code, 422);
+    }
 
     #[test]
     fn a_host_whose_name_no_label_can_have_is_warned_of_with_its_path() {

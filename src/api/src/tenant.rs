@@ -6,6 +6,7 @@
 #![allow(clippy::duplicated_attributes)]
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema, ResourceExt};
@@ -13,6 +14,7 @@ use outrigger_core::field::{FieldError, FieldErrors};
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_core::syntax::{Form, is_short_dns_label};
+use outrigger_core::tenant::hosts::{HostNames, Taken};
 use outrigger_core::tenant::{self as domain, Identity, PodSecurity, Policy};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -65,10 +67,18 @@ pub struct TenantSpec {
     pub identities: Vec<String>,
 
     /// hosts are the names of the tenant's hosts, which are Nodes of the tenant's cluster. A DPU is assigned to the
-    /// tenant if its host label has one of these names. A host belongs to one tenant.
+    /// tenant if its host label has one of these names. A host belongs to one tenant. See hostNames for hosts whose Nodes
+    /// have other names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8192), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub hosts: Vec<String>,
+
+    /// hostNames are the hosts whose Nodes in the tenant's cluster have other names than the host labels of their DPUs.
+    /// A host without an entry is the Node of its own name. Companions are created again where their workload's Node is
+    /// in another host than before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8192), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["node"]))]
+    pub host_names: Vec<HostName>,
 
     /// limits restrict the resources of the tenant. Requests beyond a limit are rejected; existing objects are kept.
     #[serde(default)]
@@ -101,6 +111,18 @@ pub struct TenantSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub device_classes: Vec<String>,
+}
+
+/// HostName is a host of a tenant that has another name as a Node.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+pub struct HostName {
+    /// node is the name of the Node in the tenant's cluster. Each Node is in one entry.
+    #[schemars(length(min = 1, max = 253))]
+    pub node: String,
+
+    /// host is the value of the host label of the host's DPUs, and one of `spec.hosts`. Each host is in one entry.
+    #[schemars(length(min = 1, max = 253))]
+    pub host: String,
 }
 
 /// TenantLimits restricts the resources of a tenant.
@@ -252,6 +274,7 @@ impl Tenant {
         check_namespace(&namespace, &mut errors);
         let identities = identities(&spec.identities, &mut errors);
         let hosts = names("hosts", &spec.hosts, &mut errors);
+        let host_names = Arc::new(host_names(&spec.host_names, &hosts, &mut errors));
         let level = match spec.pod_security.as_str() {
             "" => Some(PodSecurity::Baseline),
             other => PodSecurity::of(other),
@@ -269,6 +292,7 @@ impl Tenant {
                 namespace,
                 identities,
                 hosts,
+                host_names,
                 limits: domain::Limits {
                     companions: spec.limits.companions,
                     rules: spec.limits.rules,
@@ -339,6 +363,31 @@ fn names(field: &str, list: &[String], errors: &mut Vec<FieldError>) -> BTreeSet
     names
 }
 
+/// Validates names of Nodes: each in one entry, and each for another one of the tenant's hosts.
+fn host_names(list: &[HostName], hosts: &BTreeSet<String>, errors: &mut Vec<FieldError>) -> HostNames {
+    let mut names = HostNames::default();
+    for (i, HostName { node, host }) in list.iter().enumerate() {
+        let path = |field: &str| format!("spec.hostNames[{i}].{field}");
+        if !Form::DnsSubdomain.accepts(node) {
+            let wanted = Form::DnsSubdomain;
+            errors.add(
+                path("node"),
+                format_args!("is {node:?}, which is not the name of a Node: use {wanted}"),
+            );
+        } else if !hosts.contains(host) {
+            errors.add(path("host"), format_args!("is {host:?}, which is not in spec.hosts; add it there"));
+        } else {
+            let twice = |name: &str| format!("duplicates {name:?}; remove one of the entries");
+            match names.insert(node, host) {
+                Ok(()) => {}
+                Err(Taken::Node) => errors.add(path("node"), twice(node)),
+                Err(Taken::Host) => errors.add(path("host"), twice(host)),
+            }
+        }
+    }
+    names
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -363,6 +412,18 @@ mod tests {
     }
 
     #[test]
+    fn a_host_has_the_name_of_its_node() {
+        let names = json!([{"node": "worker-1", "host": "h"}, {"node": "h", "host": "i"}]);
+        let tenant: Tenant = serde_json::from_value(json!({
+            "apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "blue"},
+            "spec": {"hosts": ["h", "i", "j"], "hostNames": names}}))
+        .unwrap();
+        let tenant = tenant.compile().unwrap();
+        let of = |host| tenant.host_names.node(host).unwrap_or_default();
+        assert_eq!(["h", "i", "j"].map(of), ["worker-1", "h", "j"]);
+    }
+
+    #[test]
     fn each_invalid_field_is_reported() {
         let long = "x".repeat(57);
         assert_eq!(errors(&long, json!({"namespace": "x"})), ["metadata.name"]);
@@ -376,6 +437,16 @@ mod tests {
             (json!({"identities": ["a.b", "a.b"]}), "spec.identities[1]"),
             (json!({"hosts": ["h", "h"]}), "spec.hosts[1]"),
             (json!({"hosts": ["h", "H"]}), "spec.hosts[1]"),
+            (json!({"hosts": ["h"], "hostNames": [{"node": "A b", "host": "h"}]}), "spec.hostNames[0].node"),
+            (json!({"hosts": ["h"], "hostNames": [{"node": "n", "host": "i"}]}), "spec.hostNames[0].host"),
+            (
+                json!({"hosts": ["h", "i"], "hostNames": [{"node": "n", "host": "h"}, {"node": "n", "host": "i"}]}),
+                "spec.hostNames[1].node",
+            ),
+            (
+                json!({"hosts": ["h"], "hostNames": [{"node": "n", "host": "h"}, {"node": "m", "host": "h"}]}),
+                "spec.hostNames[1].host",
+            ),
             (json!({"podSecurity": "none"}), "spec.podSecurity"),
             (json!({"serviceAccounts": [""]}), "spec.serviceAccounts[0]"),
             (json!({"priorityClasses": ["a b"]}), "spec.priorityClasses[0]"),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use outrigger_admission::caches::Caches;
@@ -9,6 +10,7 @@ use outrigger_admission::review::{Kind, Request};
 use outrigger_admission::webhooks::{self, Call};
 use outrigger_admission::{Context, Decision, Settings, StepObserver};
 use outrigger_core::ids::TenantId;
+use outrigger_core::tenant::hosts::HostNames;
 use outrigger_runtime::cache::Change;
 use outrigger_webhook::settings::AdmissionArgs;
 use serde_json::Value;
@@ -139,6 +141,12 @@ impl Admission {
 
     pub(crate) fn caches(&self) -> &Caches {
         &self.caches
+    }
+
+    /// Names that a tenant's hosts have as Nodes of its cluster.
+    pub(crate) fn host_names(&self, tenant: &TenantId) -> Arc<HostNames> {
+        let tenant = self.caches.tenant(tenant).flatten();
+        tenant.map(|tenant| tenant.host_names.clone()).unwrap_or_default()
     }
 
     pub(crate) fn settings(&self) -> &Settings {

@@ -121,7 +121,8 @@ pub(crate) fn companion(
         return Ok(Err("the rule doesn't match the workload; outrigger explain says why".to_owned()));
     }
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
-    let home = Home { tenant, namespace, owned: true };
+    let host_names = admission.host_names(tenant);
+    let home = Home { tenant, namespace, owned: true, host_names: &host_names };
     match plan(&key, &Desired::of_match(&rule, &workload), None, &home) {
         Action::Create(pod) => Ok(Ok(creation(admission.manager(), namespace, &pod)?)),
         Action::Refuse(_, message) => Ok(Err(message)),

@@ -16,6 +16,7 @@ use crate::reason::Cause;
 use crate::rule::{DpuSelectionPolicy, Rule};
 use crate::syntax::unlabelable;
 use crate::template::{self, Kind};
+use crate::tenant::hosts::HostNames;
 use crate::texts::Texts;
 use crate::workload::{Orchestrator, Workload};
 use crate::{fault, keys};
@@ -23,6 +24,7 @@ use crate::{fault, keys};
 mod delete_reason;
 mod facts;
 mod held;
+mod host;
 mod linger;
 mod stream_claim;
 
@@ -30,6 +32,8 @@ pub use delete_reason::DeleteReason;
 use facts::annotate;
 pub use facts::{annotations_size, injected_list, while_it_waits};
 pub use held::Held;
+pub use host::host;
+use host::unknown_host;
 pub use linger::{LingerStep, Lingering, UNREADABLE_END, equal_part};
 pub use stream_claim::StreamClaim;
 
@@ -228,6 +232,8 @@ pub struct Home<'a> {
     /// Whether its rule lives there too, and so can own it: an owner in another namespace is none to the garbage collector,
     /// which would delete the companion.
     pub owned: bool,
+    /// Names that hosts have as Nodes of the tenant's cluster.
+    pub host_names: &'a HostNames,
 }
 
 /// What to do about a companion.
@@ -254,20 +260,17 @@ pub fn plan(
         },
         (Desired::Waiting, Some(o)) => delete(o, DeleteReason::Moved),
         (Desired::Wanted { rule, workload }, None) => create(key, rule, workload, home),
-        (Desired::Wanted { rule, workload }, Some(o)) => match replace_reason(rule, workload, o) {
-            Some(reason) => delete(o, reason),
-            None => annotate(rule, workload, o),
-        },
+        (Desired::Wanted { rule, workload }, Some(o)) => {
+            match replace_reason(rule, host(rule, workload, home.host_names), o) {
+                Some(reason) => delete(o, reason),
+                None => annotate(rule, workload, o),
+            }
+        }
     }
 }
 
-/// The tenant Node whose DPU the companion has to be on; `None` where any will do.
-pub fn host<'a>(rule: &Rule, workload: &'a Workload) -> Option<&'a str> {
-    workload.node_name.as_deref().filter(|_| rule.policy().is_by_host())
-}
-
-pub(crate) fn replace_reason(rule: &Rule, workload: &Workload, o: &Observed) -> Option<DeleteReason> {
-    let host = host(rule, workload);
+/// Why a companion has to be replaced by one on the DPU of this host.
+pub(crate) fn replace_reason(rule: &Rule, host: Option<&str>, o: &Observed) -> Option<DeleteReason> {
     let makes = rule.makes(&o.template_hash, o.content_hash.as_deref());
     // One of another policy has a host and the rule none, or the other way round. It serves its workload until its turn in the rollout.
     let of_policy = makes || o.host.is_some() == host.is_some();
@@ -354,7 +357,8 @@ fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>)
     if key.rule.is_admin() {
         annotations.insert(keys::ADMIN_RULE.into(), key.rule.as_str().to_owned());
     }
-    if let Some(host) = host(rule, workload) {
+    let host = host(rule, workload, home.host_names);
+    if let Some(host) = host {
         annotations.insert(keys::HOST.into(), host.to_owned());
     }
     // What the object will have once the webhook has put the facts in and taken the workload out. The API server counts
@@ -368,8 +372,11 @@ fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>)
         return too_large(size, workload);
     }
     let kind = rule.kind();
+    if let Some(refusal) = unknown_host(rule, workload, home) {
+        return refusal;
+    }
     // Admission requires the label of a Pod's Node, and the API server would refuse the Pod for it.
-    if let Some((host, why)) = host(rule, workload).and_then(|host| Some((host, unlabelable(host)?)))
+    if let Some((host, why)) = host.and_then(|host| Some((host, unlabelable(host)?)))
         && kind == Kind::Pod
     {
         let message = format!(
@@ -386,7 +393,7 @@ fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>)
         // facts need not travel either.
         Kind::Claim => {
             annotations = after;
-            claim::spec(template, rule.devices().host_attribute(), host(rule, workload))
+            claim::spec(template, rule.devices().host_attribute(), host)
         }
     };
     Action::Create(json!({

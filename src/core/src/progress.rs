@@ -11,7 +11,6 @@ use crate::rollout::UpdateStrategy;
 use crate::rule::Rule;
 use crate::syntax::unlabelable;
 use crate::template::Kind;
-use crate::workload::Workload;
 
 /// How far a companion is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -110,8 +109,8 @@ impl HostDpu {
 /// What there should be.
 #[derive(Debug, Clone, Copy)]
 pub enum Wish<'a> {
-    /// A companion of this rule for this workload.
-    Companion(&'a Arc<Rule>, &'a Arc<Workload>),
+    /// A companion of this rule, on the DPU of this host; `None` as [`crate::companion::host()`] has it.
+    Companion(&'a Arc<Rule>, Option<&'a str>),
     /// The same, once the workload has a node.
     Waiting,
     /// The rule matches, and the tenant's rules match more than is kept.
@@ -158,14 +157,14 @@ impl Facts<'_> {
                 None => self.gone(Cause::AnnotationsNotSent),
                 Some(o) => self.exists(o, None),
             },
-            Wish::Companion(rule, workload) => {
+            Wish::Companion(rule, host) => {
                 let Some(o) = self.observed else {
                     return self.gone(if self.was_ready { Cause::Replacing } else { Cause::Pending });
                 };
                 if o.terminating && o.ready && fault("leaving-companion-is-told-as-ready") {
                     return READY;
                 }
-                let replaced = replace_reason(rule, workload, o);
+                let replaced = replace_reason(rule, host, o);
                 match replaced {
                     Some(DeleteReason::OtherRule) if o.terminating => self.gone(Cause::Replacing),
                     Some(DeleteReason::Moved) => self.gone(Cause::WorkloadMoved),
@@ -233,7 +232,6 @@ mod tests {
     use super::*;
     use crate::ids::RuleName;
     use crate::rule::{DpuSelectionPolicy, RuleSpec};
-    use crate::workload::tests::nginx;
 
     /// A companion that isn't ready, of a rule that can't be served: nothing says that it will be replaced.
     fn facts(observed: Option<&Observed>) -> Facts<'_> {
@@ -349,13 +347,9 @@ mod tests {
         Arc::new(Rule::compile(spec).unwrap())
     }
 
-    fn workload(node: Option<&str>) -> Arc<Workload> {
-        Arc::new(Workload { node_name: node.map(str::to_owned), ..nginx() })
-    }
-
     #[test]
     fn one_that_is_replaced_was_ready_or_is_still_to_come() {
-        let (rule, workload) = (rule(DpuSelectionPolicy::SameNode), workload(Some("h")));
+        let rule = rule(DpuSelectionPolicy::SameNode);
         let current = Observed {
             rule_uid: rule.uid().to_owned(),
             template_hash: rule.template_hash().to_owned(),
@@ -364,7 +358,7 @@ mod tests {
             ..Observed::default()
         };
         let of = |observed: Option<&Observed>, was_ready: bool| {
-            let wish = Wish::Companion(&rule, &workload);
+            let wish = Wish::Companion(&rule, Some("h"));
             let Progress { stage, cause } = Facts { wish, was_ready, ..facts(observed) }.progress();
             (stage, cause)
         };
@@ -391,7 +385,6 @@ mod tests {
 
     #[test]
     fn one_of_an_earlier_template_is_to_be_replaced_unless_others_have_to_delete_it() {
-        let workload = workload(Some("h"));
         for (update, starting, lost) in [
             (UpdateStrategy::default(), Cause::RollingOut, Cause::RollingOut),
             (UpdateStrategy::OnDelete, Cause::Starting, Cause::Lost),
@@ -404,7 +397,7 @@ mod tests {
                 host: Some("h".into()),
                 ..Observed::default()
             };
-            let wish = Wish::Companion(&rule, &workload);
+            let wish = Wish::Companion(&rule, Some("h"));
             let of = |was_ready| Facts { wish, was_ready, ..facts(Some(&earlier)) }.progress();
             assert_eq!(of(false), wrong(Stage::Starting, starting));
             assert_eq!(of(true), wrong(Stage::Lost, lost));
@@ -420,9 +413,9 @@ mod tests {
             let troubles = [None, Some(Cause::CrashLoop), Some(Cause::Completed), Some(Cause::ImageUnavailable)];
             let o = Observed { ready, terminating, failed, unplaced, trouble: troubles[trouble], ..Observed::default() };
             let dpus = [HostDpu::Ready, HostDpu::NotReady, HostDpu::HandingOver, HostDpu::Absent, HostDpu::NotListed];
-            let (rule, workload) = (rule(DpuSelectionPolicy::Any), workload(None));
+            let rule = rule(DpuSelectionPolicy::Any);
             let wishes =
-                [Wish::Companion(&rule, &workload), Wish::Waiting, Wish::OverLimit, Wish::Kept, Wish::Undecided];
+                [Wish::Companion(&rule, None), Wish::Waiting, Wish::OverLimit, Wish::Kept, Wish::Undecided];
             let facts = Facts {
                 wish: wishes[wish],
                 refusal: refused.then_some(Cause::Refused),

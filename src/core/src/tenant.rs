@@ -1,5 +1,6 @@
 //! A tenant in the domain: the certificates that authenticate it, its hosts, and what it may do.
 
+pub mod hosts;
 pub mod nodes;
 
 use std::collections::BTreeSet;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use self::hosts::HostNames;
 use crate::ids::{IdError, TenantId, bounded, id, malformed};
 use crate::syntax::is_short_dns_label;
 
@@ -20,10 +22,20 @@ pub struct Tenant {
     pub identities: Vec<Identity>,
     /// Names of its hosts: a DPU whose host label names one of them is its own.
     pub hosts: BTreeSet<String>,
+    /// Names that some of these have as Nodes of its cluster.
+    pub host_names: Arc<HostNames>,
     /// How much it may have.
     pub limits: Limits,
     /// What its Pods may do.
     pub policy: Policy,
+}
+
+impl Tenant {
+    /// Hosts that no Node of the tenant's cluster is in, because the Node of the same name is in another one, each with that one.
+    pub fn without_node(&self) -> impl Iterator<Item = (&str, &str)> {
+        let hosts = self.hosts.iter().filter(|host| self.host_names.node(host).is_none());
+        hosts.map(|host| (host.as_str(), self.host_names.host(host).unwrap_or_default()))
+    }
 }
 
 /// The namespace that a tenant of this name has unless its Tenant names another one.

@@ -82,6 +82,7 @@ impl Context {
         let before = self.states.tenant_of(&name);
         if before.is_some() || tenant.is_some() {
             self.all_touched(self.states.set_tenant(&name, tenant.clone()));
+            self.update_host_names(&self.states.state(&name));
             // Also the tenant that it belonged to, which gets another namespace.
             self.queues.tenants.add(before.into_iter().chain(tenant).map(Key::Tenant));
             self.tenant_of(&name);
@@ -106,6 +107,7 @@ impl Context {
         self.queues.tenants.add(touched.nodes.into_iter().map(Key::Node));
         self.queues.tenants.add(touched.tenants.into_iter().map(Key::Tenant));
         let Ok(id) = TenantId::new(&name) else { return };
+        self.states.of(&id).iter().for_each(|state| self.update_host_names(state));
         match self.registry.get(&id) {
             Some(entry) => {
                 let differs = self.tenant_statuses.lock().differs(&id, Some(ControllerStatus::now(&entry)));
@@ -120,6 +122,19 @@ impl Context {
         }
         for state in self.states.of(&id) {
             self.update_admin_rules(&state);
+        }
+    }
+
+    /// Nodes of the tenant's cluster may be in other hosts now. A Tenant that isn't valid has the names that it had.
+    fn update_host_names(&self, state: &TenantState) {
+        let keys = {
+            let mut data = state.lock();
+            let entry = data.tenant.as_ref().and_then(|tenant| self.registry.get(tenant));
+            let Some(Ok(tenant)) = entry.as_ref().map(|entry| &entry.tenant) else { return };
+            data.set_host_names(&tenant.host_names)
+        };
+        if !keys.is_empty() {
+            self.companions_touched(state, keys);
         }
     }
 

@@ -420,6 +420,17 @@ fn tenants() -> Vec<Row> {
                 move |v| requiring(&host(v)),
             )
         },
+        row(
+            "Tenant spec.hostNames[0].node",
+            names(),
+            entry("spec.hostNames[0].node", |v| {
+                (TENANTS, tenant("strings", json!({"hosts": ["h"], "hostNames": [{"node": v, "host": "h"}]})))
+            }),
+            |v| {
+                let name = key_of(v);
+                ("/api/v1/nodes", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}))
+            },
+        ),
         of_list(
             "/api/v1/namespaces/strings/serviceaccounts",
             "serviceAccounts",

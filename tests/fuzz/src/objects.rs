@@ -173,8 +173,12 @@ pub(crate) fn first_step(rule: &Arc<Rule>, workload: Workload, owned: bool) -> A
     let workload = Arc::new(workload);
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
     let tenant = TenantId::new("blue").unwrap();
-    let home =
-        Home { tenant: &tenant, namespace: if owned { "tenant-blue" } else { keys::ADMIN_NAMESPACE }, owned };
+    let home = Home {
+        tenant: &tenant,
+        namespace: if owned { "tenant-blue" } else { keys::ADMIN_NAMESPACE },
+        owned,
+        host_names: Default::default(),
+    };
     plan(&key, &Desired::of_match(rule, &workload), None, &home)
 }
 

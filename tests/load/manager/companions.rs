@@ -152,7 +152,8 @@ fn object(tenant: &Tenant, rule: &Arc<Rule>, update: &WorkloadUpdate) -> Vec<u8>
     let workload = Arc::new(workload_wire::workload(&received).unwrap());
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
     let id = TenantId::new(&tenant.id).unwrap();
-    let home = Home { tenant: &id, namespace: &tenant.namespace, owned: true };
+    let home =
+        Home { tenant: &id, namespace: &tenant.namespace, owned: true, host_names: Default::default() };
     match companion::plan(&key, &Desired::of_match(rule, &workload), None, &home) {
         Action::Create(object) => serde_json::to_vec(&object).unwrap(),
         other => panic!("{other:?}"),

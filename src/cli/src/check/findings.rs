@@ -101,13 +101,15 @@ checks! {
     FROM_RULE = "from-rule-missing", Warning, "A rule shares the claim of one that makes none",
         "Create that rule with a ResourceClaim as template, or correct the name.";
     DPU_UNOWNED = "dpu-without-owner", Warning as HostNotListed, "A DPU belongs to no tenant, so nothing runs there",
-        "Add its host to a Tenant's spec.hosts.";
+        "Add its host to a Tenant's spec.hosts, and to spec.hostNames if the host's Node has another name.";
     DPU_DISPUTED = "dpu-of-several", Error as HostConflict, "Several tenants claim one host, so none gets its DPUs",
         "Leave the host to one of the Tenants.";
     DPU_HOSTS_DIFFER = "dpu-in-two-hosts", Warning, "Two labels of a DPU name different hosts, of which the first counts",
         "Correct one of the labels, or leave a label out of --host-label.";
     HOST_WITHOUT_DPU = "host-without-dpu", Warning as NoDpu, "A tenant's host has no DPU",
-        "Label the DPU's Node with its host, or correct the name.";
+        "Label the DPU's Node with its host, correct the name, or list the name that the label has and map it by spec.hostNames.";
+    HOST_WITHOUT_NODE = "host-without-node", Warning, "No workload can be on a tenant's host: another host is the Node of its name",
+        "Add an entry for the host to spec.hostNames, or take it out of spec.hosts.";
     HOST_NAME = "host-name-unusable", Error as HostNameUnusable, "No DPU can be labelled with the name of a tenant's host",
         "Take the host out of spec.hosts, or have its Node renamed: a label's value has at most 63 characters.";
     MACHINE_NODE = "machine-node-missing", Error as Failure, "A Machine's node doesn't exist",

@@ -122,7 +122,7 @@ impl Examination<'_> {
                 "WorkloadRule" | "AdminWorkloadRule" => self.rule(object, &subject, &warnings, around)?,
                 // All that admission warns of are its hosts, and only the first of these.
                 "Tenant" => {
-                    self.findings.extend(nodes::unusable_hosts(&subject, &object.read::<Tenant>()?.spec));
+                    self.findings.extend(nodes::unusable_hosts(&subject, &object.read::<Tenant>()?));
                 }
                 _ => self.doubtful(&subject, warnings.iter()),
             },

@@ -208,11 +208,11 @@ impl<'a> Prediction<'a> {
     /// Where the companions of a rule are.
     fn home(&self, rule: &RuleName) -> Option<Home<'a>> {
         let tenant = self.view.tenant.as_ref()?;
-        let admin = self.settings.admin;
+        let (admin, host_names) = (self.settings.admin, &*self.view.host_names);
         Some(if rule.is_admin() {
-            Home { tenant, namespace: &admin.resources, owned: admin.owned() }
+            Home { tenant, namespace: &admin.resources, owned: admin.owned(), host_names }
         } else {
-            Home { tenant, namespace: &self.view.namespace, owned: true }
+            Home { tenant, namespace: &self.view.namespace, owned: true, host_names }
         })
     }
 
@@ -388,6 +388,7 @@ impl<'a> Prediction<'a> {
             tenant: self.view.tenant.as_ref(),
             namespace: home.namespace,
             host_labels: self.settings.host_labels,
+            host_names: &self.view.host_names,
             nodes: Some(nodes),
             sent: &Selection::default(),
         };

@@ -101,12 +101,15 @@ fn selected(tenants: &[Tenant], rules: &RuleSet) -> Result<BTreeSet<TenantId>, I
 /// Leaves each tenant the workloads on its hosts: files have the Pods of all tenants in one place. Returns a note on workloads that
 /// are no known tenant's.
 fn distribute(tenants: &[Tenant], views: &mut [View]) -> Option<String> {
-    let hosts = tenants.iter().flat_map(|tenant| {
-        let name = tenant.name_any();
-        tenant.spec.hosts.iter().map(move |host| (host.clone(), name.clone()))
-    });
-    let owners: BTreeMap<String, String> = hosts.collect();
-    let owner = |host: &Option<String>| host.as_ref().and_then(|host| owners.get(host));
+    // A Node that several tenants have in their clusters has no known owner.
+    let mut owners: BTreeMap<String, Option<String>> = BTreeMap::new();
+    for tenant in tenants.iter().filter_map(|tenant| tenant.compile().ok()) {
+        for node in tenant.hosts.iter().filter_map(|host| tenant.host_names.node(host)) {
+            let name = Some(tenant.policy.tenant.to_string());
+            owners.entry(node.to_owned()).and_modify(|owner| *owner = None).or_insert(name);
+        }
+    }
+    let owner = |node: &Option<String>| node.as_ref().and_then(|node| owners.get(node)?.as_ref());
     let nobodys =
         views.first()?.workloads.iter().filter(|workload| owner(&workload.node_name).is_none()).count();
     for view in views {

@@ -18,6 +18,7 @@ use outrigger_core::rule::{ExprOutcome, Rule, Verdict, shortened};
 use outrigger_core::selector;
 use outrigger_core::syntax::unlabelable;
 use outrigger_core::template::Kind;
+use outrigger_core::tenant::hosts::HostNames;
 use outrigger_core::workload::Workload;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -32,6 +33,8 @@ pub(crate) struct ExplanationContext<'a> {
     pub(crate) namespace: &'a str,
     /// Node labels that name the host of a DPU.
     pub(crate) host_labels: &'a HostLabels,
+    /// Names that the tenant's hosts have as Nodes of its cluster.
+    pub(crate) host_names: &'a HostNames,
     /// The Nodes of the infrastructure cluster; `None` where they can't be seen, as from a tenant's own cluster.
     pub(crate) nodes: Option<&'a [Node]>,
     /// The annotations that the tenant's agent sends: of others nothing is known to the manager.
@@ -179,16 +182,16 @@ fn admitted(
     workload: &Workload,
     around: &ExplanationContext<'_>,
 ) -> Result<Value, String> {
+    let home =
+        |tenant| Home { tenant, namespace: around.namespace, owned: true, host_names: around.host_names };
     if rule.kind() == Kind::Claim {
         // No webhook changes it.
         let Some(tenant) = around.tenant else { return Ok(Value::Null) };
-        let home = Home { tenant, namespace: around.namespace, owned: true };
-        return match companion::plan(key, desired, None, &home) {
+        return match companion::plan(key, desired, None, &home(tenant)) {
             Action::Refuse(_, message) => Err(message),
             _ => Ok(Value::Null),
         };
     }
-    let home = |tenant| Home { tenant, namespace: around.namespace, owned: true };
     let mut pod = match around.tenant.map(|tenant| companion::plan(key, desired, None, &home(tenant))) {
         Some(Action::Create(pod)) => pod,
         Some(Action::Refuse(_, message)) => return Err(message),
@@ -252,7 +255,7 @@ pub(crate) fn place(
     nodes: &[Node],
     around: &ExplanationContext<'_>,
 ) -> Placement {
-    let host = workload.node_name.as_deref().filter(|_| rule.policy().is_by_host());
+    let host = companion::host(rule, workload, around.host_names);
     let owner = |node: &Node| node.labels.get(keys::NODE_TENANT).cloned();
     let own =
         |node: &Node| around.tenant.is_none_or(|tenant| owner(node).as_deref() == Some(tenant.as_str()));
@@ -273,7 +276,7 @@ pub(crate) fn place(
         Some(host) if candidates.is_empty() => {
             let why = unlabelable(host)
                 .unwrap_or_else(|| format!("no Node has the label {}", around.host_labels.naming(host)));
-            format!("no DPU for host {host}: {why}")
+            format!("no DPU for host {}: {why}", around.host_names.told(host))
         }
         Some(host) if !candidates.iter().any(|node| own(node)) => {
             let whose: Vec<String> = candidates

@@ -421,6 +421,7 @@ fn explained(
         tenant: view.tenant.as_ref(),
         namespace,
         host_labels: &args.admission.host_labels,
+        host_names: &view.host_names,
         nodes: view.nodes.as_deref(),
         sent,
     };

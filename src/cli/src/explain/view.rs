@@ -17,6 +17,7 @@ use outrigger_core::host::HostLabels;
 use outrigger_core::ids::{Scope, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::keys;
+use outrigger_core::tenant::hosts::HostNames;
 use outrigger_core::tenant::nodes::{HostClaims, Ownership, Taint};
 use outrigger_core::tenant::{Limits, Policy, Tenant as Domain};
 use outrigger_core::validate::message;
@@ -77,6 +78,8 @@ pub(crate) struct View {
     pub(crate) policy: Option<Policy>,
     /// How much it may have, where that is known.
     pub(crate) limits: Option<Limits>,
+    /// Names that its hosts have as Nodes of its cluster.
+    pub(crate) host_names: Arc<HostNames>,
     /// The labels of the Tenant; `None` where there is none.
     pub(crate) labels: Option<BTreeMap<String, String>>,
     /// Its rules, in the infrastructure cluster and its own.
@@ -194,6 +197,7 @@ impl View {
             },
             policy: domain.map(|domain| domain.policy.clone()),
             limits: domain.map(|domain| domain.limits),
+            host_names: domain.map(|domain| domain.host_names.clone()).unwrap_or_default(),
             labels: tenant.as_ref().and_then(|id| tenants.labels.get(id).cloned()),
             rules,
             live,

@@ -159,7 +159,8 @@ fn planned(rule: &Arc<Rule>, observed: Option<&Observed>) -> Action {
     let workload = Arc::new(nginx());
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
     let tenant = TenantId::new("blue").unwrap();
-    let home = Home { tenant: &tenant, namespace: "tenant-blue", owned: true };
+    let home =
+        Home { tenant: &tenant, namespace: "tenant-blue", owned: true, host_names: Default::default() };
     plan(&key, &Desired::Wanted { rule, workload: &workload }, observed, &home)
 }
 

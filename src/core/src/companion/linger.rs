@@ -139,7 +139,8 @@ mod tests {
     fn planned(desired: &Desired<'_>, observed: Option<&Observed>) -> Action {
         let tenant = TenantId::new("blue").unwrap();
         let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
-        plan(&key, desired, observed, &Home { tenant: &tenant, namespace: "n", owned: true })
+        let home = Home { tenant: &tenant, namespace: "n", owned: true, host_names: Default::default() };
+        plan(&key, desired, observed, &home)
     }
 
     #[test]

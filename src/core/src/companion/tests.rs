@@ -43,7 +43,7 @@ fn tenant() -> TenantId {
 }
 
 fn home(tenant: &TenantId) -> Home<'_> {
-    Home { tenant, namespace: "tenant-blue", owned: true }
+    Home { tenant, namespace: "tenant-blue", owned: true, host_names: Default::default() }
 }
 
 fn planned(rule: &Arc<Rule>, workload: &Arc<Workload>, observed: Option<&Observed>) -> Action {
@@ -424,7 +424,7 @@ fn a_companion_of_an_admin_rule_names_its_owner() {
     let (workload, blue) = (workload(Some("host-a")), tenant());
     let key = CompanionKey { rule: rule.name().clone(), workload: "uid-1".into() };
     let made = |owned| {
-        let home = Home { tenant: &blue, namespace: "universe", owned };
+        let home = Home { tenant: &blue, namespace: "universe", owned, host_names: Default::default() };
         match plan(&key, &Desired::Wanted { rule: &rule, workload: &workload }, None, &home) {
             Action::Create(pod) => pod,
             other => panic!("{other:?}"),

@@ -95,7 +95,7 @@ keys! {
         Annotation on "companions" by "manager": "The workload as JSON, for the webhook, which removes it unless the rule injects under this key";
     /// `DPUNodeNameLabel` of DPF's API.
     pub const DPU_NODE_NAME = "provisioning.dpu.nvidia.com/dpunode-name",
-        Label on "Nodes of DPUs" by "the platform (NVIDIA's DOCA Platform Framework)": "The host that the DPU sits in: the name of the host's Node in the tenant's cluster. `--host-label` names other keys";
+        Label on "Nodes of DPUs" by "the platform (NVIDIA's DOCA Platform Framework)": "The host that the DPU sits in: the name of the host's Node in the tenant's cluster, unless `spec.hostNames` of the Tenant maps another name to it. `--host-label` names other keys";
     /// Deprecated in DPF, which removes it with 26.7.
     pub const DPU_HOST = "provisioning.dpu.nvidia.com/host",
         Label on "Nodes of DPUs" by "the platform (earlier releases of NVIDIA's DOCA Platform Framework)": "The same, where the Node has no label `provisioning.dpu.nvidia.com/dpunode-name`";
@@ -186,7 +186,7 @@ keys! {
     pub const CONTENT_HASH = "outrigger.dev/content-hash",
         Annotation on "companions of rules whose templates have what the API server doesn't store" by "manager": "Hash of what template and placement mean. A companion with another one is replaced";
     pub const HOST = "outrigger.dev/host",
-        Annotation on "companions with `SameNode`" by "manager": "Node of the tenant's cluster that the workload runs on";
+        Annotation on "companions with `SameNode`" by "manager": "The host that the workload runs on: the name of its Node in the tenant's cluster, or what the Tenant's `spec.hostNames` maps that to";
     /// It lets the annotations be taken away again.
     pub const INJECTED = "outrigger.dev/injected",
         Annotation on "companions" by "webhook, manager": "JSON list of the annotations that the rule has injected";

@@ -29,7 +29,8 @@ fn created(rule: &Arc<Rule>) -> Value {
     let workload = Arc::new(nginx());
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
     let tenant = TenantId::new("blue").unwrap();
-    let home = Home { tenant: &tenant, namespace: "tenant-blue", owned: true };
+    let home =
+        Home { tenant: &tenant, namespace: "tenant-blue", owned: true, host_names: Default::default() };
     match plan(&key, &Desired::Wanted { rule, workload: &workload }, None, &home) {
         Action::Create(pod) => pod,
         other => panic!("{other:?}"),

@@ -168,7 +168,7 @@ causes! {
         "nothing", "remove it from one of them";
     HostNotListed = "HostNotListed", Dpu, Tenant,
         "The host is none of the tenant's",
-        "have the host added", "add the host to spec.hosts of the Tenant";
+        "have the host added", "add the host to spec.hosts of the Tenant, and its node to spec.hostNames if that has another name";
     HandingOver = "HandingOver", Dpu, Tenant,
         "The host's DPU is being handed over between tenants",
         "wait", "look at the condition HostsReady of the Tenant";

@@ -2,6 +2,7 @@
 
 use outrigger_core::companion::{self, Home};
 use outrigger_core::ids::TenantId;
+use outrigger_core::tenant::hosts::HostNames;
 
 use crate::state::{CompanionId, Namespace, TenantStates};
 
@@ -16,8 +17,9 @@ pub(crate) struct CompanionLocation {
 }
 
 impl CompanionLocation {
-    pub(crate) fn home(&self) -> Home<'_> {
-        Home { tenant: &self.tenant, namespace: &self.namespace, owned: self.owned }
+    /// `host_names`: of the tenant.
+    pub(crate) fn home<'a>(&'a self, host_names: &'a HostNames) -> Home<'a> {
+        Home { tenant: &self.tenant, namespace: &self.namespace, owned: self.owned, host_names }
     }
 }
 

@@ -77,7 +77,7 @@ pub(super) fn planned(data: &TenantData, key: &CompanionKey, location: &Companio
         (Desired::Wanted { rule, .. }, None) => rule.kind(),
         _ => Kind::Pod,
     };
-    (companion::plan(key, &desired, observed, &location.home()), kind)
+    (companion::plan(key, &desired, observed, &location.home(&data.host_names)), kind)
 }
 
 /// What a companion needs that waits for its turn in a rollout: a record of that, or facts. A JSON merge patch; `None` where it needs nothing.

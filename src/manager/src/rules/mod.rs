@@ -209,7 +209,7 @@ fn dry_run(context: &Context, state: &TenantState, id: &RuleId) -> Option<DryRun
         return None;
     }
     let rule = data.index.rule(&id.name)?;
-    let companion = companion::trial(rule, &location.home());
+    let companion = companion::trial(rule, &location.home(Default::default()));
     let templates = claim::templates(rule, Some(&location.tenant), &location.namespace, location.owned);
     let (uid, hash) = (entry.uid.clone(), rule.content_hash().to_owned());
     Some(DryRun { namespace: location.namespace, uid, hash, templates, companion })

@@ -221,9 +221,12 @@ impl StatusInput<'_> {
         let first = hosts.first()?;
         let more =
             if hosts.len() > 1 { format!(" (nor in {} more hosts)", hosts.len() - 1) } else { String::new() };
+        let (told, naming) = (self.data.host_names.told(first), self.registry.host_labels().naming(first));
+        // Or it is the name that the host has as a Node only.
+        let or =
+            if told == *first { ", or an entry of the Tenant's spec.hostNames for the node" } else { "" };
         Some(format!(
-            "no DPU of tenant {tenant} is in host {first}{more}: a Node with label {} is needed",
-            self.registry.host_labels().naming(first)
+            "no DPU of tenant {tenant} is in host {told}{more}: a Node with label {naming} is needed{or}"
         ))
     }
 }

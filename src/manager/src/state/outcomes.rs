@@ -25,6 +25,7 @@ use super::TenantData;
 use super::companions::CompanionCache;
 use super::registry::Registry;
 
+mod hosts;
 mod refused;
 
 /// Workloads that a follower may have in its set beyond twice those that are known. Those that are gone are dropped then.
@@ -82,6 +83,7 @@ pub(crate) struct Outcomes {
     /// Companions that aren't ready, by the host that they have to run on.
     waiting: HashMap<Arc<str>, BTreeSet<CompanionKey>>,
     causes: BTreeMap<Cause, usize>,
+    /// By the names of the Nodes that they are.
     hosts: BTreeMap<String, HostOutcome>,
     /// uid and generation of the Tenant whose hosts these are.
     hosts_of: Option<(String, i64)>,
@@ -139,7 +141,8 @@ impl Outcomes {
         self.followers.get_mut(&follower)?.workloads.pop_first()
     }
 
-    /// A host that has changed, which counts as told from now on, and its DPU; `None` for a host that is no longer the tenant's.
+    /// The Node of a host that has changed, which counts as told from now on, and the host's DPU; `None` for a host that is no longer the
+    /// tenant's.
     pub(crate) fn next_host(&mut self, follower: u64) -> Option<(String, Option<HostOutcome>)> {
         let host = self.followers.get_mut(&follower)?.hosts.pop_first()?;
         let outcome = self.hosts.get(&host).copied();
@@ -211,17 +214,17 @@ impl Outcomes {
         true
     }
 
-    fn set_host(&mut self, host: &str, dpu: Option<HostDpu>, now: Timestamp) {
-        let before = self.hosts.get(host).map(|outcome| outcome.dpu);
+    fn set_host(&mut self, node: &str, dpu: Option<HostDpu>, now: Timestamp) {
+        let before = self.hosts.get(node).map(|outcome| outcome.dpu);
         if before == dpu {
             return;
         }
         match dpu {
-            Some(dpu) => self.hosts.insert(host.to_owned(), HostOutcome { dpu, since: now }),
-            None => self.hosts.remove(host),
+            Some(dpu) => self.hosts.insert(node.to_owned(), HostOutcome { dpu, since: now }),
+            None => self.hosts.remove(node),
         };
         for follower in self.followers.values_mut() {
-            follower.hosts.insert(host.to_owned());
+            follower.hosts.insert(node.to_owned());
             follower.changed.notify_one();
         }
     }
@@ -290,33 +293,6 @@ impl TenantData {
             }
             follower.workloads.insert(label.clone());
             follower.changed.notify_one();
-        }
-    }
-
-    /// The DPUs in a host may be other than before.
-    pub(crate) fn assess_host(&mut self, host: &str, registry: &Registry, now: Timestamp) {
-        let Some(tenant) = self.tenant.clone() else { return };
-        let dpu = Some(registry.host_dpu(&tenant, host)).filter(|dpu| *dpu != HostDpu::NotListed);
-        self.outcomes.set_host(host, dpu, now);
-        let waiting = self.outcomes.waiting.get(host).cloned().unwrap_or_default();
-        self.assess(&waiting.into_iter().collect::<Vec<_>>(), registry, now);
-    }
-
-    /// The Tenant may have other hosts than before. Most changes of a Tenant are of its status, and cost nothing here.
-    pub(crate) fn assess_hosts(&mut self, registry: &Registry, now: Timestamp) {
-        let Some(entry) = self.tenant.as_ref().and_then(|tenant| registry.get(tenant)) else { return };
-        let metadata = &entry.object.metadata;
-        let of = (metadata.uid.clone().unwrap_or_default(), metadata.generation.unwrap_or_default());
-        let Ok(tenant) = &entry.tenant else { return };
-        if self.outcomes.hosts_of.as_ref() == Some(&of) {
-            return;
-        }
-        self.outcomes.hosts_of = Some(of);
-        let gone: Vec<String> =
-            self.outcomes.hosts.keys().filter(|host| !tenant.hosts.contains(*host)).cloned().collect();
-        for host in tenant.hosts.iter().chain(&gone) {
-            step();
-            self.assess_host(host, registry, now);
         }
     }
 
@@ -434,15 +410,16 @@ impl TenantData {
         let entry = self.rules.get(&key.rule)?;
         let (wish, rule, host) = match self.index.desired(key) {
             Desired::Wanted { rule, workload } => {
-                let host = companion::host(rule, workload);
-                (Wish::Companion(rule, workload), Some(rule), host)
+                let host = companion::host(rule, workload, &self.host_names);
+                (Wish::Companion(rule, host), Some(rule), host)
             }
             Desired::Waiting => (Wish::Waiting, self.index.rule(&key.rule), None),
             desired @ (Desired::OverLimit | Desired::Undecided) => {
                 // Without a companion it is among those that are left out or undecided, and so is one whose companion serves another
                 // host: that one stays where it is.
                 let (rule, workload) = (self.index.rule(&key.rule)?, self.index.workload(&key.workload)?);
-                observed.filter(|o| o.host.as_deref() == companion::host(rule, workload))?;
+                let host = companion::host(rule, workload, &self.host_names);
+                observed.filter(|o| o.host.as_deref() == host)?;
                 let over = matches!(desired, Desired::OverLimit);
                 (if over { Wish::OverLimit } else { Wish::Undecided }, Some(rule), None)
             }

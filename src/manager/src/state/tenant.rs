@@ -1,10 +1,12 @@
 //! The state of one namespace: its tenant's workloads, its rules, their companions, and the tenant's stream.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::{CompanionKey, TenantIndex};
 use outrigger_core::tenant::Limits;
+use outrigger_core::tenant::hosts::HostNames;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::annotations::Asked;
@@ -34,6 +36,8 @@ pub(crate) struct TenantData {
     pub tenant: Option<TenantId>,
     /// What its Tenant allows; `None` until that is known.
     pub limits: Option<Limits>,
+    /// Names that its hosts have as Nodes of its cluster.
+    pub host_names: Arc<HostNames>,
     pub index: TenantIndex,
     /// Every rule there is, also those that don't compile; and the admin rules that are about the tenant.
     pub rules: BTreeMap<RuleName, RuleEntry>,
@@ -117,6 +121,21 @@ impl TenantData {
         }
     }
 
+    /// Hosts have these names as Nodes of the tenant's cluster from now on. Returns the companions that this may concern: any, because
+    /// such changes are rare. What was refused is tried again.
+    pub(crate) fn set_host_names(&mut self, names: &Arc<HostNames>) -> Vec<CompanionKey> {
+        if self.host_names == *names {
+            return Vec::new();
+        }
+        self.host_names = names.clone();
+        let mut keys = self.companion_keys();
+        keys.extend(self.index.matches());
+        keys.sort_unstable();
+        keys.dedup();
+        keys.iter().for_each(|key| self.refusals.remove(key));
+        keys
+    }
+
     /// Whether this replica creates companions and writes statuses for this namespace. `leads`: it leads, and so acts for tenants
     /// that no replica serves.
     pub(crate) fn acts(&self, leads: bool) -> bool {
@@ -159,6 +178,7 @@ impl TenantData {
         self.companions.forget_dpus();
         self.tenant = tenant;
         self.limits = None;
+        self.host_names = Arc::default();
         self.stream.restart();
     }
 }

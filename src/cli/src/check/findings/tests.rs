@@ -1,7 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use outrigger_api::Machine;
 use outrigger_core::ids::TenantId;
+use outrigger_core::tenant::hosts::HostNames;
 use outrigger_core::tenant::{Limits, Policy, Tenant};
 use serde_json::{Value, json};
 
@@ -31,18 +33,24 @@ fn dpus_and_hosts() {
         labels: host.map(|host| ("host".to_owned(), host.to_owned())).into_iter().collect(),
         ..Node::default()
     };
-    let tenant = |id: &str, hosts: &[&str]| {
+    let tenant = |id: &str, hosts: &[&str], entries: &[(&str, &str)]| {
+        let mut names = HostNames::default();
+        entries.iter().for_each(|(node, host)| names.insert(node, host).unwrap());
         let id = TenantId::new(id).unwrap();
         let tenant = Tenant {
             namespace: format!("tenant-{id}"),
             identities: Vec::new(),
             hosts: hosts.iter().map(ToString::to_string).collect(),
+            host_names: Arc::new(names),
             limits: Limits::default(),
             policy: Policy::new(id.clone()),
         };
         (id, tenant)
     };
-    let tenants = BTreeMap::from([tenant("blue", &["a", "b", "c"]), tenant("green", &["b"])]);
+    let tenants = BTreeMap::from([
+        tenant("blue", &["a", "b", "c"], &[]),
+        tenant("green", &["b", "worker", "e"], &[("worker", "e")]),
+    ]);
     let mut nodes =
         [node("a-dpu", Some("a")), node("b-dpu", Some("b")), node("d-dpu", Some("d")), node("plain", None)];
     nodes[0].labels.insert("former".to_owned(), "b".to_owned());
@@ -56,8 +64,30 @@ fn dpus_and_hosts() {
             "dpu-of-several Node b-dpu is \"b\", which Tenants blue, green have in spec.hosts",
             "dpu-without-owner Node d-dpu is \"d\", which no Tenant has in spec.hosts",
             "host-without-dpu Tenant blue has \"c\", and no Node has the label host=c or former=c",
+            "host-without-dpu Tenant green has \"e\" (node worker), and no Node has the label host=e or former=e",
+            "host-without-dpu Tenant green has \"worker\", and no Node has the label host=worker or former=worker",
         ]
     );
+}
+
+#[test]
+fn a_host_that_no_workload_can_be_on() {
+    let of = |names: Value| {
+        let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "blue"},
+            "spec": {"hosts": ["a", "b"], "hostNames": names}});
+        let found = nodes::unusable_hosts(
+            &Subject::cluster("Tenant", "blue"),
+            &serde_json::from_value(tenant).unwrap(),
+        );
+        found.iter().map(|f| format!("{} {} {}", f.check.id, f.path, f.message)).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        of(json!([{"node": "b", "host": "a"}])),
+        [
+            "host-without-node spec.hosts[1] is \"b\", and spec.hostNames says that the node of this name is in host \"a\""
+        ]
+    );
+    assert_eq!(of(json!([{"node": "b", "host": "a"}, {"node": "n", "host": "b"}])), [""; 0]);
 }
 
 #[test]

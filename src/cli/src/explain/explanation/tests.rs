@@ -52,6 +52,7 @@ fn told(rule: &Arc<Rule>, workload: Workload, nodes: Option<&[Node]>) -> Explana
         tenant: Some(&blue),
         namespace: "tenant-blue",
         host_labels: Default::default(),
+        host_names: Default::default(),
         nodes,
         sent: &Selection::default(),
     };
@@ -185,11 +186,39 @@ fn where_it_may_run_and_why_not() {
 }
 
 #[test]
+fn a_workload_is_on_the_host_that_its_node_is() {
+    let mut host_names = HostNames::default();
+    host_names.insert("cloud-dev-12", "serial-1").unwrap();
+    let nodes = [dpu("d1", "serial-1", Some("blue")), dpu("d2", "cloud-dev-12", Some("blue"))];
+    let blue = TenantId::new("blue").unwrap();
+    let of = |node: &str, nodes: &[Node]| {
+        let around = ExplanationContext {
+            tenant: Some(&blue),
+            namespace: "tenant-blue",
+            host_labels: Default::default(),
+            host_names: &host_names,
+            nodes: Some(nodes),
+            sent: &Selection::default(),
+        };
+        let workload = Workload { node_name: Some(node.into()), ..nginx() };
+        explain(&rule(ANY, DpuSelectionPolicy::SameNode, &json!({})), &Arc::new(workload), &around)
+    };
+    let places = of("cloud-dev-12", &nodes).placement.unwrap().nodes;
+    assert!(places.len() == 1 && places[0].node == "d1" && places[0].obstacles.is_empty(), "{places:?}");
+    let problem = of("cloud-dev-12", &nodes[1..]).placement.unwrap().problem.unwrap();
+    assert!(problem.starts_with("no DPU for host serial-1 (node cloud-dev-12): "), "{problem}");
+    let refused = of("serial-1", &nodes);
+    assert_eq!(refused.outcome, CompanionOutcome::Refused);
+    assert!(refused.reason.as_deref().is_some_and(|why| why.contains("spec.hostNames")), "{refused:?}");
+}
+
+#[test]
 fn without_a_tenant_the_isolation_is_left_out() {
     let around = ExplanationContext {
         tenant: None,
         namespace: "",
         host_labels: Default::default(),
+        host_names: Default::default(),
         nodes: Some(&[Node { taints: Vec::new(), ..dpu("d1", "cloud-dev-12", None) }]),
         sent: &Selection::default(),
     };

@@ -57,7 +57,8 @@ fn companion(admission: &Admission, pod: &Value, name: &PodName) -> Result<Optio
     let at = if key.rule.is_admin() { &*admin.rules } else { name.namespace.as_str() };
     let Some((template, rule)) = rule(admission, at, &key.rule)? else { return Ok(None) };
     let of = format!("the template of {} {at}/{}", kind(key.rule.scope()), key.rule);
-    let home = Home { tenant: &tenant, namespace: &name.namespace, owned: at == name.namespace };
+    let (owned, host_names) = (at == name.namespace, admission.host_names(&tenant));
+    let home = Home { tenant: &tenant, namespace: &name.namespace, owned, host_names: &host_names };
     if let (Some(workload), Some(rule)) = (told.map(Arc::new), rule)
         && let Action::Create(pod) = plan(&key, &Desired::of_match(&rule, &workload), None, &home)
     {

@@ -28,7 +28,7 @@ struct Here<'a> {
     node: &'a Object,
 }
 
-/// `name`: of a host, or of a DPU's Node.
+/// `name`: of a host, of a DPU's Node, or of a host's Node in a tenant's cluster.
 pub(super) fn report(
     state: &State,
     unread: &Unread,
@@ -40,6 +40,7 @@ pub(super) fn report(
         dpus.extend(Dpu::of(&node.read()?, host_labels).map(|dpu| Here { dpu, node }));
     }
     let tenants: Vec<Tenant> = state.all(keys::GROUP, "Tenant")?;
+    let name = host_of(&dpus, &tenants, name)?;
     let of_node = dpus.iter().find(|here| here.node.name == name);
     let host = of_node.map_or_else(|| Some(name.to_owned()), |here| here.dpu.host.clone());
     let host = host.as_deref();
@@ -52,6 +53,18 @@ pub(super) fn report(
     }
     let mut report = Report::new("Host", host.unwrap_or(name));
     report.fact("in spec.hosts of", claimants.join(", "));
+    for tenant in tenants.iter().filter(|tenant| lists(tenant)) {
+        let (Some(host), Ok(domain)) = (host, tenant.compile()) else { continue };
+        let node = match domain.host_names.node(host) {
+            Some(node) if node == host => continue,
+            Some(node) => node.to_owned(),
+            None => format!(
+                "none: spec.hostNames says that node {host} is in host {}",
+                domain.host_names.host(host).unwrap_or_default()
+            ),
+        };
+        report.fact(format!("node of tenant {}", tenant.name_any()), node);
+    }
     for here in &dpus {
         report.fact(format!("DPU {}", here.node.name), here.state());
     }
@@ -89,6 +102,26 @@ pub(super) fn report(
         });
     }
     Ok(Some(report))
+}
+
+/// The host or DPU of this name; if there is none, the host that is the Node of this name in a tenant's cluster.
+fn host_of<'a>(dpus: &[Here<'_>], tenants: &'a [Tenant], name: &'a str) -> Result<&'a str, InputError> {
+    let is_known = dpus.iter().any(|here| here.node.name == name || here.dpu.host.as_deref() == Some(name))
+        || tenants.iter().any(|tenant| tenant.spec.hosts.iter().any(|host| host == name));
+    let named = tenants.iter().flat_map(|tenant| {
+        let entries = tenant.spec.host_names.iter().filter(move |entry| entry.node == name);
+        entries.map(move |entry| (tenant.name_any(), entry.host.as_str()))
+    });
+    let named: Vec<(String, &str)> = named.filter(|_| !is_known).collect();
+    match named.as_slice() {
+        [] => Ok(name),
+        [(_, host)] => Ok(host),
+        several => {
+            let each: Vec<String> =
+                several.iter().map(|(tenant, host)| format!("of tenant {tenant} in host {host}")).collect();
+            Err(InputError::new(name, format_args!("is a node {}; name the host", each.join(", and "))))
+        }
+    }
 }
 
 fn word(state: HostDpu) -> &'static str {

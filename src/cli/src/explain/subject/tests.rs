@@ -159,6 +159,24 @@ fn a_host_says_for_each_tenant_whether_its_dpus_take_companions() {
 }
 
 #[test]
+fn a_host_is_found_by_the_name_of_its_node_too() {
+    let tenant = |id: &str, host: &str| {
+        let mut tenant = tenant(id, &[host], Value::Null);
+        tenant["spec"]["hostNames"] = json!([{"node": "worker", "host": host}]);
+        tenant
+    };
+    let dpu = dpu("serial-1-dpu", "serial-1", Some("blue"), "True", json!({}));
+    let report = explained(Kind::Host, "worker", &[tenant("blue", "serial-1"), dpu.clone()]);
+    assert_eq!((causes(&report), fact(&report, "node of tenant blue")), (vec![], "worker"), "{report}");
+    assert_eq!(explained(Kind::Host, "serial-1", &[tenant("blue", "serial-1"), dpu]), report);
+    // Whose name is another host's Node's.
+    let mut taken = tenant("blue", "serial-1");
+    taken["spec"]["hosts"] = json!(["serial-1", "worker"]);
+    let report = explained(Kind::Host, "worker", &[taken]);
+    assert!(fact(&report, "node of tenant blue").starts_with("none: "), "{report}");
+}
+
+#[test]
 fn a_machine_says_what_its_slots_lack_and_who_waits() {
     let machine = |status: Value| {
         json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",

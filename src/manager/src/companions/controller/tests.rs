@@ -9,6 +9,7 @@ use crate::fixtures;
 use outrigger_runtime::environment::Environment;
 use outrigger_runtime::fake_api::{FakeApi, failure, not_found};
 
+mod hosts;
 mod linger;
 
 const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules/r";

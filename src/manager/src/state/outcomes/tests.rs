@@ -201,6 +201,41 @@ fn a_host_is_reported_by_its_dpu_and_so_are_companions_that_wait_for_it() {
 }
 
 #[test]
+fn a_host_is_told_by_the_name_of_its_node() {
+    let mut world = World::new(1);
+    let (number, _) = world.data.outcomes.follow(1).unwrap();
+    let hosts = |world: &mut World| {
+        let next = std::iter::from_fn(|| world.data.outcomes.next_host(number));
+        next.map(|(name, outcome)| (name, outcome.map(|outcome| outcome.dpu))).collect::<Vec<_>>()
+    };
+    assert_eq!(hosts(&mut world), [("h".to_owned(), Some(HostDpu::Ready))]);
+    let mut names = |world: &mut World, generation: i64, entries: serde_json::Value| {
+        let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
+            "metadata": {"name": "blue", "uid": "t", "generation": generation}, "spec": {"hosts": ["h"], "hostNames": entries}});
+        let tenant: outrigger_api::Tenant = serde_json::from_value(tenant).unwrap();
+        let host_names = tenant.compile().unwrap().host_names;
+        world.registry.tenant(Change::Applied(tenant));
+        let touched = world.data.set_host_names(&host_names);
+        world.assess(&touched);
+        world.data.assess_hosts(&world.registry, world.now);
+        (touched.len(), hosts(world))
+    };
+    let told = |name: &str, dpu| (name.to_owned(), dpu);
+    assert_eq!(
+        names(&mut world, 2, json!([{"node": "n", "host": "h"}])),
+        (1, vec![told("h", None), told("n", Some(HostDpu::Ready))])
+    );
+    assert_eq!(names(&mut world, 3, json!([{"node": "n", "host": "h"}])), (0, vec![]));
+    world.registry.node("n", Some(&dpu(false, "blue")));
+    world.data.assess_host("h", &world.registry, world.now);
+    assert_eq!(hosts(&mut world), [told("n", Some(HostDpu::NotReady))]);
+    assert_eq!(
+        names(&mut world, 4, json!([])),
+        (1, vec![told("h", Some(HostDpu::NotReady)), told("n", None)])
+    );
+}
+
+#[test]
 fn changes_of_one_workload_are_one_message_with_the_last_state() {
     let mut world = World::new(2);
     let (number, _) = world.data.outcomes.follow(1).unwrap();

@@ -1,0 +1,108 @@
+//! The host whose DPU a companion has to be on.
+
+use super::{Action, Home};
+use crate::reason::Cause;
+use crate::rule::Rule;
+use crate::tenant::hosts::HostNames;
+use crate::workload::Workload;
+
+/// The host whose DPU the companion has to be on; `None` where any will do, and where it isn't known in which host the workload's node
+/// is.
+pub fn host<'a>(rule: &Rule, workload: &'a Workload, names: &'a HostNames) -> Option<&'a str> {
+    workload.node_name.as_deref().filter(|_| rule.policy().is_by_host()).and_then(|node| names.host(node))
+}
+
+/// The refusal of a companion whose workload's node is in no host: the host of this name is another Node of the tenant's cluster, whose
+/// companions the DPU there serves.
+pub(super) fn unknown_host(rule: &Rule, workload: &Workload, home: &Home<'_>) -> Option<Action> {
+    let names = home.host_names;
+    let node = workload.node_name.as_deref().filter(|_| rule.policy().is_by_host())?;
+    if names.host(node).is_some() {
+        return None;
+    }
+    let other = names.node(node).unwrap_or_default();
+    let message = format!(
+        "the workload's node is {node:?}, and by spec.hostNames of the Tenant the host of this name is node {other:?}: have an entry for the \
+         workload's node added there, or use dpuSelectionPolicy Any"
+    );
+    Some(Action::Refuse(Cause::HostNotListed, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::companion::{DeleteReason, Observed, plan};
+    use crate::ids::{RuleName, TenantId};
+    use crate::index::{CompanionKey, Desired};
+    use crate::keys;
+    use crate::rule::{DpuSelectionPolicy, RuleSpec};
+    use crate::workload::tests::nginx;
+
+    /// What there is to do for a companion of a workload on this node, whose rule has this policy. `entries`: nodes with their hosts.
+    fn planned(
+        policy: DpuSelectionPolicy,
+        entries: &[(&str, &str)],
+        node: &str,
+        observed: Option<&Observed>,
+    ) -> Action {
+        let mut host_names = HostNames::default();
+        entries.iter().for_each(|(node, host)| host_names.insert(node, host).unwrap());
+        let name = RuleName::new("r").unwrap();
+        let spec = RuleSpec { policy, template: json!({}).into(), ..RuleSpec::new(name.clone()) };
+        let rule = Arc::new(Rule::compile(spec).unwrap());
+        let workload = Arc::new(Workload { node_name: Some(node.to_owned()), ..nginx() });
+        let key = CompanionKey { rule: name, workload: workload.id.label_value().into() };
+        let tenant = TenantId::new("blue").unwrap();
+        let home = Home { tenant: &tenant, namespace: "n", owned: true, host_names: &host_names };
+        let of_rule = observed.map(|o| Observed {
+            rule_uid: rule.uid().to_owned(),
+            template_hash: rule.template_hash().to_owned(),
+            content_hash: Some(rule.content_hash().to_owned()),
+            injected: Some(Vec::new()),
+            ..o.clone()
+        });
+        plan(&key, &Desired::Wanted { rule: &rule, workload: &workload }, of_rule.as_ref(), &home)
+    }
+
+    fn created(action: &Action) -> &Value {
+        let Action::Create(pod) = action else { panic!("{action:?}") };
+        &pod["metadata"]["annotations"][keys::HOST]
+    }
+
+    #[test]
+    fn a_companion_is_for_the_host_that_its_workloads_node_is() {
+        use DpuSelectionPolicy::{Any, SameNode};
+        let entries = [("worker-1", "serial-1"), ("worker-2", "serial-2")];
+        for (node, host) in [("worker-1", "serial-1"), ("other", "other")] {
+            assert_eq!(created(&planned(SameNode, &entries, node, None)), host);
+        }
+        // The DPU there is that of worker-1.
+        let Action::Refuse(cause, message) = planned(SameNode, &entries, "serial-1", None) else { panic!() };
+        assert_eq!(cause, Cause::HostNotListed);
+        assert!(
+            message.contains("node is \"serial-1\"") && message.contains("is node \"worker-1\""),
+            "{message}"
+        );
+        assert_eq!(*created(&planned(Any, &entries, "serial-1", None)), Value::Null);
+    }
+
+    #[test]
+    fn a_companion_whose_workloads_node_is_another_host_now_is_replaced() {
+        let same = DpuSelectionPolicy::SameNode;
+        let of = |entries: &[(&str, &str)], node: &str, host: &str| {
+            planned(same, entries, node, Some(&Observed { host: Some(host.into()), ..Observed::default() }))
+        };
+        assert_eq!(of(&[("n", "h")], "n", "h"), Action::Nothing);
+        for (entries, node) in [(&[("n", "i")][..], "n"), (&[], "n"), (&[("other", "h")], "h")] {
+            let action = of(entries, node, "h");
+            assert!(
+                matches!(action, Action::Delete { reason: DeleteReason::Moved, .. }),
+                "{entries:?} {action:?}"
+            );
+        }
+    }
+}

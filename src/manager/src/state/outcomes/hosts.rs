@@ -1,0 +1,50 @@
+//! The DPUs of the tenant's hosts, for its agent: by the names that the hosts have as Nodes of the tenant's cluster.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use outrigger_core::progress::HostDpu;
+use outrigger_core::steps::step;
+
+use crate::state::TenantData;
+use crate::state::registry::Registry;
+
+impl TenantData {
+    /// The DPUs in a host may be other than before.
+    pub(crate) fn assess_host(&mut self, host: &str, registry: &Registry, now: Timestamp) {
+        let Some(tenant) = self.tenant.clone() else { return };
+        let dpu = Some(registry.host_dpu(&tenant, host)).filter(|dpu| *dpu != HostDpu::NotListed);
+        if let Some(node) = self.host_names.node(host) {
+            self.outcomes.set_host(node, dpu, now);
+        }
+        let waiting = self.outcomes.waiting.get(host).cloned().unwrap_or_default();
+        self.assess(&waiting.into_iter().collect::<Vec<_>>(), registry, now);
+    }
+
+    /// The Tenant may have other hosts than before. Most changes of a Tenant are of its status, and cost nothing here.
+    pub(crate) fn assess_hosts(&mut self, registry: &Registry, now: Timestamp) {
+        let Some(entry) = self.tenant.as_ref().and_then(|tenant| registry.get(tenant)) else { return };
+        let metadata = &entry.object.metadata;
+        let of = (metadata.uid.clone().unwrap_or_default(), metadata.generation.unwrap_or_default());
+        let Ok(tenant) = &entry.tenant else { return };
+        if self.outcomes.hosts_of.as_ref() == Some(&of) {
+            return;
+        }
+        self.outcomes.hosts_of = Some(of);
+        let names = self.host_names.clone();
+        let nodes: BTreeSet<&str> = tenant.hosts.iter().filter_map(|host| names.node(host)).collect();
+        let told = self.outcomes.hosts.keys();
+        let gone: Vec<String> = told.filter(|node| !nodes.contains(node.as_str())).cloned().collect();
+        for node in &gone {
+            step();
+            match names.host(node) {
+                Some(host) => self.assess_host(host, registry, now),
+                None => self.outcomes.set_host(node, None, now),
+            }
+        }
+        for host in &tenant.hosts {
+            step();
+            self.assess_host(host, registry, now);
+        }
+    }
+}
