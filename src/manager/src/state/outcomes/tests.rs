@@ -201,7 +201,7 @@ fn a_host_is_reported_by_its_dpu_and_so_are_companions_that_wait_for_it() {
 }
 
 #[test]
-fn a_host_is_told_by_the_name_of_its_node() {
+fn a_host_is_reported_by_the_name_of_its_node() {
     let mut world = World::new(1);
     let (number, _) = world.data.outcomes.follow(1).unwrap();
     let hosts = |world: &mut World| {
