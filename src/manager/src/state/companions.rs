@@ -86,6 +86,8 @@ struct RuleCompanions {
     lingering: BTreeSet<(i64, Arc<str>)>,
     /// How many that exist and are not being deleted were made from which template, by its hashes.
     templates: BTreeMap<Made, i64>,
+    /// The same of those that aren't available.
+    down: BTreeMap<Made, i64>,
     /// The same of those that are ready, by their hosts or [`ANY`].
     ready: HashMap<Box<str>, BTreeMap<Made, i64>>,
 }
@@ -169,6 +171,25 @@ impl CompanionCache {
         made.map(|(_, count)| count).sum()
     }
 
+    /// Whether a companion that isn't available, and isn't being deleted, was made from another template than such a one, by its hashes:
+    /// one of a workload that `counts`.
+    pub(crate) fn is_outdated_one_down(
+        &self,
+        rule: &RuleName,
+        makes: impl Fn(&str, Option<&str>) -> bool,
+        counts: impl Fn(&Arc<str>) -> bool,
+    ) -> bool {
+        let Some(of_rule) = self.by_rule.get(rule) else { return false };
+        let outdated = |template: &str, content: Option<&str>| !makes(template, content);
+        // Most often there is none, and many may be down: they are looked at only where there is one.
+        of_rule.down.keys().any(|(template, content)| outdated(template, content.as_deref()))
+            && of_rule.unready.iter().any(|workload| {
+                let companion = of_rule.by_workload.get(workload).filter(|o| !o.terminating);
+                companion.is_some_and(|o| outdated(&o.template_hash, o.content_hash.as_deref()))
+                    && counts(workload)
+            })
+    }
+
     /// How many of a rule's companions are available, for its rollout; `has_dpu` tells whether a DPU is in a host, and `epoch` how often
     /// that has changed.
     pub(crate) fn availability(
@@ -183,7 +204,7 @@ impl CompanionCache {
         let available = usize::try_from(of_rule.counts.ready + of_rule.counts.idle).unwrap_or_default();
         let excused = of_rule.never_run + of_rule.hosts.without_dpu(epoch, has_dpu);
         let unready = existing.saturating_sub(available).saturating_sub(excused);
-        Availability { existing, unready, crowded: 0 }
+        Availability { existing, unready, ..Availability::default() }
     }
 
     /// How many of those that count as not ready in the last answer of [`Self::availability`] have no Node, though a companion that was made
@@ -415,6 +436,9 @@ impl RuleCompanions {
             if of_host.is_empty() {
                 self.ready.remove(host);
             }
+        }
+        if !is_available(o) {
+            count(&mut self.down, made.clone(), change);
         }
         count(&mut self.templates, made, change);
     }

@@ -87,6 +87,10 @@ pub(crate) struct Availability {
     pub unready: usize,
     /// How many of `unready` are companions of the platform that have no room on a DPU on which another one of the present template runs.
     pub crowded: usize,
+    /// A companion of an earlier template isn't available and is still to be replaced. That costs nothing, so it goes before those that are
+    /// available, as of a Deployment (`cleanupUnhealthyReplicas`). Otherwise one of the earlier template could get the room of one that
+    /// is replaced: it would wait for its turn then, and the replaced one for room, which may use up the maximum for ever.
+    pub outdated_down: bool,
 }
 
 fn serves(o: &Observed) -> bool {
@@ -297,6 +301,9 @@ impl Rollout {
         let count = |stage| self.replaced.values().filter(|s| **s == stage).count();
         let (gone, doomed) = (count(Stage::Gone), count(Stage::Doomed));
         let gone = if gone > 0 && fault("deleted-companions-are-not-down") { 0 } else { gone };
+        if availability.outdated_down {
+            return (0, Wait::ForGroups);
+        }
         let budget = |unready: usize| strategy.budget(availability.existing + gone, unready + gone + doomed);
         match budget(availability.unready) {
             0 => (budget(availability.unready.saturating_sub(availability.crowded)), Wait::ForDeadline),
@@ -437,8 +444,17 @@ impl TenantData {
         let companions = if rule.is_admin() { admin.as_deref_mut()? } else { companions };
         let has_dpu = |host: &str| tenant.as_ref().is_some_and(|tenant| registry.has_dpu(tenant, host));
         let mut availability = companions.availability(rule, registry.dpu_epoch(), has_dpu);
-        if let Some(now) = index.rule(rule).filter(|_| rule.is_admin()) {
-            availability.crowded = companions.crowded(rule, |template, content| now.makes(template, content));
+        if let Some(now) = index.rule(rule) {
+            let makes = |template: &str, content: Option<&str>| now.makes(template, content);
+            // Where the agent doesn't say whether there should be one, it stays.
+            let is_replaced = |workload: &Arc<str>| {
+                let key = CompanionKey { rule: rule.clone(), workload: workload.clone() };
+                matches!(index.desired(&key), Desired::Wanted { .. } | Desired::Unknown)
+            };
+            availability.outdated_down = companions.is_outdated_one_down(rule, makes, is_replaced);
+            if rule.is_admin() {
+                availability.crowded = companions.crowded(rule, makes);
+            }
         }
         let max = match strategy {
             UpdateStrategy::RollingUpdate(max) => max,

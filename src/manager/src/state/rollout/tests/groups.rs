@@ -73,6 +73,11 @@ impl Tenant {
         self.data.with_companions(&key.rule, |of| of.get(key).cloned()).flatten().unwrap()
     }
 
+    /// The hash of the new template.
+    pub(super) fn template_hash(&self) -> String {
+        self.data.index.rule(&self.rule).unwrap().template_hash().to_owned()
+    }
+
     pub(super) fn shows(&mut self, key: &CompanionKey, observed: Observed) {
         self.data.with_companions(&key.rule, |of| of.applied(&key.workload, key.clone(), observed));
         self.data.companion_observed(key);
@@ -111,7 +116,8 @@ impl Tenant {
     fn replace(&mut self, i: usize, ready: bool) {
         self.data.companions.deleted(outrigger_core::template::Kind::Pod, &key(i).workload);
         self.data.companion_observed(&key(i));
-        self.shows(&key(i), pod("new", ready));
+        let now = self.template_hash();
+        self.shows(&key(i), pod(&now, ready));
     }
 
     /// Asks for turns a little later.
@@ -255,7 +261,7 @@ fn a_permission_that_lasts_a_moment_does_not_begin_the_deadline_again() {
 fn a_workload_whose_host_has_lost_its_dpu_holds_nobody() {
     let mut t = Tenant::new(services(1, 8));
     assert_eq!(t.ask(), [0, 1]);
-    let lost = Observed { unplaced: true, host: Some("nowhere".into()), ..pod("new", false) };
+    let lost = Observed { unplaced: true, host: Some("nowhere".into()), ..pod(&t.template_hash(), false) };
     t.replace(1, true);
     t.shows(&key(0), lost);
     t.data.index.update(Workload { ready: false, ..workload(0, &[owner("o0")]) });

@@ -1,5 +1,7 @@
 //! Rollouts where a tenant has more workloads than its DPUs have room for.
 
+use outrigger_core::ids::WorkloadId;
+
 use super::groups::{Tenant, workload};
 use super::*;
 use crate::fixtures;
@@ -16,14 +18,52 @@ fn unplaced(hash: &str, first: bool) -> Observed {
 #[test]
 fn companions_for_which_there_was_never_room_hold_nobody() {
     for rule in [fixtures::rule(), fixtures::admin_rule()] {
-        for (first, replaced) in [(true, vec![0, 4, 5]), (false, vec![4, 5])] {
+        for (first, replaced) in [(true, vec![0]), (false, vec![])] {
             let mut t = Tenant::with_rule(&rule, workloads(6));
-            for key in &t.keys()[4..] {
-                t.shows(key, unplaced("old", first));
+            let now = t.template_hash();
+            let keys = t.keys();
+            for key in &keys[4..] {
+                t.shows(key, unplaced(&now, first));
             }
-            assert_eq!(t.ask(), replaced, "first companions: {first}");
+            assert_eq!(t.ask_about(keys[..4].to_vec()), replaced, "first companions: {first}");
         }
     }
+}
+
+#[test]
+fn those_that_never_ran_are_replaced_before_the_one_that_has_the_room() {
+    let mut t = Tenant::with_rule(&fixtures::rule(), workloads(4));
+    let now = t.template_hash();
+    let keys = t.keys();
+    for key in &keys[1..] {
+        t.shows(key, unplaced("old", true));
+    }
+    assert_eq!(t.ask_about(vec![keys[0].clone()]), [0; 0], "one of the earlier template would get its room");
+    for (i, key) in keys.iter().enumerate().skip(1) {
+        assert_eq!(t.turns(), [0; 0]);
+        assert_eq!(t.ask_about(vec![key.clone()]), [i]);
+        t.data.companions.deleted(outrigger_core::template::Kind::Pod, &key.workload);
+        t.data.companion_observed(key);
+        t.shows(key, unplaced(&now, true));
+    }
+    assert_eq!(t.turns(), [0]);
+}
+
+#[test]
+fn one_down_that_is_not_replaced_holds_nobody() {
+    let with_last = |last: Observed| {
+        let mut t = Tenant::with_rule(&fixtures::rule(), workloads(4));
+        let keys = t.keys();
+        t.shows(&keys[3], last);
+        (t, keys)
+    };
+    let leaving = Observed { terminating: true, ..unplaced("old", true) };
+    let (mut t, keys) = with_last(leaving);
+    assert_eq!(t.ask_about(vec![keys[0].clone()]), [0], "it is being deleted");
+    let (mut t, keys) = with_last(unplaced("old", true));
+    assert_eq!(t.ask_about(vec![keys[0].clone()]), [0; 0]);
+    t.data.index.delete(&WorkloadId::new(&keys[3].workload).unwrap());
+    assert_eq!(t.turns(), [0], "its workload is gone");
 }
 
 #[test]
@@ -35,7 +75,7 @@ fn a_companion_that_has_lost_its_room_is_waited_for_until_the_deadline_of_the_pl
         (fixtures::admin_rule(), false, 0),
     ] {
         let mut t = Tenant::with_rule(&rule, workloads(4));
-        let now = t.data.index.rule(&t.rule).unwrap().template_hash().to_owned();
+        let now = t.template_hash();
         let keys = t.keys();
         // The one that was replaced has no room, because another one has got it.
         t.shows(&keys[0], unplaced(&now, false));
