@@ -181,6 +181,8 @@ async fn roles_allow_what_is_needed_and_no_more() {
         ("webhook", &["patch", "namespaceoffloadings", "-n", "default"], false),
         ("manager", &["create", "pods", "-n", "universe"], true),
         ("manager", &["patch", "pods", "-n", "universe"], true),
+        ("manager", &["patch", "pods", "--subresource=resize", "-n", "universe"], true),
+        ("manager", &["patch", "pods", "--subresource=resize", "-n", "default"], false),
         ("manager", &["create", "pods", "--subresource=exec", "-n", "universe"], false),
         ("manager", &["get", "secrets", "-n", "universe"], false),
         ("manager", &["get", "configmaps", "-n", "universe"], false),

@@ -36,6 +36,7 @@ mod ordering;
 mod ordering_escapes;
 mod pod;
 mod queries;
+mod resize;
 mod rollout;
 mod rule_sync;
 mod rules;

@@ -10,6 +10,7 @@ mod order;
 mod placement;
 mod pressure;
 mod reached;
+mod resize;
 mod rights;
 mod rollout;
 mod shared;

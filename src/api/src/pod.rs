@@ -70,6 +70,9 @@ pub struct Status {
     /// Why it is so, for people.
     #[serde(default)]
     pub message: Option<String>,
+    /// `metadata.generation` of the Pod that the kubelet has acted on; `None` from a kubelet that doesn't say so.
+    #[serde(default)]
+    pub observed_generation: Option<i64>,
     /// Scheduled, ready and others.
     #[serde(default)]
     pub conditions: Option<Vec<Condition>>,
@@ -90,6 +93,7 @@ fn companions_claim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
 
 /// A condition of a Pod.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Condition {
     /// Which one.
     #[serde(default, rename = "type")]
@@ -103,6 +107,9 @@ pub struct Condition {
     /// Why, for people.
     #[serde(default)]
     pub message: Option<String>,
+    /// `metadata.generation` of the Pod that it is about; `None` where that isn't said.
+    #[serde(default)]
+    pub observed_generation: Option<i64>,
 }
 
 /// What is said of a container.
@@ -137,6 +144,7 @@ struct Metadata {
     deletion_grace_period_seconds: Option<i64>,
     labels: Option<std::collections::BTreeMap<String, String>>,
     annotations: Option<std::collections::BTreeMap<String, String>>,
+    generation: Option<i64>,
     finalizers: Option<Vec<String>>,
     owner_references: Option<Vec<OwnerReference>>,
 }
@@ -159,6 +167,7 @@ pub(crate) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Obj
         deletion_grace_period_seconds: read.deletion_grace_period_seconds,
         labels: read.labels,
         annotations,
+        generation: read.generation,
         finalizers: read.finalizers,
         owner_references: read.owner_references,
         ..ObjectMeta::default()

@@ -217,16 +217,23 @@ fn update_strategy(message: &v1::RuleUpdateStrategy) -> UpdateStrategy {
     let most = (!most.is_empty())
         .then(|| most.parse().map_or_else(|_| IntOrString::String(most.clone()), IntOrString::Int));
     let kind = if message.r#type.is_empty() { "RollingUpdate".to_owned() } else { message.r#type.clone() };
-    UpdateStrategy { kind, rolling_update: most.map(|most| RollingUpdate { max_unavailable: Some(most) }) }
+    let resize = Some(message.resize.clone()).filter(|resize| !resize.is_empty());
+    let says_something = most.is_some() || resize.is_some();
+    let rolling_update = says_something.then_some(RollingUpdate { max_unavailable: most, resize });
+    UpdateStrategy { kind, rolling_update }
 }
 
 fn update_strategy_message(strategy: &UpdateStrategy) -> v1::RuleUpdateStrategy {
-    let most = strategy.rolling_update.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
-    let most = most.map(|most| match most {
+    let rolling = strategy.rolling_update.as_ref();
+    let most = rolling.and_then(|rolling| rolling.max_unavailable.as_ref()).map(|most| match most {
         IntOrString::Int(count) => count.to_string(),
         IntOrString::String(text) => text.clone(),
     });
-    v1::RuleUpdateStrategy { r#type: strategy.kind.clone(), max_unavailable: most.unwrap_or_default() }
+    v1::RuleUpdateStrategy {
+        r#type: strategy.kind.clone(),
+        max_unavailable: most.unwrap_or_default(),
+        resize: rolling.and_then(|rolling| rolling.resize.clone()).unwrap_or_default(),
+    }
 }
 
 const OPERATORS: [(Operation, Operator); 6] = [
@@ -292,6 +299,7 @@ mod tests {
                 update_strategy: Some(v1::RuleUpdateStrategy {
                     r#type: "RollingUpdate".into(),
                     max_unavailable: "10%".into(),
+                    resize: "Replace".into(),
                 }),
                 device_claims: vec![
                     v1::RuleDeviceClaim {

@@ -163,6 +163,13 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "max_unavailable_schema")]
     pub max_unavailable: Option<IntOrString>,
+
+    /// resize defines what happens to a companion if the template changes in requests or limits of cpu and memory alone.
+    /// InPlace: the running companion is resized if the cluster and its node permit that, and replaced otherwise. Containers
+    /// are restarted as their resizePolicy says. Replace: the companion is replaced. Defaults to InPlace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["InPlace", "Replace"]))]
+    pub resize: Option<String>,
 }
 
 /// WorkloadTerm is a list of expressions that are ANDed.
@@ -358,6 +365,15 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
             errors.push(error);
             default
         });
+        let rolling = spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
+        let resizes = match rolling.and_then(|rolling| rolling.resize.as_deref()) {
+            None | Some("" | "InPlace") => true,
+            Some("Replace") => false,
+            Some(other) => {
+                errors.refuse("spec.updateStrategy.rollingUpdate.resize", other, "use InPlace or Replace");
+                true
+            }
+        };
         match name {
             Some(name) if errors.is_empty() => Ok(RuleSpec {
                 name,
@@ -370,6 +386,7 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
                 template: spec.template.clone(),
                 devices: device_claim::devices(spec),
                 update,
+                resizes,
                 ordering,
                 linger_seconds: spec.linger_seconds.unwrap_or_default(),
             }),

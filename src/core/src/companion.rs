@@ -26,6 +26,7 @@ mod facts;
 mod held;
 mod host;
 mod linger;
+mod resize;
 mod stream_claim;
 
 pub use delete_reason::DeleteReason;
@@ -35,6 +36,7 @@ pub use held::Held;
 pub use host::host;
 use host::unknown_host;
 pub use linger::{LingerStep, Lingering, UNREADABLE_END, equal_part};
+pub use resize::{Resize, fixed_hash, renewed, resize};
 pub use stream_claim::StreamClaim;
 
 /// Most bytes that keys and values of all annotations of an object may have together
@@ -157,6 +159,8 @@ pub struct Observed {
     pub template_hash: String,
     /// Annotation [`keys::CONTENT_HASH`]; `None` for none.
     pub content_hash: Option<String>,
+    /// Annotation [`keys::FIXED_HASH`]; `None` for none.
+    pub fixed_hash: Option<String>,
     /// Annotation [`keys::HOST`].
     pub host: Option<String>,
     /// When its workload ended, in milliseconds since 1970: annotation [`keys::WORKLOAD_ENDED`]; `None` for none,
@@ -184,9 +188,10 @@ pub struct Observed {
     pub was_ready: bool,
     /// A Pod: the scheduler has found no Node for it.
     pub unplaced: bool,
-    /// A Pod: what keeps a container from running, or that it ended without an error; `None` when nothing is wrong with it.
+    /// A Pod: what keeps a container from running, that it ended without an error, or, where it is ready, that it doesn't have the amounts
+    /// of cpu and memory that it asks for; `None` when nothing is wrong with it.
     pub trouble: Option<Cause>,
-    /// Why it isn't running, in the scheduler's or the kubelet's words; empty when there is nothing to say.
+    /// Why it isn't running or as it asks to be, in the scheduler's or the kubelet's words; empty when there is nothing to say.
     pub message: String,
 }
 
@@ -209,6 +214,11 @@ pub enum Action {
     Create(Value),
     /// Change annotations in place, by this JSON merge patch, which carries the uid as precondition.
     Annotate(Value),
+    /// Resize it in place where the Pod, the API server and its amounts permit that, and delete it otherwise.
+    Resize {
+        /// The uid that it must have.
+        uid: String,
+    },
     /// Keep it for a while after its workload, then delete it. What that takes now depends on the time.
     Linger(Lingering),
     /// Delete what has this uid.
@@ -262,6 +272,9 @@ pub fn plan(
         (Desired::Wanted { rule, workload }, None) => create(key, rule, workload, home),
         (Desired::Wanted { rule, workload }, Some(o)) => {
             match replace_reason(rule, host(rule, workload, home.host_names), o) {
+                Some(DeleteReason::TemplateChanged) if resize::is_possible(rule, o) => {
+                    Action::Resize { uid: o.uid.clone() }
+                }
                 Some(reason) => delete(o, reason),
                 None => annotate(rule, workload, o),
             }
@@ -285,6 +298,8 @@ pub(crate) fn replace_reason(rule: &Rule, host: Option<&str>, o: &Observed) -> O
         Some(DeleteReason::Failed)
     } else if o.gated {
         Some(DeleteReason::NotAdmitted)
+    } else if o.ready && o.trouble == Some(Cause::ResizeInfeasible) {
+        Some(DeleteReason::ResizeInfeasible)
     } else {
         None
     }
@@ -353,6 +368,9 @@ fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>)
     annotations.insert(keys::TEMPLATE_HASH.into(), rule.template_hash().to_owned());
     if rule.content_hash() != rule.template_hash() {
         annotations.insert(keys::CONTENT_HASH.into(), rule.content_hash().to_owned());
+    }
+    if let Some(hash) = rule.fixed_hash() {
+        annotations.insert(keys::FIXED_HASH.into(), hash.to_owned());
     }
     if key.rule.is_admin() {
         annotations.insert(keys::ADMIN_RULE.into(), key.rule.as_str().to_owned());

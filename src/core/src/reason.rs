@@ -108,6 +108,7 @@ impl Cause {
             self,
             Self::WorkloadNotScheduled
                 | Self::RollingOut
+                | Self::Resizing
                 | Self::Untried
                 | Self::NoStatus
                 | Self::Syncing

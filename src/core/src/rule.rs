@@ -271,8 +271,11 @@ pub struct Rule {
     kind: template::Kind,
     template_hash: String,
     content_hash: String,
+    fixed_hash: Option<String>,
     devices: Devices,
     update: UpdateStrategy,
+    /// Whether its companions are resized in place, where that is possible.
+    pub(crate) resizes: bool,
     ordering: Ordering,
     linger: Duration,
     copied: bool,
@@ -349,6 +352,11 @@ impl Rule {
     /// [`crate::companion::content_hash`] of it.
     pub fn content_hash(&self) -> &str {
         &self.content_hash
+    }
+
+    /// [`crate::companion::fixed_hash`] of it.
+    pub fn fixed_hash(&self) -> Option<&str> {
+        self.fixed_hash.as_deref()
     }
 
     /// Whether it makes the same as a companion with these hashes, [`crate::keys::TEMPLATE_HASH`] and

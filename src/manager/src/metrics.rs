@@ -45,6 +45,7 @@ pub(crate) enum StreamMessage {
 pub(crate) enum Operation {
     Create,
     Annotate,
+    Resize,
     Delete,
 }
 

@@ -139,6 +139,7 @@ impl PodEntry {
             resource_version: 0,
             template_hash: String::new(),
             content_hash: None,
+            fixed_hash: None,
             claim: None,
             host: None,
             held: None,

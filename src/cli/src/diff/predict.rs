@@ -31,6 +31,8 @@ use crate::linger::lingers;
 use crate::rules::{AnyRule, Filing, RuleKind};
 use crate::sent::NamedKeys;
 
+const ON_DELETE: &str = "the rule's updateStrategy is OnDelete";
+
 /// What a companion's next step is, as far as a change of it matters.
 #[derive(Debug, Clone, PartialEq)]
 struct Step {
@@ -323,8 +325,12 @@ impl<'a> Prediction<'a> {
             Action::Annotate(_) => (Change::Annotated, String::new()),
             Action::Linger(lingering) => (Change::Lingering, lingers(lingering.ended, lingering.time)),
             Action::Create(_) => (Change::Created, String::new()),
+            Action::Resize { .. } if !self.stays(key, DeleteReason::TemplateChanged) => {
+                (Change::Resized, "in place where the cluster and the DPU permit that".to_owned())
+            }
+            Action::Resize { .. } => (Change::Outdated, ON_DELETE.to_owned()),
             Action::Delete { reason, .. } if self.stays(key, *reason) => {
-                (Change::Outdated, "the rule's updateStrategy is OnDelete".to_owned())
+                (Change::Outdated, ON_DELETE.to_owned())
             }
             Action::Delete { reason, .. } => {
                 let is_wanted = matches!(self.index.desired(key), Desired::Wanted { .. });

@@ -46,6 +46,7 @@ impl Report {
         let all = [
             Change::Created,
             Change::Replaced,
+            Change::Resized,
             Change::Outdated,
             Change::Annotated,
             Change::Lingering,
@@ -75,7 +76,7 @@ fn one_rule(rule: &RuleVerdict) -> Item {
 
 fn row(entry: &CompanionChange, of_several: bool) -> Row {
     let grade = match entry.change {
-        Change::Created | Change::Annotated => Grade::Good,
+        Change::Created | Change::Resized | Change::Annotated => Grade::Good,
         Change::Replaced | Change::Outdated | Change::Lingering | Change::Deleted => Grade::Odd,
         Change::Refused => Grade::Bad,
     };

@@ -110,6 +110,8 @@ pub(crate) enum Change {
     Created,
     /// Deleted, and created again when it is gone.
     Replaced,
+    /// It gets other amounts of cpu and memory in place, or is replaced where that isn't possible.
+    Resized,
     /// It keeps an earlier template until somebody deletes it.
     Outdated,
     /// Its annotations change in place.
@@ -127,6 +129,7 @@ impl Change {
         match self {
             Self::Created => "created",
             Self::Replaced => "replaced",
+            Self::Resized => "resized",
             Self::Outdated => "outdated",
             Self::Annotated => "annotated",
             Self::Lingering => "lingering",

@@ -93,13 +93,18 @@ fn it_ends_when_nobody_waits_any_longer() {
 fn each_kind_of_change() {
     let old = || rule("r", "web");
     let image = |rule| with(rule, "/spec/template/spec/containers/0/image", json!("i:2"));
+    let amounts =
+        |rule| with(rule, "/spec/template/spec/containers/0/resources", json!({"requests": {"cpu": "1"}}));
     let on_delete = |rule| with(rule, "/spec/updateStrategy", json!({"type": "OnDelete"}));
     let another = json!([{"asAnnotation": {"name": "all"}}]);
     for (state_rules, new, expected) in [
         (vec![], old(), &["Created shop/web"][..]),
         (vec![old()], old(), &[]),
         (vec![old()], image(old()), &["Replaced shop/web"]),
+        (vec![old()], amounts(old()), &["Resized shop/web"]),
+        (vec![old()], image(amounts(old())), &["Replaced shop/web"]),
         (vec![old()], on_delete(image(old())), &["Outdated shop/web"]),
+        (vec![old()], on_delete(amounts(old())), &["Outdated shop/web"]),
         (vec![old()], with(old(), "/spec/workloadInfoInject", another), &["Annotated shop/web"]),
         (vec![old()], with(old(), "/spec/dpuSelectionPolicy", json!("Any")), &["Replaced shop/web"]),
         // Of a workload that no longer matches, and of one that does now.

@@ -19,6 +19,8 @@ pub enum DeleteReason {
     NotAdmitted,
     /// There is another one for the workload, of the kind that the rule asks for.
     Superseded,
+    /// Its DPU can never give it the amounts of cpu and memory that its rule asks for now.
+    ResizeInfeasible,
     /// Its workload is gone, and it has never been ready: it has nothing to end.
     NeverReady,
     /// Its workload is gone, and more companions outlive theirs than there is room for.
@@ -37,6 +39,7 @@ impl DeleteReason {
             Self::Failed => "CompanionFailed",
             Self::NotAdmitted => "NotAdmitted",
             Self::Superseded => "Superseded",
+            Self::ResizeInfeasible => "ResizeInfeasible",
             Self::NeverReady => "NeverReady",
             Self::LingeringLimit => "LingeringLimit",
         }

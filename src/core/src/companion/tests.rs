@@ -7,6 +7,8 @@ use crate::rule::{InjectionSpec, RuleSpec};
 use crate::workload::tests::nginx;
 use std::sync::Arc;
 
+mod resize;
+
 fn rule(change: impl FnOnce(&mut RuleSpec)) -> Arc<Rule> {
     let mut spec = RuleSpec {
         uid: "rule-uid".into(),
@@ -88,6 +90,7 @@ fn what_is_created() {
                 "labels": {"app": "x", keys::TENANT: "blue", keys::RULE: "my.rule", keys::WORKLOAD: "uid-1"},
                 "annotations": {"own": "1", keys::RULE_UID: "rule-uid", keys::RULE_GENERATION: "3",
                     keys::TEMPLATE_HASH: r.template_hash(), keys::CONTENT_HASH: r.content_hash(), keys::HOST: "host-a",
+                    keys::FIXED_HASH: r.fixed_hash().unwrap(),
                     keys::WORKLOAD: w.to_json().to_string()},
                 "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
                     "name": "my.rule", "uid": "rule-uid", "controller": true, "blockOwnerDeletion": false}]},
@@ -152,6 +155,10 @@ fn every_row_of_the_life_cycle() {
     assert_eq!(reason(&of_another_policy), DeleteReason::TemplateChanged, "it serves until its turn");
     assert_eq!(reason(&|o| o.failed = true), DeleteReason::Failed);
     assert_eq!(reason(&|o| o.gated = true), DeleteReason::NotAdmitted);
+    let infeasible = |o: &mut Observed| (o.ready, o.trouble) = (true, Some(Cause::ResizeInfeasible));
+    assert_eq!(reason(&infeasible), DeleteReason::ResizeInfeasible);
+    let deferred = Observed { ready: true, trouble: Some(Cause::ResizeDeferred), ..o.clone() };
+    assert_eq!(planned(&r, &w, Some(&deferred)), Action::Nothing, "it gets its amounts when there is room");
 
     let planned = |desired: &Desired<'_>, observed: Option<&Observed>| {
         plan(&key(), desired, observed, &home(&tenant()))
@@ -169,8 +176,18 @@ fn every_row_of_the_life_cycle() {
 #[test]
 fn each_reason_to_delete_is_a_word_of_its_own() {
     use DeleteReason::*;
-    let words = [Unmatched, RuleDeleted, OtherRule, TemplateChanged, Moved, Failed, NotAdmitted, Superseded]
-        .map(DeleteReason::as_str);
+    let words = [
+        Unmatched,
+        RuleDeleted,
+        OtherRule,
+        TemplateChanged,
+        ResizeInfeasible,
+        Moved,
+        Failed,
+        NotAdmitted,
+        Superseded,
+    ]
+    .map(DeleteReason::as_str);
     assert_eq!(words.iter().collect::<std::collections::BTreeSet<_>>().len(), words.len(), "{words:?}");
     for word in words {
         assert!(word.starts_with(char::is_uppercase) && word.chars().all(char::is_alphabetic), "{word:?}");

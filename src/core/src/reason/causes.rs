@@ -79,6 +79,15 @@ causes! {
     RollingOut = "RollingOut", Rule, Tenant,
         "The companion is being replaced, because the rule has changed",
         "wait: maxUnavailable of the rule limits how many are replaced at once", "nothing";
+    ResizeInfeasible = "ResizeInfeasible", Companion, Platform,
+        "The DPU can never give the companion the amounts of cpu and memory that the rule asks for now, so it is replaced",
+        "ask for less in the template", "look at the condition PodResizePending of the companion";
+    ResizeDeferred = "ResizeDeferred", Companion, Platform,
+        "The DPU has no room now for the amounts of cpu and memory that the rule asks for, so the companion keeps what it has",
+        "wait, ask for less in the template, or delete other companions on the DPU", "look at the condition PodResizePending of the companion";
+    Resizing = "Resizing", Companion, Platform,
+        "The companion is being given the amounts of cpu and memory that the rule asks for now",
+        "wait", "look at the condition PodResizeInProgress of the companion if it takes long";
     RuleNotServed = "RuleNotServed", Rule, Agent,
         "The Pod waits for the rule's companion, and the manager doesn't say that there will be one",
         "look at the conditions of the rule", "look at the conditions of the rule";

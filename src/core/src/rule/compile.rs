@@ -49,6 +49,8 @@ pub struct RuleSpec {
     pub devices: DevicesSpec,
     /// How its companions are brought to a new template.
     pub update: UpdateStrategy,
+    /// Whether its companions are resized in place, where that is possible.
+    pub resizes: bool,
     /// Whether workloads wait for their companions.
     pub ordering: Ordering,
     /// How many seconds companions outlive their workloads.
@@ -69,6 +71,7 @@ impl RuleSpec {
             template: Json::default(),
             devices: DevicesSpec::default(),
             update: UpdateStrategy::default(),
+            resizes: true,
             ordering: Ordering::default(),
             linger_seconds: 0,
         }
@@ -132,6 +135,7 @@ impl Rule {
         Ok(Self {
             template_hash: companion::template_hash(spec.policy, &template, &devices),
             content_hash: companion::content_hash(spec.policy, &template, &devices),
+            fixed_hash: companion::fixed_hash(spec.policy, &template, &devices),
             name: spec.name,
             uid: spec.uid,
             generation: spec.generation,
@@ -144,6 +148,7 @@ impl Rule {
             template: spec.template,
             devices,
             update: spec.update,
+            resizes: spec.resizes,
             ordering: spec.ordering,
             linger,
             copied: false,

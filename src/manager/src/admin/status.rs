@@ -28,6 +28,7 @@ use tracing::debug;
 use super::{AdminRuleEntry, WrittenEntries, finalizer};
 use crate::conditions::{ConditionValue, conditions, rejected};
 use crate::context::Context;
+use crate::rules::status::resize_note;
 use crate::rules::{devices, tell_refusals, validate_template};
 use crate::state::companions::Counts;
 use crate::state::status_pace::{PACE, pace, same_verdicts};
@@ -256,10 +257,11 @@ fn summary(
     let mut updated = 0;
     for (_, store) in &stores {
         let store = store.lock();
-        let Counts { created, ready, leaving, lingering, .. } = store.counts(name);
+        let Counts { created, ready, leaving, lingering, to_be_resized, .. } = store.counts(name);
         counts.created += created;
         counts.ready += ready;
         counts.leaving += leaving;
+        counts.to_be_resized += to_be_resized;
         counts.lingering += lingering;
         updated += rule
             .map_or(created, |rule| store.updated(name, |template, content| rule.makes(template, content)));
@@ -272,6 +274,12 @@ fn summary(
             Some(format!("; {} of tenant {tenant}: {}", companion::name(&key, tenant), observed.message))
         })
     };
+    let resized = stores.iter().find_map(|(tenant, store)| {
+        let store = store.lock();
+        let (key, observed) = store.to_be_resized(name)?;
+        let name = format!("{} of tenant {tenant}", companion::name(&key, tenant));
+        Some((observed.trouble?, resize_note(counts.to_be_resized, &name, observed)))
+    });
     let accepted = entry.errors().is_empty();
     let strategy = entry.compiled.as_ref().ok().map(|(rule, _)| rule.update());
     let rolling = (updated < counts.created && strategy != Some(UpdateStrategy::OnDelete)).then_some(updated);
@@ -279,7 +287,7 @@ fn summary(
     let values = [
         ("Accepted", rejected(entry.errors(), None).unwrap_or(valid)),
         ("Matched", matched_condition(accepted, matched, &tenants, about)),
-        ("Ready", ready_condition(accepted, matched, &counts, rolling, &tenants, waiting)),
+        ("Ready", ready_condition(accepted, matched, &counts, (rolling, resized), &tenants, waiting)),
     ];
     let conditions = conditions(&entry.status.conditions, entry.generation, now, values);
     AdminWorkloadRuleStatus {
@@ -338,7 +346,7 @@ fn ready_condition(
     accepted: bool,
     matched: i64,
     counts: &Counts,
-    rolling: Option<i64>,
+    (rolling, resized): (Option<i64>, Option<(Cause, String)>),
     tenants: &BTreeMap<String, TenantMatches>,
     waiting: impl FnOnce() -> Option<String>,
 ) -> ConditionValue {
@@ -364,6 +372,9 @@ fn ready_condition(
         return (Status::False, Cause::RollingOut.as_str(), message + &waiting().unwrap_or_default());
     }
     if *ready >= matched {
+        if let Some((cause, note)) = resized {
+            return (Status::False, cause.as_str(), format!("{message}; {note}"));
+        }
         return (Status::True, "AllReady", message);
     }
     (

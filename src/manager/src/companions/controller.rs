@@ -34,15 +34,18 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 /// How long a companion waits for a rule that is known here in an older state than the companion was made from.
 const STALE_PAUSE: Duration = Duration::from_secs(1);
 
+mod resize;
+
 pub(crate) struct Companions {
     context: Arc<Context>,
+    resizes: resize::Resizes,
     /// Rules of which the API server has said that they are deleted.
     deleted_rules: DeletedRules,
 }
 
 impl Companions {
     pub(crate) fn new(context: &Arc<Context>) -> Self {
-        Self { context: context.clone(), deleted_rules: DeletedRules::default() }
+        Self { context: context.clone(), resizes: Default::default(), deleted_rules: DeletedRules::default() }
     }
 }
 
@@ -66,8 +69,8 @@ impl Controller for Companions {
         let state = context.states.state(&id.namespace);
         let mut traced = context.latency.begin(id);
         let Some(location) = context.states.location(id) else { return Ok(Action::Done) };
-        let companion =
-            Companion { context, deleted_rules: &self.deleted_rules, state: &state, id, location };
+        let Self { resizes, deleted_rules, .. } = self;
+        let companion = Companion { context, resizes, deleted_rules, state: &state, id, location };
         let action = companion.step(&mut traced).await;
         // Whatever the result, it may be another companion's turn now, or another one may have to give way.
         let others = {
@@ -89,6 +92,7 @@ impl Controller for Companions {
 /// The companion that a step is made for.
 struct Companion<'a> {
     context: &'a Context,
+    resizes: &'a resize::Resizes,
     deleted_rules: &'a DeletedRules,
     state: &'a TenantState,
     id: &'a CompanionId,
@@ -146,6 +150,11 @@ impl Companion<'_> {
             Plan::Delete { uid, reason } => {
                 let done = self.delete(kind, &uid, reason).instrument(traced.span("delete")).await;
                 // Another one may have to be created in its place.
+                traced.continues();
+                done
+            }
+            Plan::Resize { uid } => {
+                let done = self.resize(&uid).instrument(traced.span("resize")).await;
                 traced.continues();
                 done
             }
@@ -250,7 +259,10 @@ impl Companion<'_> {
         }
         let (plan, kind) = planned(data, key, &self.location);
         let is_replaced = match &plan {
-            Plan::Delete { reason: DeleteReason::TemplateChanged, .. } => true,
+            Plan::Resize { .. }
+            | Plan::Delete {
+                reason: DeleteReason::TemplateChanged | DeleteReason::ResizeInfeasible, ..
+            } => true,
             // A rule that was created again has the budget of one whose template changes, as far as its owner references have not had
             // the companions deleted already.
             Plan::Delete { reason: DeleteReason::OtherRule, .. } => is_wanted && data.serves(key),

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use k8s_openapi::NamespaceResourceScope;
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use kube::api::{Api, ObjectMeta, Patch, PostParams, Request};
+use kube::api::{Api, GetParams, ObjectMeta, Patch, PostParams, Request};
 use kube::{Client, Resource};
 use outrigger_core::companion::Observed;
 use outrigger_core::ids::TenantId;
@@ -114,6 +114,19 @@ impl<'a> Objects<'a> {
             Kind::Pod => self.api::<Pod>().patch(name, &params, &patch).await?.into(),
             Kind::Claim => self.api::<ResourceClaim>().patch(name, &params, &patch).await?.into(),
         })
+    }
+
+    /// A Pod with all of its fields.
+    pub(crate) async fn raw(&self, name: &str) -> Result<Value, kube::Error> {
+        let request = Request::new(Pod::url_path(&(), Some(self.namespace)));
+        let request = request.get(name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
+        self.client.request(request).await
+    }
+
+    /// Changes the amounts that the containers of a Pod ask for, by a strategic merge patch.
+    pub(crate) async fn resize(&self, name: &str, patch: &Value) -> Result<Object, kube::Error> {
+        let (params, patch) = (writes::patch(), Patch::Strategic(patch));
+        Ok(self.api::<Pod>().patch_subresource("resize", name, &params, &patch).await?.into())
     }
 
     /// Deletes the object with this uid; where a resourceVersion is given, in this state only.

@@ -14,7 +14,7 @@ use outrigger_core::keys;
 use outrigger_core::reason::Cause;
 use outrigger_core::template::Kind;
 use outrigger_runtime::cache::version;
-use outrigger_runtime::pod::Pod;
+use outrigger_runtime::pod::{Condition, Pod};
 
 /// The companion of a tenant's rule that a Pod is, and its observed state; `None` for any other Pod.
 pub fn observe(pod: &Pod) -> Option<(CompanionKey, Observed)> {
@@ -96,6 +96,7 @@ fn look_at(metadata: &ObjectMeta, rule_uid: &str) -> Observed {
         first: annotations.get(keys::FIRST_COMPANION).is_some_and(|first| first == "true"),
         template_hash: annotations.get(keys::TEMPLATE_HASH).cloned().unwrap_or_default(),
         content_hash: annotations.get(keys::CONTENT_HASH).cloned(),
+        fixed_hash: annotations.get(keys::FIXED_HASH).cloned(),
         host: annotations.get(keys::HOST).cloned(),
         annotations: facts,
         annotations_size: annotations_size(annotations),
@@ -115,13 +116,19 @@ pub(super) fn look(pod: &Pod, rule_uid: &str) -> Observed {
     // A Pod with gates has such a condition too, before the scheduler looks for a Node.
     let unplaced = condition("PodScheduled")
         .is_some_and(|c| c.status == "False" && c.reason.as_deref() != Some("SchedulingGated"));
+    let resize = resize(pod).filter(|_| ready);
+    let message = match &resize {
+        Some((cause, words)) => format!("{cause}{words}"),
+        None if ready => String::new(),
+        None => why_not_ready(pod),
+    };
     Observed {
         kind: Kind::Pod,
         gated: gates.iter().any(|g| g.name == keys::ADMISSION_GATE),
         unplaced,
         failed: status.and_then(|s| s.phase.as_deref()) == Some("Failed"),
-        message: if ready { String::new() } else { why_not_ready(pod) },
-        trouble: trouble(pod),
+        message,
+        trouble: trouble(pod).or(resize.map(|(cause, _)| cause)),
         ready,
         ..look_at(&pod.metadata, rule_uid)
     }
@@ -177,6 +184,31 @@ pub(crate) fn trouble(pod: &Pod) -> Option<Cause> {
             _ => None,
         }
     })
+}
+
+/// Whether a Pod doesn't have the amounts of cpu and memory yet that it asks for, by the conditions of KEP-1287, and what the kubelet says of
+/// that, which begins with a colon. A condition about an earlier state of the Pod says nothing, and the kubelet has not looked at the present
+/// one then.
+fn resize(pod: &Pod) -> Option<(Cause, String)> {
+    let (status, generation) = (pod.status.as_ref()?, pod.metadata.generation.unwrap_or_default());
+    let is_present = |observed: Option<i64>| observed.is_none_or(|observed| observed >= generation);
+    let condition = |kind: &str| {
+        let conditions = status.conditions.iter().flatten();
+        let mut of_kind = conditions.filter(|c| c.type_ == kind && c.status == "True");
+        of_kind.find(|c| is_present(c.observed_generation))
+    };
+    let words = |condition: &Condition| {
+        let message = condition.message.as_deref().filter(|message| !message.is_empty());
+        message.map(|message| format!(": {message}")).unwrap_or_default()
+    };
+    if let Some(pending) = condition("PodResizePending") {
+        let is_infeasible = pending.reason.as_deref() == Some("Infeasible");
+        let cause = if is_infeasible { Cause::ResizeInfeasible } else { Cause::ResizeDeferred };
+        return Some((cause, words(pending)));
+    }
+    let progress = condition("PodResizeInProgress").map(words);
+    let progress = progress.or_else(|| (!is_present(status.observed_generation)).then(String::new));
+    progress.map(|words| (Cause::Resizing, words))
 }
 
 /// Why a Pod isn't ready; empty when nobody says: the scheduler's message, else a waiting container, else the message of the Pod's status.
@@ -269,6 +301,38 @@ mod tests {
         let waits = json!({"metadata": {}, "spec": {}, "status": {"devices": [device("False")]}});
         let waits = look_at_claim(&serde_json::from_value(waits).unwrap(), "u");
         assert!(!waits.ready && waits.trouble.is_none(), "devices are of an earlier allocation");
+    }
+
+    #[test]
+    fn conditions_of_a_resize_count_for_the_state_that_they_are_about() {
+        let of = |ready: &str, observed: Option<i64>, condition: Option<serde_json::Value>| {
+            let ready = json!({"type": "Ready", "status": ready});
+            let conditions: Vec<_> = condition.into_iter().chain([ready]).collect();
+            let status = json!({"observedGeneration": observed, "conditions": conditions});
+            let pod = json!({"metadata": {"generation": 3}, "status": status});
+            let observed = look(&serde_json::from_value::<Pod>(pod).unwrap(), "u");
+            (observed.trouble, observed.message)
+        };
+        let says = |kind: &str, reason: &str, about: Option<i64>| {
+            Some(
+                json!({"type": kind, "status": "True", "reason": reason, "message": "m", "observedGeneration": about}),
+            )
+        };
+        let (pending, progress) = ("PodResizePending", "PodResizeInProgress");
+        let told = |cause: Cause, words: &str| (Some(cause), format!("{cause}{words}"));
+        let nothing = || (None, String::new());
+        for about in [Some(3), None] {
+            let of = |condition| of("True", Some(3), condition);
+            assert_eq!(of(says(pending, "Deferred", about)), told(Cause::ResizeDeferred, ": m"));
+            assert_eq!(of(says(pending, "Infeasible", about)), told(Cause::ResizeInfeasible, ": m"));
+            assert_eq!(of(says(progress, "", about)), told(Cause::Resizing, ": m"));
+        }
+        // About the amounts before these.
+        assert_eq!(of("True", Some(3), says(pending, "Infeasible", Some(2))), nothing());
+        assert_eq!(of("True", Some(2), says(pending, "Infeasible", Some(2))), told(Cause::Resizing, ""));
+        assert_eq!(of("True", None, None), nothing(), "a kubelet that doesn't say what it has seen");
+        assert_eq!(of("True", Some(3), None), nothing());
+        assert_eq!(of("False", Some(2), says(pending, "Infeasible", None)), nothing(), "it doesn't run");
     }
 
     #[test]

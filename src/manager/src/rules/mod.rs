@@ -4,7 +4,7 @@ pub(crate) mod deleted;
 
 pub(crate) mod devices;
 
-mod status;
+pub(crate) mod status;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use jiff::Timestamp;
 use outrigger_api::WorkloadRuleStatus;
 use outrigger_api::conditions::Status;
-use outrigger_core::companion;
+use outrigger_core::companion::{self, Observed};
 use outrigger_core::ids::RuleName;
 use outrigger_core::reason::Cause;
 use outrigger_core::rollout::UpdateStrategy;
@@ -96,6 +96,14 @@ fn synced_condition(name: &RuleName, data: &TenantData) -> ConditionValue {
     }
 }
 
+/// A note about ready companions that don't have the amounts of cpu and memory of the template yet, of which one is `observed`.
+pub(crate) fn resize_note(count: i64, name: &str, observed: &Observed) -> String {
+    format!(
+        "{count} of these don't have the cpu and memory of the template yet: {name}: {}",
+        observed.message
+    )
+}
+
 /// A rule, and everything that its status depends on.
 struct StatusInput<'a> {
     name: &'a RuleName,
@@ -157,9 +165,12 @@ impl StatusInput<'_> {
         let mut message = format!("{} of {matched} companions are ready", counts.ready);
         let (earlier, note) = self.earlier(counts.created);
         message.push_str(&note);
+        let resize = self.resize(&mut message, counts.to_be_resized);
         message.push_str(&counts.lingering_note());
         if counts.ready >= matched && !earlier {
-            return (Status::True, "AllReady", message);
+            return resize.map_or((Status::True, "AllReady", message.clone()), |cause| {
+                (Status::False, cause.as_str(), message)
+            });
         }
         message.push_str(&counts.leaving_note());
         if let Some(none) = self.without_dpu() {
@@ -177,6 +188,14 @@ impl StatusInput<'_> {
         }
         let cause = if earlier { Cause::RollingOut } else { cause };
         (Status::False, cause.as_str(), message)
+    }
+
+    /// Why ready companions don't have the amounts of cpu and memory of the template yet, and a note about them at the end of the message.
+    fn resize(&self, message: &mut String, count: i64) -> Option<Cause> {
+        let (key, observed) = self.data.companions.to_be_resized(self.name)?;
+        let name = companion::name(&key, self.data.tenant.as_ref()?);
+        let _ = write!(message, "; {}", resize_note(count, &name, observed));
+        observed.trouble
     }
 
     /// The message where not all matches are kept.

@@ -1,3 +1,4 @@
+use outrigger_core::companion::Observed;
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::Desired;
 use outrigger_core::reason::Cause;
@@ -190,4 +191,45 @@ fn what_is_refused_of_a_rule_is_not_anothers() {
     assert!(data.refusals.of_rule(&own).all(|(key, _)| key.rule == own));
     data.remove_rule(&own);
     assert_eq!((count(&data, &own), data.refusals.len()), (0, 9));
+}
+
+#[tokio::test]
+async fn a_rule_is_ready_once_its_companions_have_the_amounts_of_its_template() {
+    let (context, id) = world(&FakeApi::default());
+    let state = context.states.state("tenant-blue");
+    state.lock().rules.get_mut(&id.name).unwrap().validation = TemplateValidation::passed();
+    state.lock().index.sync(["a", "b"].map(fixtures::workload).into());
+    let template_hash = state.lock().index.rule(&id.name).unwrap().template_hash().to_owned();
+    let shows = |workload: &str, trouble: Option<Cause>| {
+        let key = CompanionKey { rule: id.name.clone(), workload: workload.into() };
+        let observed = Observed {
+            rule_uid: "u".into(),
+            template_hash: template_hash.clone(),
+            ready: true,
+            message: trouble.map(|cause| format!("{cause}: words")).unwrap_or_default(),
+            trouble,
+            ..Observed::default()
+        };
+        state.lock().companions.applied(workload, key, observed);
+        let status = status_change(&context, &state, &id).unwrap().status;
+        let ready = status.conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap();
+        (ready.status, ready.reason, ready.message)
+    };
+    let is = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
+    shows("a", None);
+    for cause in [Cause::Resizing, Cause::ResizeInfeasible, Cause::ResizeDeferred] {
+        let (status, reason, message) = shows("b", Some(cause));
+        assert_eq!((status, reason), is("False", cause.as_str()));
+        assert!(
+            message.starts_with("2 of 2 companions are ready; 1 of these don't have the cpu and memory"),
+            "{message}"
+        );
+        assert!(message.ends_with(&format!("{cause}: words")), "{message}");
+    }
+    let (_, reason, message) = shows("a", Some(Cause::ResizeInfeasible));
+    assert_eq!(reason, "ResizeInfeasible", "the one that is worse");
+    assert!(message.contains("; 2 of these"), "{message}");
+    shows("a", None);
+    let (status, reason, _) = shows("b", None);
+    assert_eq!((status, reason), is("True", "AllReady"));
 }

@@ -93,8 +93,9 @@ pub(crate) struct Availability {
     pub outdated_down: bool,
 }
 
+/// Whether a companion is ready and stays so, as far as is known.
 fn serves(o: &Observed) -> bool {
-    o.ready && !o.terminating
+    o.ready && !o.terminating && !o.is_resizing()
 }
 
 impl Rollouts {
@@ -146,6 +147,15 @@ impl Rollouts {
             rollout.settling.remove(&key.workload);
         }
         self.tidy(&key.rule);
+    }
+
+    /// A companion was resized instead of being replaced: its place is free once it serves.
+    pub(crate) fn resized(&mut self, key: &CompanionKey) {
+        let stage =
+            self.by_rule.get_mut(&key.rule).and_then(|rollout| rollout.replaced.get_mut(&key.workload));
+        if let Some(stage) = stage {
+            *stage = Stage::Down;
+        }
     }
 
     /// A companion should exist and doesn't, for an unknown time.

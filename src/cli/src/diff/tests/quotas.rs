@@ -88,11 +88,9 @@ fn all_quotas_of_the_namespace_count_and_no_others() {
 fn companions_that_go_give_back_what_they_have() {
     let full = || quota("full", json!({"pods": "1", "cpu": "1"}), json!({"pods": "1", "cpu": "1"}));
     let web = |cpu: &str| {
-        with(
-            rule("r", "web"),
-            "/spec/template/spec/containers/0/resources",
-            json!({"requests": {"cpu": cpu}}),
-        )
+        let replaced =
+            with(rule("r", "web"), "/spec/updateStrategy", json!({"rollingUpdate": {"resize": "Replace"}}));
+        with(replaced, "/spec/template/spec/containers/0/resources", json!({"requests": {"cpu": cpu}}))
     };
     assert_eq!(found(&[full(), web("1")], &web("500m")).0, ["Replaced TemplateChanged"]);
     let (too_much, _) = found(&[full(), web("1")], &web("2"));

@@ -11,6 +11,7 @@ use outrigger_runtime::fake_api::{FakeApi, failure, not_found};
 
 mod hosts;
 mod linger;
+mod resize;
 
 const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules/r";
 

@@ -1,6 +1,7 @@
 use super::*;
 
 mod groups;
+mod resize;
 mod room;
 
 const MAX: UpdateStrategy =

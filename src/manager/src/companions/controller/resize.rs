@@ -1,0 +1,151 @@
+//! Companions whose rule asks for other amounts of cpu and memory, and for nothing else: they are resized in place where that is possible,
+//! and replaced where it isn't. Both have a place in the rollout by then.
+
+use std::time::Duration;
+
+use kube::Error;
+use outrigger_core::companion::{DeleteReason, Observed, Resize, renewed, resize};
+use outrigger_core::rule::Rule;
+use outrigger_core::template::Kind;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::time::Instant;
+use tracing::info;
+
+use super::Companion;
+use crate::companions::refusal::WriteFailure;
+use crate::context::Context;
+use crate::metrics::Operation;
+use crate::worker::Action;
+
+/// How long the answer of the discovery is used. An API server gets the subresource by an upgrade.
+const REFRESH: Duration = Duration::from_secs(600);
+
+/// Whether the API server has the subresource `resize` of Pods and the manager may use it, as far as is known.
+#[derive(Debug, Default)]
+pub(super) struct Resizes(Mutex<Option<(Instant, bool)>>);
+
+impl Resizes {
+    /// Asks the discovery, unless it was asked a short time ago.
+    ///
+    /// # Errors
+    /// The discovery can't be read.
+    async fn are_served(&self, context: &Context) -> Result<bool, Error> {
+        let now = context.environment.clock.now();
+        if let Some((_, served)) = self.0.lock().filter(|(asked, _)| now - *asked < REFRESH) {
+            return Ok(served);
+        }
+        let served = match context.client.list_core_api_resources("v1").await {
+            Ok(list) => list.resources.iter().any(|resource| resource.name == "pods/resize"),
+            Err(Error::Api(status)) if status.code == 404 => false,
+            Err(error) => return Err(error),
+        };
+        self.known(now, served);
+        Ok(served)
+    }
+
+    fn known(&self, now: Instant, served: bool) {
+        *self.0.lock() = Some((now, served));
+    }
+}
+
+/// What the API server's refusal of a resize says.
+#[derive(Debug, PartialEq, Eq)]
+enum Refusal {
+    /// This companion can't be resized.
+    OfCompanion,
+    /// None can be: there is no such subresource, or the manager may not use it.
+    OfAll,
+}
+
+impl Refusal {
+    /// `None` for another failure than a refusal. `name`: of the companion.
+    fn of(error: &Error, name: &str) -> Option<Self> {
+        let Error::Api(status) = error else { return None };
+        let is_missing = status.details.as_ref().is_some_and(|details| details.name == name);
+        match status.code {
+            422 => Some(Self::OfCompanion),
+            404 if !is_missing => Some(Self::OfAll),
+            405 => Some(Self::OfAll),
+            // The authorizer's words. Where admission refuses the amounts, it would refuse another companion with them too.
+            403 if status.message.contains("cannot patch resource \"pods/resize\"") => Some(Self::OfAll),
+            _ => None,
+        }
+    }
+}
+
+impl Companion<'_> {
+    /// Resizes the companion with this uid, or replaces it.
+    pub(super) async fn resize(&self, uid: &str) -> Result<Action, WriteFailure> {
+        match self.resize_in_place(uid).await {
+            Ok(true) => Ok(Action::Done),
+            Ok(false) => self.delete(Kind::Pod, uid, DeleteReason::TemplateChanged).await,
+            Err(failure) => {
+                self.state.lock().rollouts.undo(&self.id.key);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Whether the companion is as its rule asks by now; otherwise it has to be replaced.
+    async fn resize_in_place(&self, uid: &str) -> Result<bool, WriteFailure> {
+        let (rule, observed) = self.as_known(uid).ok_or(WriteFailure::CacheStale)?;
+        let served = self.resizes.are_served(self.context).await;
+        if !served.map_err(|error| WriteFailure::of(&error))? {
+            return Ok(false);
+        }
+        let name = &self.location.name;
+        // The caches don't have what containers ask for: there are many companions, and few are resized.
+        let pod = self.objects(Kind::Pod).raw(name).await.map_err(|error| WriteFailure::of(&error))?;
+        if outrigger_core::json::text(&pod, "/metadata/uid") != uid {
+            return Err(WriteFailure::CacheStale);
+        }
+        let is_possible = match resize(&rule.template(), &pod) {
+            Resize::Done => true,
+            // One that doesn't run has nothing to lose, and a new one starts without the delays after failures.
+            Resize::Patch(_) if !observed.ready => false,
+            Resize::Patch(patch) => self.patch_amounts(&patch).await?,
+            Resize::Impossible => false,
+        };
+        if is_possible {
+            self.annotate(Kind::Pod, &renewed(&rule, &observed)).await?;
+            let mut data = self.state.lock();
+            data.rollouts.resized(&self.id.key);
+            data.companion_observed(&self.id.key);
+        }
+        Ok(is_possible)
+    }
+
+    /// The companion's rule, and the companion, if it has this uid.
+    fn as_known(&self, uid: &str) -> Option<(std::sync::Arc<Rule>, Observed)> {
+        let key = &self.id.key;
+        let mut data = self.state.lock();
+        let rule = data.index.rule(&key.rule)?.clone();
+        let observed = data.with_companions(&key.rule, |companions| companions.get(key).cloned());
+        Some((rule, observed.flatten().filter(|o| o.uid == uid)?))
+    }
+
+    /// Whether the API server has taken the amounts.
+    async fn patch_amounts(&self, patch: &Value) -> Result<bool, WriteFailure> {
+        let name = &self.location.name;
+        let started = self.now();
+        let result = self.objects(Kind::Pod).resize(name, patch).await;
+        self.wrote(Operation::Resize, &result, started);
+        let namespace = &self.location.namespace;
+        match result {
+            Ok(resized) => {
+                info!(companion = %name, %namespace, "resized companion");
+                self.learn(resized);
+                Ok(true)
+            }
+            Err(error) => {
+                let refusal = Refusal::of(&error, name).ok_or_else(|| WriteFailure::of(&error))?;
+                if refusal == Refusal::OfAll {
+                    self.resizes.known(self.now(), false);
+                }
+                info!(companion = %name, %namespace, %error, "companion can't be resized; replacing it");
+                Ok(false)
+            }
+        }
+    }
+}

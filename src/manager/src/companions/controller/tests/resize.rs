@@ -1,0 +1,177 @@
+//! Companions whose rule asks for other amounts of cpu.
+
+use outrigger_core::ids::TenantId;
+
+use super::*;
+use crate::state::validation::TemplateValidation;
+
+/// A rule that asks for so much cpu.
+fn asking(generation: i64, cpu: &str) -> Value {
+    let mut rule = fixtures::rule();
+    rule["metadata"]["generation"] = json!(generation);
+    rule["spec"]["template"]["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}});
+    rule
+}
+
+/// A companion that has one processor, whose rule asks for two.
+struct Resized {
+    world: World,
+    pod: String,
+}
+
+impl Resized {
+    /// The API server serves the subresource, and has a Pod with so much cpu.
+    fn new(has: &str) -> Self {
+        let world = World::new();
+        let pod = format!("{PODS}/{}", companion::name(&id().key, &TenantId::new("blue").unwrap()));
+        let this = Self { world, pod };
+        this.shows_former(true);
+        this.serves(&["pods", "pods/resize"]);
+        this.has(has);
+        this.world.api.answers("PATCH", &format!("{}/resize", this.pod), 200, json!({}));
+        this.world.api.answers("PATCH", &this.pod, 200, json!({}));
+        this.world.api.answers("DELETE", &this.pod, 200, json!({}));
+        this
+    }
+
+    /// The watch shows a companion that has one processor.
+    fn shows_former(&self, ready: bool) {
+        self.asks(1, "1");
+        self.shows(1, ready, None);
+        self.asks(2, "2");
+    }
+
+    fn asks(&self, generation: i64, cpu: &str) {
+        let state = self.world.state();
+        let mut data = state.lock();
+        data.apply_rule(&serde_json::from_value(asking(generation, cpu)).unwrap());
+        data.rules.get_mut(&id().key.rule).unwrap().validation = TemplateValidation::passed();
+    }
+
+    /// The watch shows a companion that is made from the rule as it is now.
+    fn shows(&self, rule_generation: i64, ready: bool, trouble: Option<Cause>) {
+        let rule = self.world.state().lock().index.rule(&id().key.rule).unwrap().clone();
+        self.world.shows(Observed {
+            rule_uid: "u".into(),
+            rule_generation,
+            template_hash: rule.template_hash().to_owned(),
+            fixed_hash: rule.fixed_hash().map(str::to_owned),
+            injected: Some(Vec::new()),
+            ready,
+            trouble,
+            ..Observed::default()
+        });
+        self.world.state().lock().companion_observed(&id().key);
+    }
+
+    fn serves(&self, resources: &[&str]) {
+        let resource = |name: &&str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["patch"]});
+        let resources: Vec<_> = resources.iter().map(resource).collect();
+        let list = json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": resources});
+        self.world.api.answers("GET", "/api/v1", 200, list);
+    }
+
+    fn has(&self, cpu: &str) {
+        let container = json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
+        let pod = json!({"metadata": {"uid": "pod"}, "spec": {"containers": [container]}});
+        self.world.api.answers("GET", &self.pod, 200, pod);
+    }
+
+    /// Makes a step. Whether it has resized the companion, written its annotations, and deleted it.
+    async fn step(&self) -> (usize, usize, usize) {
+        let patches = || self.world.api.calls("PATCH");
+        let (before, deletions) = (patches().len(), self.world.deletions());
+        self.world.step().await;
+        let (resizes, others): (Vec<_>, Vec<_>) =
+            patches()[before..].iter().cloned().partition(|(path, _)| path.contains("/resize"));
+        (resizes.len(), others.len(), self.world.deletions() - deletions)
+    }
+
+    fn is_asked_for_the_discovery(&self) -> usize {
+        self.world.api.calls("GET").iter().filter(|(path, _)| path == "/api/v1").count()
+    }
+}
+
+#[tokio::test]
+async fn what_is_due_follows_from_the_pod_as_it_is() {
+    let r = Resized::new("1");
+    assert_eq!(r.step().await, (1, 1, 0));
+    let patches = r.world.api.calls("PATCH");
+    let wanted = json!([{"name": "c", "resources": {"requests": {"cpu": "2"}}}]);
+    assert_eq!(patches[0].1, json!({"metadata": {"uid": "pod"}, "spec": {"containers": wanted}}));
+    assert_eq!(patches[1].1["metadata"]["annotations"][keys::RULE_GENERATION], "2");
+    assert!(!r.world.state().lock().rollouts.concerns(&id().key), "another one may be next");
+    // The manager has ended between the two writes.
+    let r = Resized::new("2000m");
+    assert_eq!(r.step().await, (0, 1, 0));
+    // After both, and however often.
+    r.shows(2, true, None);
+    assert_eq!(r.step().await, (0, 0, 0));
+}
+
+#[tokio::test]
+async fn what_the_api_server_does_not_resize_is_replaced() {
+    let refused = |code: u16, message: &str, name: &str| {
+        let mut body = failure(code, "Any");
+        (body["message"], body["details"]) = (json!(message), json!({"name": name, "kind": "pods"}));
+        (code, body)
+    };
+    let mine = companion::name(&id().key, &TenantId::new("blue").unwrap());
+    let forbidden =
+        "pods \"x\" is forbidden: User \"m\" cannot patch resource \"pods/resize\" in API group \"\"";
+    for ((code, body), deleted, of_all) in [
+        (refused(422, "Pod QOS Class may not change", &mine), 1, false),
+        (refused(404, "the server could not find the requested resource", ""), 1, true),
+        (refused(405, "method not allowed", ""), 1, true),
+        (refused(403, forbidden, &mine), 1, true),
+        // The controls: it waits, or is decided about again.
+        (refused(404, "pods \"x\" not found", &mine), 0, false),
+        (refused(409, "the UID in the precondition doesn't match", &mine), 0, false),
+        (refused(403, "exceeded quota: q", &mine), 0, false),
+        (refused(503, "not now", &mine), 0, false),
+    ] {
+        let r = Resized::new("1");
+        r.world.api.answers("PATCH", &format!("{}/resize", r.pod), code, body.clone());
+        assert_eq!(r.step().await, (1, 0, deleted), "{body}");
+        assert_eq!(r.world.state().lock().rollouts.concerns(&id().key), deleted == 1, "{body}");
+        // Of another companion it isn't asked again where none can be resized.
+        r.shows_former(true);
+        let (resizes, ..) = r.step().await;
+        assert_eq!(resizes == 0, of_all || code == 403 && deleted == 0, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn the_discovery_is_asked_once() {
+    let r = Resized::new("1");
+    r.serves(&["pods"]);
+    assert_eq!(r.step().await, (0, 0, 1), "the API server has no such subresource");
+    r.shows_former(true);
+    assert_eq!(r.step().await, (0, 0, 1));
+    assert_eq!(r.is_asked_for_the_discovery(), 1);
+    let r = Resized::new("1");
+    r.world.api.answers("GET", "/api/v1", 503, json!({}));
+    assert_eq!(r.step().await, (0, 0, 0), "nobody knows");
+    r.serves(&["pods/resize"]);
+    assert_eq!(r.step().await, (1, 1, 0));
+    assert_eq!(r.is_asked_for_the_discovery(), 2);
+}
+
+#[tokio::test]
+async fn one_that_does_not_run_is_replaced_unless_it_has_its_amounts() {
+    for (has, expected) in [("1", (0, 0, 1)), ("2", (0, 1, 0))] {
+        let r = Resized::new(has);
+        r.shows_former(false);
+        assert_eq!(r.step().await, expected, "{has}");
+    }
+}
+
+#[tokio::test]
+async fn a_deferred_resize_is_waited_for_and_an_infeasible_one_is_replaced() {
+    for (trouble, deleted) in [(Cause::Resizing, 0), (Cause::ResizeDeferred, 0), (Cause::ResizeInfeasible, 1)]
+    {
+        let r = Resized::new("2");
+        r.shows(2, true, Some(trouble));
+        assert_eq!(r.step().await, (0, 0, deleted), "{trouble}");
+    }
+}
