@@ -45,7 +45,7 @@ const OBJECTS: usize = 1_000;
 /// Most objects of a kind that are looked at, for those of which few are kept.
 const LOOKED_AT: usize = 20_000;
 
-/// Bytes of the largest object that is kept: a rule has 64 KiB, and its status less.
+/// Bytes of the largest object that is kept. A template may have twice as much; few have a tenth.
 const OBJECT: usize = 256 << 10;
 
 /// Most Pods of which logs and metrics are read: all of webhook and manager, and some of a plugin that runs on each host.
