@@ -125,7 +125,7 @@ impl Redactor {
                 }
             }
             ("env" | "httpHeaders", Value::Array(list)) => {
-                list.iter_mut().for_each(|variable| self.variable(variable))
+                list.iter_mut().for_each(|variable| self.variable(variable));
             }
             ("args" | "command", Value::Array(list)) => self.words(list),
             // Of these forms Kubernetes has nothing, so only their author knows what it is.
