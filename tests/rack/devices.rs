@@ -20,7 +20,9 @@ fn driver(rack: &Rack) -> Vec<Value> {
     let may = |group: &str, resource: &str, verbs: &str| json!({"apiGroups": [group], "resources": [resource], "verbs": words(verbs)});
     let selector = format!("device.driver == \"{DRIVER}\"");
     let program = rack.program.display().to_string();
-    let directories = ["/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry", "/var/run/cdi"];
+    let plugins = "/var/lib/kubelet/plugins";
+    let directories =
+        [format!("{plugins}/{DRIVER}"), format!("{plugins}_registry"), "/var/run/cdi".to_owned()];
     let mut volumes = vec![json!({"name": "program", "hostPath": {"path": program, "type": "File"}})];
     let mut mounts = vec![json!({"name": "program", "mountPath": "/node"})];
     for (i, path) in directories.iter().enumerate() {
