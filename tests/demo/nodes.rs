@@ -83,7 +83,9 @@ impl Installed {
             let plane = show.step(what, async { ControlPlane::start_with(&["--cert-manager"]) }).await?;
             return Ok(Self::Kwok(Box::new(Outrigger::new(plane)?)));
         }
-        tool("node")?;
+        for program in ["node", "containerd"] {
+            tool(program)?;
+        }
         let rack = show
             .step(what, async {
                 let rack = Rack::start(&SCRIPTS)?;

@@ -17,7 +17,7 @@ mod control_plane;
 mod devices;
 mod diff;
 mod documented;
-mod escape;
+pub(crate) mod escape;
 mod explain;
 mod groups;
 mod grpc;

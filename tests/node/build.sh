@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the program that is the kubelet, the kube-proxy and the CoreDNS of real Nodes, unless it is built already, and prints its path.
-# Installs what they need beside it: containerd, runc, the plugins for networks, iptables and busybox, from Debian's packages.
+# Builds the program that is the kubelet, the kube-proxy, the CoreDNS and a driver of devices of real Nodes, unless it is built already, and prints its path.
+# Installs what they need beside it and containerd: runc, the plugins for networks, iptables and busybox, from Debian's packages.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-declare -A packages=([containerd]=containerd [runc]=runc [iptables]=iptables [busybox]=busybox-static [ip]=iproute2)
+declare -A packages=([runc]=runc [iptables]=iptables [busybox]=busybox-static [ip]=iproute2)
 missing=()
 for program in "${!packages[@]}"; do
     PATH=$PATH:/usr/sbin command -v "$program" >/dev/null || missing+=("${packages[$program]}")

@@ -1,4 +1,5 @@
-// Command node has the programs of a Node: kubelet, kube-proxy and CoreDNS, chosen by its first argument. Each is the real one, as it is.
+// Command node has the programs of a Node: kubelet, kube-proxy, CoreDNS, and the driver for devices of Kubernetes' own end-to-end tests, chosen
+// by its first argument. Each is the real one, as it is.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"k8s.io/component-base/cli"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+	driver "k8s.io/kubernetes/test/e2e/dra/test-driver/app"
 
 	// The kubelet and the proxy count by these.
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
@@ -29,8 +31,10 @@ func main() {
 		os.Exit(cli.Run(proxy.NewProxyCommand()))
 	case "coredns":
 		runDNS()
+	case "dra-test-driver":
+		os.Exit(cli.Run(driver.NewCommand()))
 	default:
-		fmt.Fprintln(os.Stderr, "usage: node kubelet|kube-proxy|coredns [FLAGS]")
+		fmt.Fprintln(os.Stderr, "usage: node kubelet|kube-proxy|coredns|dra-test-driver [FLAGS]")
 		os.Exit(2)
 	}
 }

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# node.sh DIR CLUSTER NAME NUMBER CGROUP PROGRAM: runs a Node in the rack that it is started in, until it is killed.
+# node.sh DIR CLUSTER NAME NUMBER CGROUP PROGRAM CONTAINERD: runs a Node in the rack that it is started in, until it is killed.
 #
-# DIR is the control plane's directory, CGROUP the directory in each hierarchy of cgroups that the Node's are in, PROGRAM what build.sh builds.
+# DIR is the control plane's directory, CGROUP the directory in each hierarchy of cgroups that the Node's are in, PROGRAM what build.sh builds,
+# CONTAINERD the directory of what ../containerd/build.sh builds.
 # The Node has namespaces of its own for all that the kernel has them for but users: so each program has the paths, the processes and
 # the cgroups that it has on a machine of its own, and whoever kills the first process has switched the Node off. Its disk is
 # DIR/nodes/NAME, which stays.
 set -euo pipefail
-PATH=$PATH:/usr/sbin:/sbin
-dir=$1 cluster=$2 name=$3 number=$4 cgroup=$5 program=$6
+PATH=$7:$PATH:/usr/sbin:/sbin
+dir=$1 cluster=$2 name=$3 number=$4 cgroup=$5 program=$6 containerd=$7
 source "${BASH_SOURCE[0]%/*}/cgroups.sh"
 source "${BASH_SOURCE[0]%/*}/network.sh"
 
@@ -30,18 +31,18 @@ plug_in() {
     done
 }
 
-case ${7:-} in
+case ${8:-} in
 '')
     [ -e "/run/netns/$name" ] || plug_in
     # A Node that is switched on again gets new ones: those of before may have processes that are about to end.
     cgroup=$cgroup/$$
     make_cgroup "$cgroup"
     exec nsenter --net="/run/netns/$name" unshare --mount --pid --fork --kill-child --uts --ipc \
-        "$0" "$dir" "$cluster" "$name" "$number" "$cgroup" "$program" outside
+        "$0" "$dir" "$cluster" "$name" "$number" "$cgroup" "$program" "$containerd" outside
     ;;
 outside)
     enter_cgroup "$cgroup"
-    exec unshare --cgroup "$0" "${@:1:6}" inside
+    exec unshare --cgroup "$0" "${@:1:7}" inside
     ;;
 esac
 
@@ -81,16 +82,17 @@ cat >/run/cni/pods.conflist <<X
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 X
 cat >/run/containerd.toml <<X
-version = 2
+version = 3
 oom_score = 0
 [grpc]
 address = "/run/containerd.sock"
-[plugins."io.containerd.grpc.v1.cri"]
-sandbox_image = "pause:1"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "pause:1"
+[plugins."io.containerd.cri.v1.runtime"]
 restrict_oom_score_adj = true
 disable_apparmor = true
-[plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "/usr/lib/cni"
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = ["/usr/lib/cni"]
 conf_dir = "/run/cni"
 X
 cat >/run/kubelet.yaml <<X

@@ -2,12 +2,17 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use outrigger_tests::tenant::namespace;
+use outrigger_core::keys;
+use outrigger_tests::rack::Rack;
+use outrigger_tests::tenant::{namespace, rule};
+use outrigger_tests::user::client;
 use outrigger_tests::{InWords, dry_run, eventually, holds};
 use serde_json::{Value, json};
 
-use super::shared::{CONTROL, DPU, turn};
-use super::workloads::{is, runs};
+use super::shared::{BLUE, CONTROL, DPU, turn};
+use super::workloads::{deployment, is, name, ready, runs, spec};
+use crate::e2e::escape::beyond::a_kubelet_keeps_to;
+use crate::e2e::escape::stage::{NODES, SLICES, Sides, TENANTS, User};
 
 /// A namespace in which nothing of Outrigger's holds Pods back.
 const BEYOND: &str = "beyond";
@@ -91,38 +96,105 @@ async fn a_kubelet_refuses_pods_of_a_tenant_that_come_to_it_past_everything_else
     infra.kubectl(&["delete", "namespace", BEYOND, "--wait=false"]).unwrap();
 }
 
+/// The companion of a workload with this label `app`, which starts now.
+async fn companion(rack: &Rack, app: &str) -> Value {
+    rack.plane.infra.apply(&[rule("tenant-blue", app, spec(app, &runs("echo here")))]).unwrap();
+    rack.plane.tenant.apply(&[deployment(app, 1)]).unwrap();
+    ready(rack, "infra", app, 1).await.remove(0)
+}
+
+/// The end of that workload and of its rule.
+fn ends(rack: &Rack, app: &str) {
+    rack.plane.tenant.kubectl(&["delete", "deployment", app]).unwrap();
+    rack.plane.infra.kubectl(&["delete", "workloadrule", app, "-n", "tenant-blue"]).unwrap();
+}
+
+/// Who has the certificate of a Node's kubelet. It asks from this process' network.
+async fn kubelet(rack: &Rack, node: &str) -> User {
+    let file = rack.plane.dir.join("infra/nodes").join(format!("{node}.kubeconfig"));
+    let outside = file.with_extension("outside");
+    let text = std::fs::read_to_string(file).unwrap();
+    std::fs::write(&outside, text.replace("https://10.77.0.1:", "https://127.0.0.1:")).unwrap();
+    User(client(&outside, None).await)
+}
+
+#[tokio::test]
+async fn the_certificate_of_a_dpus_kubelet_is_good_for_its_own_dpu_alone() {
+    let turn = turn().await;
+    let (rack, infra) = (turn.rack, &turn.rack.plane.infra);
+    let pod = format!("/api/v1/namespaces/tenant-blue/pods/{}", name(&companion(rack, "kept").await));
+    let admin = User(infra.client_without_retries().await);
+    let node = format!("{NODES}/{}", DPU.name);
+    // In the table, hosts are named by this label.
+    let label = |host: Value| json!({"metadata": {"labels": {keys::DPU_HOST: host}}});
+    admin.patch(&node, &label(json!("blue-a"))).await.unwrap();
+    let sides = Sides::new(&admin, BLUE, DPU.name.to_owned()).await;
+    // Their Node has no kubelet that would say so.
+    let (theirs, room) = (format!("{NODES}/{}", sides.their), json!({"pods": "9"}));
+    let status = json!({"status": {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}});
+    admin.patch(&format!("{theirs}/status"), &status).await.unwrap();
+    let new = format!("{BLUE}-new");
+    let of_new = json!({"cluster": "infra", "name": new, "address": "10.77.0.60"});
+    rack.plane.command(&format!("node {of_new}")).unwrap();
+
+    let [own, second] = [kubelet(rack, DPU.name).await, kubelet(rack, &new).await];
+    a_kubelet_keeps_to(&sides, &admin, &pod, [&own, &second]).await;
+
+    admin.patch(&node, &label(Value::Null)).await.unwrap();
+    let tenant = format!("{TENANTS}/{}", sides.other);
+    for path in [theirs, tenant, format!("{NODES}/{new}"), format!("{SLICES}/{BLUE}-own")] {
+        admin.delete(&path).await.unwrap();
+    }
+    ends(rack, "kept");
+}
+
 #[tokio::test]
 async fn a_static_pod_in_a_tenants_namespace_is_no_object_there() {
     let turn = turn().await;
     let (rack, infra) = (turn.rack, &turn.rack.plane.infra);
+    // They say of themselves what a companion says, and Kubernetes lets kubelets make mirror Pods elsewhere.
+    let companion = companion(rack, "static").await;
     let manifests = rack.disk(DPU).join("manifests");
-    for (name, namespace) in [("inside", "tenant-blue"), ("outside", "default")] {
-        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace},
+    let pods = [("inside", "tenant-blue"), ("platform", keys::ADMIN_NAMESPACE), ("outside", "default")];
+    for (name, namespace) in pods {
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace},
             "spec": {"terminationGracePeriodSeconds": 1, "containers": [runs("echo here")]}});
+        for field in ["labels", "annotations"] {
+            pod["metadata"][field] = companion["metadata"][field].clone();
+        }
         std::fs::write(manifests.join(format!("{name}.json")), pod.to_string()).unwrap();
     }
     let mirror = |name: &str| format!("{name}-{}", DPU.name);
-    // Kubernetes lets kubelets make mirror Pods elsewhere.
     eventually("the kubelet runs static Pods", || async {
         let pod = infra.get(&["pod", &mirror("outside")]).in_words()?;
         holds(is(&pod, "Ready"), pod["status"].to_string())
     })
     .await;
-    eventually("the kubelet may not say that there is another one", || async {
-        let log = std::fs::read_to_string(rack.disk(DPU).join("log/kubelet.log")).in_words()?;
-        let attempt = format!("tenant-blue/{}", mirror("inside"));
-        let refused = log.lines().any(|line| {
-            line.contains("Failed creating a mirror pod")
-                && line.contains(&attempt)
-                && line.contains("denied")
-        });
-        holds(refused, "no such line")
+    for (name, namespace) in &pods[..2] {
+        eventually(&format!("the kubelet may not say that there is {name}"), || async {
+            let log = std::fs::read_to_string(rack.disk(DPU).join("log/kubelet.log")).in_words()?;
+            let attempt = format!("{namespace}/{}", mirror(name));
+            let refused = log.lines().any(|line| {
+                line.contains("Failed creating a mirror pod")
+                    && line.contains(&attempt)
+                    && line.contains("denied")
+            });
+            holds(refused, "no such line")
+        })
+        .await;
+        let found = infra.kubectl(&["get", "pods", "-n", namespace, "-o", "name"]).unwrap();
+        assert!(!found.contains(&mirror(name)), "{found}");
+    }
+    // Whatever the one elsewhere says, it counts as no rule's companion.
+    let now = ready(rack, "infra", "static", 1).await;
+    assert_eq!(now[0]["metadata"]["uid"], companion["metadata"]["uid"]);
+    eventually("the rule has one companion", || async {
+        let rule = infra.get(&["workloadrule", "static", "-n", "tenant-blue"]).in_words()?;
+        holds(rule["status"]["created"] == 1 && rule["status"]["ready"] == 1, rule["status"].to_string())
     })
     .await;
-    let found = infra.kubectl(&["get", "pods", "-n", "tenant-blue", "-o", "name"]).unwrap();
-    assert!(!found.contains(&mirror("inside")), "{found}");
 
-    for name in ["inside", "outside"] {
+    for (name, _) in pods {
         std::fs::remove_file(manifests.join(format!("{name}.json"))).unwrap();
     }
     eventually("the static Pods are gone", || async {
@@ -130,4 +202,5 @@ async fn a_static_pod_in_a_tenants_namespace_is_no_object_there() {
         holds(!pods.contains(&mirror("outside")), pods)
     })
     .await;
+    ends(rack, "static");
 }

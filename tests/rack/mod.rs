@@ -2,6 +2,7 @@
 //! ask probes, and Services lead from one cluster to the other. What needs many Nodes runs on kwok, in `tests/e2e`.
 
 mod combinations;
+mod devices;
 mod isolation;
 mod main_job;
 mod one_cluster;

@@ -37,8 +37,10 @@ pub const INFRA_DNS: u16 = 5301;
 pub struct Rack {
     /// Both clusters.
     pub plane: ControlPlane,
-    /// The program of the Nodes.
-    program: PathBuf,
+    /// The program of the Nodes (`tests/node`).
+    pub program: PathBuf,
+    /// The directory of their containerd.
+    containerd: PathBuf,
     /// Names of the rack's cgroups begin with it.
     cgroup: String,
 }
@@ -92,9 +94,8 @@ pub fn lacking() -> Option<String> {
             .iter()
             .any(|directory| std::path::Path::new(directory).join(program).exists())
     };
-    let missing = ["containerd", "runc"].into_iter().find(|program| !found(program));
-    if let Some(program) = missing.filter(|_| !found("apt-get")) {
-        return Some(format!("there is no {program}, and no apt-get to install it"));
+    if !found("runc") && !found("apt-get") {
+        return Some("there is no runc, and no apt-get to install it".to_owned());
     }
     let mut unshare = Command::new("unshare");
     unshare.args(["--net", "--mount", "--pid", "--fork", "--cgroup", "true"]);
@@ -108,13 +109,13 @@ impl Rack {
         if let Some(what) = lacking() {
             bail!("real Nodes can't start on this machine: {what}");
         }
-        let program = tool("node")?;
+        let (program, containerd) = (tool("node")?, tool("containerd")?);
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let cgroup = format!("outrigger-{number}-{}", std::process::id());
         let wrapper = [root().join("tests/node/rack.sh").display().to_string(), cgroup.clone()];
         let plane = ControlPlane::start_in(&wrapper, &["--nodes-address=10.77.0.1", "--cert-manager"])?;
-        let rack = Self { plane, program, cgroup };
+        let rack = Self { plane, program, containerd, cgroup };
         rack.make_images(scripts)?;
         let netns = rack.network()?;
         for cluster in [&rack.plane.infra, &rack.plane.tenant] {
@@ -247,6 +248,7 @@ impl Rack {
             number.to_string(),
             format!("{}/{name}", self.cgroup),
             self.program.display().to_string(),
+            self.containerd.display().to_string(),
         ];
         self.plane.run(&format!("machine-{name}"), &args, &[])
     }

@@ -19,30 +19,36 @@ async fn a_kubelet_keeps_to_its_own_dpu() {
     s.t.rule("r", rule_for("app", "web")).await;
     s.t.web("w").await;
     let pod = s.pod(&s.t.companion().await.name_any());
-    let theirs = format!("/api/v1/namespaces/tenant-{}", s.other);
-    s.admin.post(&format!("{theirs}/secrets"), &json!({"metadata": {"name": "s"}})).await.unwrap();
+    let kubelet = User::kubelet(s.t.outrigger, &s.own).await;
+    let second = User::kubelet(s.t.outrigger, "kubelet-new").await;
+    a_kubelet_keeps_to(&s, &s.admin, &pod, [&kubelet, &second]).await;
+}
+
+/// Makes all attempts of the kubelet of a DPU, on which the companion at this path is, and those of one that registers the Node `$TENANT-new`.
+pub(crate) async fn a_kubelet_keeps_to(sides: &Sides, admin: &User, pod: &str, kubelets: [&User; 2]) {
+    let theirs = format!("/api/v1/namespaces/tenant-{}", sides.other);
+    admin.post(&format!("{theirs}/secrets"), &json!({"metadata": {"name": "s"}})).await.unwrap();
     let (pods, their_pod) = (format!("{theirs}/pods"), good("p"));
-    eventually("their namespace takes Pods", || s.admin.post(&pods, &their_pod)).await;
+    eventually("their namespace takes Pods", || admin.post(&pods, &their_pod)).await;
     eventually("their Pod is on their DPU", || async {
-        let pod = s.admin.get(&format!("{pods}/p")).await?;
-        holds(pod["spec"]["nodeName"] == json!(s.their), pod["status"].to_string())
+        let pod = admin.get(&format!("{pods}/p")).await?;
+        holds(pod["spec"]["nodeName"] == json!(sides.their), pod["status"].to_string())
     })
     .await;
-    let node = format!("{NODES}/{}", s.own);
-    let before = s.admin.get(&node).await.unwrap();
+    let node = format!("{NODES}/{}", sides.own);
+    let before = admin.get(&node).await.unwrap();
     let uid = before["metadata"]["uid"].as_str().unwrap();
-    let kubelet = User::kubelet(s.t.outrigger, &s.own).await;
     let mut failures = Failures::default();
-    failures.attempts(&kubelet, "a kubelet", &s.requests("kubelet", &[("$POD", &pod), ("$UID", uid)])).await;
-    let second = User::kubelet(s.t.outrigger, "kubelet-new").await;
-    failures.attempts(&second, "a new Node", &s.requests("registration", &[])).await;
+    let attempts = sides.requests("kubelet", &[("$POD", pod), ("$UID", uid)]);
+    failures.attempts(kubelets[0], "a kubelet", &attempts).await;
+    failures.attempts(kubelets[1], "a new Node", &sides.requests("registration", &[])).await;
     failures.none();
-    let after = s.admin.get(&node).await.unwrap();
+    let after = admin.get(&node).await.unwrap();
     assert_eq!(after["spec"]["taints"], before["spec"]["taints"]);
-    for key in [keys::NODE_TENANT, keys::DPU_HOST] {
+    for key in [keys::NODE_TENANT, keys::DPU_HOST, keys::DPU_NODE_NAME] {
         assert_eq!(after["metadata"]["labels"][key], before["metadata"]["labels"][key]);
     }
-    let new = s.admin.get(&format!("{NODES}/kubelet-new")).await.unwrap();
+    let new = admin.get(&format!("{NODES}/{}-new", sides.id)).await.unwrap();
     assert_eq!(new["metadata"]["labels"][keys::NODE_TENANT], Value::Null, "{new}");
 }
 

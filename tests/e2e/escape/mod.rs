@@ -5,7 +5,7 @@
 //! refused has a control case that differs in little and is allowed, so that nothing is refused for another reason than its
 //! own. The rows are those of `tests/cases/escapes.yaml` and `requests.yaml` for this layer.
 
-mod beyond;
+pub(crate) mod beyond;
 mod changes;
 mod pods;
-mod stage;
+pub(crate) mod stage;

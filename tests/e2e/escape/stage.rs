@@ -1,5 +1,7 @@
 //! The users of these tests, the requests that they make, and how answers are checked.
 
+use std::ops::Deref;
+
 use http::Method;
 use kube::{Client, ResourceExt};
 use outrigger_cases::{Escape, Escapes, Layer, Name, Request, Requests, merged};
@@ -10,14 +12,14 @@ use outrigger_tests::user::{Answer, ask, client};
 use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
-pub(super) const TENANTS: &str = "/apis/outrigger.dev/v1alpha1/tenants";
-pub(super) const NODES: &str = "/api/v1/nodes";
-pub(super) const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+pub(crate) const TENANTS: &str = "/apis/outrigger.dev/v1alpha1/tenants";
+pub(crate) const NODES: &str = "/api/v1/nodes";
+pub(crate) const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 pub(super) const MANAGER: &str = "system:serviceaccount:outrigger-system:outrigger-manager";
 
 /// Somebody who asks the API server.
 #[derive(Clone)]
-pub(super) struct User(pub(super) Client);
+pub(crate) struct User(pub(crate) Client);
 
 impl User {
     /// The administrator, who may speak as anybody else.
@@ -46,7 +48,7 @@ impl User {
         ask(&self.0, method, path, content, body).await
     }
 
-    pub(super) async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
         self.ask(Method::GET, path, &Value::Null).await
     }
 
@@ -59,11 +61,11 @@ impl User {
     }
 
     /// A JSON patch when it is a list, else a merge patch.
-    pub(super) async fn patch(&self, path: &str, body: &Value) -> Answer {
+    pub(crate) async fn patch(&self, path: &str, body: &Value) -> Answer {
         self.ask(Method::PATCH, path, body).await
     }
 
-    pub(super) async fn delete(&self, path: &str) -> Answer {
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
         self.ask(Method::DELETE, path, &Value::Null).await
     }
 
@@ -102,35 +104,21 @@ impl Failures {
     }
 }
 
-/// A tenant with one DPU, its user, and another tenant with one DPU.
-pub(super) struct Stage {
-    pub(super) t: Tenant,
-    pub(super) admin: User,
-    pub(super) mallory: User,
-    /// Path of the namespace.
-    pub(super) ns: String,
+/// A tenant with a DPU, and another tenant with one.
+pub(crate) struct Sides {
+    /// The tenant's id.
+    pub(super) id: String,
     /// Name of the own DPU.
     pub(super) own: String,
     /// The other tenant's id, and its DPU.
-    pub(super) other: String,
-    pub(super) their: String,
+    pub(crate) other: String,
+    pub(crate) their: String,
 }
 
-impl Stage {
-    pub(super) async fn new(id: &str) -> Self {
-        Self::with(Tenant::without_agent(Outrigger::shared().await, id, &[("a", 1)]).await).await
-    }
-
-    pub(super) async fn with_agent(id: &str) -> Self {
-        Self::with(Tenant::new(Outrigger::shared().await, id, &[("a", 1)]).await).await
-    }
-
-    pub(super) async fn with(t: Tenant) -> Self {
-        let admin = User::admin(t.outrigger).await;
-        let group = format!("tenant-{}-users", t.id);
-        let mallory = User::new(t.outrigger, &format!("mallory-{}", t.id), &[&group]).await;
-        grant(&admin, &t.namespace, &group).await;
-        let (other, host) = (format!("{}-other", t.id), format!("{}-other-a", t.id));
+impl Sides {
+    /// Makes another tenant, and its DPU.
+    pub(crate) async fn new(admin: &User, id: &str, own: String) -> Self {
+        let (other, host) = (format!("{id}-other"), format!("{id}-other-a"));
         let their = format!("{host}-dpu1");
         admin.post(NODES, &dpu(&their, &host)).await.unwrap();
         admin.post(TENANTS, &tenant(&other, json!({"hosts": [host]}))).await.unwrap();
@@ -140,18 +128,19 @@ impl Stage {
             holds(*owner == json!(other), format!("{owner}"))
         })
         .await;
-        let (ns, own) = (format!("/api/v1/namespaces/{}", t.namespace), t.node("a-dpu1"));
-        Self { t, admin, mallory, ns, own, other, their }
+        Self { id: id.to_owned(), own, other, their }
     }
 
     /// Calls with the names that the rows have, and what this test has in their place.
     fn named<T>(&self, more: &[Name<'_>], read: impl FnOnce(&[Name<'_>]) -> T) -> T {
         let (node, their_node) = (format!("{NODES}/{}", self.own), format!("{NODES}/{}", self.their));
-        let (their_ns, terms) = (format!("/api/v1/namespaces/tenant-{}", self.other), terms());
+        let [namespace, theirs] = [&self.id, &self.other].map(|id| format!("tenant-{id}"));
+        let [ns, their_ns] = [&namespace, &theirs].map(|name| format!("/api/v1/namespaces/{name}"));
+        let terms = terms();
         let names = [
-            ("$TENANT", self.t.id.as_str()),
-            ("$NAMESPACE", &self.t.namespace),
-            ("$NS", &self.ns),
+            ("$TENANT", self.id.as_str()),
+            ("$NAMESPACE", &namespace),
+            ("$NS", &ns),
             ("$OWN", &self.own),
             ("$NODE", &node),
             ("$OTHER", &self.other),
@@ -172,6 +161,44 @@ impl Stage {
     /// What a tenant may try with Pods and rules, where a rule has this uid.
     pub(super) fn escapes(&self, rule: &str) -> Escapes {
         self.named(&[("$RULE", rule)], |names| Escapes::read(Layer::E2e, names))
+    }
+}
+
+/// Two tenants, and the user of one.
+pub(super) struct Stage {
+    pub(super) t: Tenant,
+    pub(super) admin: User,
+    pub(super) mallory: User,
+    /// Path of the namespace.
+    pub(super) ns: String,
+    pub(super) sides: Sides,
+}
+
+impl Deref for Stage {
+    type Target = Sides;
+
+    fn deref(&self) -> &Sides {
+        &self.sides
+    }
+}
+
+impl Stage {
+    pub(super) async fn new(id: &str) -> Self {
+        Self::with(Tenant::without_agent(Outrigger::shared().await, id, &[("a", 1)]).await).await
+    }
+
+    pub(super) async fn with_agent(id: &str) -> Self {
+        Self::with(Tenant::new(Outrigger::shared().await, id, &[("a", 1)]).await).await
+    }
+
+    pub(super) async fn with(t: Tenant) -> Self {
+        let admin = User::admin(t.outrigger).await;
+        let group = format!("tenant-{}-users", t.id);
+        let mallory = User::new(t.outrigger, &format!("mallory-{}", t.id), &[&group]).await;
+        grant(&admin, &t.namespace, &group).await;
+        let sides = Sides::new(&admin, &t.id, t.node("a-dpu1")).await;
+        let ns = format!("/api/v1/namespaces/{}", t.namespace);
+        Self { t, admin, mallory, ns, sides }
     }
 
     pub(super) fn pods(&self) -> String {
