@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use super::{Report, look, sarif};
 use crate::admission::{Admission, default_args};
 use crate::check::findings::CHECKS;
+use crate::document::Readable;
 use crate::state::State;
 
 const STATE: &str = include_str!("tests.yaml");
