@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use std::sync::Arc;
 
 use outrigger_core::ids::RuleName;

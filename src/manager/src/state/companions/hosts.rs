@@ -109,7 +109,7 @@ mod tests {
         });
         let available = usize::try_from(counts.ready + counts.idle).unwrap();
         let unready = existing.saturating_sub(available).saturating_sub(without.count());
-        Availability { existing, unready, crowded: 0 }
+        Availability { existing, unready, ..Availability::default() }
     }
 
     /// The same of those that wait for a host on which another one runs.

@@ -209,7 +209,7 @@ fn a_host_is_reported_by_the_name_of_its_node() {
         next.map(|(name, outcome)| (name, outcome.map(|outcome| outcome.dpu))).collect::<Vec<_>>()
     };
     assert_eq!(hosts(&mut world), [("h".to_owned(), Some(HostDpu::Ready))]);
-    let mut names = |world: &mut World, generation: i64, entries: serde_json::Value| {
+    let names = |world: &mut World, generation: i64, entries: serde_json::Value| {
         let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
             "metadata": {"name": "blue", "uid": "t", "generation": generation}, "spec": {"hosts": ["h"], "hostNames": entries}});
         let tenant: outrigger_api::Tenant = serde_json::from_value(tenant).unwrap();
