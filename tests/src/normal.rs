@@ -151,11 +151,17 @@ fn strip(object: &mut Value) {
     remove(object, "/metadata", &counters);
     remove(object, "/metadata/labels", &["controller-revision-hash", "apps.kubernetes.io/pod-index"]);
     // Of which generation of its rule a companion is, of which claim, and whether it is known to be the first of its workload, depends on
-    // when and by whom it was made; the hash depends on names.
+    // when and by whom it was made; the hashes depend on names.
     remove(
         object,
         "/metadata/annotations",
-        &[keys::RULE_GENERATION, keys::STREAM_CLAIM, keys::FIRST_COMPANION, keys::TEMPLATE_HASH],
+        &[
+            keys::RULE_GENERATION,
+            keys::STREAM_CLAIM,
+            keys::FIRST_COMPANION,
+            keys::TEMPLATE_HASH,
+            keys::FIXED_HASH,
+        ],
     );
     for condition in
         object.pointer_mut("/status/conditions").and_then(Value::as_array_mut).into_iter().flatten()
