@@ -78,12 +78,12 @@ pub fn metadata_map<'a>(object: &'a Value, map: &str) -> &'a Map<String, Value> 
     map.and_then(Value::as_object).unwrap_or(&EMPTY)
 }
 
-/// A label of an object; `None` where it isn't there or is no string.
+/// Returns the value of a label of an object, or `None` if the object lacks the label or its value is not a string.
 pub fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     metadata_map(object, "labels").get(key)?.as_str()
 }
 
-/// An annotation of an object; `None` where it isn't there or is no string.
+/// Returns the value of an annotation of an object, or `None` if the object lacks the annotation or its value is not a string.
 pub fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     metadata_map(object, "annotations").get(key)?.as_str()
 }

@@ -35,6 +35,16 @@ pub(super) enum Content {
     Text(String),
 }
 
+impl Content {
+    /// The objects; none in another kind of file.
+    fn objects(&self) -> &[Value] {
+        match self {
+            Self::Objects(objects) => objects,
+            Self::Report(_) | Self::Text(_) => &[],
+        }
+    }
+}
+
 struct Draft {
     path: String,
     content: Content,
@@ -106,15 +116,12 @@ impl Drafts {
 
     /// The objects in the file of this path.
     pub(super) fn objects(&self, path: &str) -> &[Value] {
-        self.files.iter().find(|file| file.path == path).map_or(&[], |file| match &file.content {
-            Content::Objects(objects) => objects,
-            Content::Report(_) | Content::Text(_) => &[],
-        })
+        self.files.iter().find(|file| file.path == path).map_or(&[], |file| file.content.objects())
     }
 
     /// The names of what has been collected.
     fn names(&self) -> BTreeSet<String> {
-        let objects = self.files.iter().flat_map(|file| self.objects(&file.path));
+        let objects = self.files.iter().flat_map(|file| file.content.objects());
         let of = |object| {
             ["/metadata/name", "/metadata/namespace", "/spec/nodeName"].map(|at| text(object, at).to_owned())
         };
@@ -199,10 +206,11 @@ pub(super) fn segment(name: &str) -> String {
     if safe.starts_with(['.', '-']) || safe.is_empty() { format!("_{safe}") } else { safe }
 }
 
-/// Writes a bundle that isn't there yet: an archive if the name says so, else a directory. Only its owner may read it.
+/// Writes a new bundle: an archive if the name of `output` ends with `.tar.gz` or `.tgz`, otherwise a directory. Only the user who runs
+/// the command can read the files.
 ///
 /// # Errors
-/// What exists already isn't changed; and those of the file system.
+/// `output` exists already, which is left unchanged, or the file system refuses a write.
 pub(super) fn write(output: &Path, files: &[Packed], created: u64) -> io::Result<()> {
     if is_archive(output) {
         let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));

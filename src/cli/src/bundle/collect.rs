@@ -1,11 +1,13 @@
 //! Asks a cluster for what a bundle has, part by part. What can't be read is noted, and ends nothing.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::api::{Api, ApiResource, ListParams, LogParams};
 use kube::client::Body;
@@ -208,8 +210,8 @@ impl Collector<'_> {
 
     /// Outrigger's kinds, and companions. Most of it is tenants' text.
     async fn custom_resources(&mut self) {
-        for of in kinds() {
-            self.list(of, "", ListParams::default(), false, |_, _| true).await;
+        for of in KINDS.iter() {
+            self.list(of.clone(), "", ListParams::default(), false, |_, _| true).await;
         }
         for kind in [POD, Kind("resource.k8s.io/v1", "ResourceClaim")] {
             let companions = ListParams::default().labels(keys::RULE);
@@ -222,7 +224,7 @@ impl Collector<'_> {
         for namespace in [system, keys::HOST_NAMESPACE] {
             self.list(EVENT.resource(), namespace, ListParams::default(), true, |_, _| true).await;
         }
-        let about = kinds().map(|of| format!("involvedObject.kind={}", of.kind));
+        let about = KINDS.iter().map(|of| format!("involvedObject.kind={}", of.kind));
         let by = REPORTERS.map(|name| format!("reportingComponent={name}"));
         for selector in about.chain(by) {
             let params = ListParams::default().fields(&selector);
@@ -336,15 +338,16 @@ fn end_of(text: &str, most: usize) -> (&str, bool) {
     (end.split_once('\n').map_or(end, |(_, whole)| whole), true)
 }
 
-/// Outrigger's kinds.
-fn kinds() -> impl Iterator<Item = ApiResource> {
-    outrigger_api::crds().into_iter().map(|crd| {
+/// Outrigger's kinds. Their definitions have large schemas, so they are made once.
+static KINDS: LazyLock<Vec<ApiResource>> = LazyLock::new(|| {
+    let kind = |crd: CustomResourceDefinition| {
         let (group, names) = (crd.spec.group, crd.spec.names);
         let version = crd.spec.versions.into_iter().map(|version| version.name).next().unwrap_or_default();
         let api_version = format!("{group}/{version}");
         ApiResource { group, version, api_version, kind: names.kind, plural: names.plural }
-    })
-}
+    };
+    outrigger_api::crds().into_iter().map(kind).collect()
+});
 
 /// What a Pod answers through the API server, also if it isn't ready.
 async fn proxied(client: Client, path: &str) -> Result<String, Unread> {
@@ -355,13 +358,13 @@ async fn proxied(client: Client, path: &str) -> Result<String, Unread> {
         let answer = client.send(request).await?;
         let status = answer.status();
         let body = answer.into_body().collect().await?.to_bytes();
-        let told = String::from_utf8_lossy(&body).into_owned();
+        let answered = String::from_utf8_lossy(&body).into_owned();
         // The API server's own refusals are objects.
-        let refusal = serde_json::from_str(&told).ok().filter(Value::is_object);
+        let refusal = serde_json::from_str(&answered).ok().filter(Value::is_object);
         let message = refusal.map(|status: Value| text(&status, "/message").to_owned());
         Ok(match message {
             Some(message) => Err(unread(status.as_u16(), message)),
-            None if status.is_success() || status == StatusCode::SERVICE_UNAVAILABLE => Ok(told),
+            None if status.is_success() || status == StatusCode::SERVICE_UNAVAILABLE => Ok(answered),
             None => Err(unread(status.as_u16(), status.to_string())),
         })
     })
@@ -398,13 +401,17 @@ fn is_named(object: &mut Value, _: &HostLabels) -> bool {
 
 /// Of Outrigger's CRDs everything but schemas.
 fn definition(object: &mut Value, _: &HostLabels) -> bool {
+    let name = text(object, "/metadata/name");
+    if !KINDS.iter().any(|of| name == format!("{}.{}", of.plural, of.group)) {
+        return false;
+    }
     for version in object.pointer_mut("/spec/versions").and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(version) = version.as_object_mut() {
             version.remove("schema");
             version.remove("additionalPrinterColumns");
         }
     }
-    kinds().any(|of| text(object, "/metadata/name") == format!("{}.{}", of.plural, of.group))
+    true
 }
 
 /// Whether Outrigger has put a label on it.

@@ -276,7 +276,7 @@ pub(crate) fn place(
         Some(host) if candidates.is_empty() => {
             let why = unlabelable(host)
                 .unwrap_or_else(|| format!("no Node has the label {}", around.host_labels.naming(host)));
-            format!("no DPU for host {}: {why}", around.host_names.told(host))
+            format!("no DPU for host {}: {why}", around.host_names.described(host))
         }
         Some(host) if !candidates.iter().any(|node| own(node)) => {
             let whose: Vec<String> = candidates

@@ -63,7 +63,7 @@ impl HostNames {
     }
 
     /// A host for people, with its Node where that has another name: `a (node n)`.
-    pub fn told(&self, host: &str) -> String {
+    pub fn described(&self, host: &str) -> String {
         match self.node_of.get(host).filter(|node| ***node != *host) {
             Some(node) => format!("{host} (node {node})"),
             None => host.to_owned(),
@@ -108,8 +108,8 @@ mod tests {
         {
             assert_eq!(names.node(host), node, "{host}");
         }
-        assert_eq!(names.told("node-17"), "node-17 (node worker-1)");
-        assert_eq!((names.told("same"), names.told("x")), ("same".to_owned(), "x".to_owned()));
+        assert_eq!(names.described("node-17"), "node-17 (node worker-1)");
+        assert_eq!((names.described("same"), names.described("x")), ("same".to_owned(), "x".to_owned()));
     }
 
     #[test]

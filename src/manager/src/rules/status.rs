@@ -240,7 +240,8 @@ impl StatusInput<'_> {
         let first = hosts.first()?;
         let more =
             if hosts.len() > 1 { format!(" (nor in {} more hosts)", hosts.len() - 1) } else { String::new() };
-        let (told, naming) = (self.data.host_names.told(first), self.registry.host_labels().naming(first));
+        let (told, naming) =
+            (self.data.host_names.described(first), self.registry.host_labels().naming(first));
         // Or it is the name that the host has as a Node only.
         let or =
             if told == *first { ", or an entry of the Tenant's spec.hostNames for the node" } else { "" };

@@ -152,7 +152,7 @@ fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, Con
         if let Some(why) = unlabelable(host) {
             unusable.push(format!("{host}: {why}"));
         } else if sitting.is_empty() {
-            without.push(tenant.host_names.told(host));
+            without.push(tenant.host_names.described(host));
         }
         for (name, dpu) in sitting.iter().filter(|_| rivals.is_empty()) {
             let from = dpu.marks.owner.as_deref();
