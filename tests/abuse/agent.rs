@@ -131,6 +131,7 @@ async fn without_a_filter_that_can_be_used_nothing_is_reported() {
 
 /// Each has some 25,000 values, and 1.2 MB: a page of them, decoded as what it is, takes more than the agent may have.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
 async fn large_pods_do_not_exhaust_the_agent() {
     let _alone = alone().await;
     const PODS: usize = 32;
@@ -342,6 +343,7 @@ async fn a_hostile_manager_does_not_fill_the_tenants_etcd() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
 async fn a_hostile_manager_does_not_exhaust_the_agent() {
     let _alone = alone().await;
     let o = Outrigger::shared().await;
