@@ -297,7 +297,7 @@ impl Tenant {
             let message = format!("is {:?}; use privileged, baseline or restricted", spec.pod_security);
             errors.add("spec.podSecurity", message);
         }
-        let enforcement = spec.enforcement.as_deref().map(str::parse).transpose();
+        let enforcement = spec.enforcement.as_deref().map(str::parse::<domain::Enforcement>).transpose();
         let enforcement = enforcement.map_err(|error| errors.add("spec.enforcement", error)).ok().flatten();
         let service_accounts = names("serviceAccounts", &spec.service_accounts, &mut errors);
         let priority_classes = names("priorityClasses", &spec.priority_classes, &mut errors);

@@ -69,10 +69,8 @@ async fn a_level_lets_through_what_concerns_the_tenants_own_pods_alone_and_names
     assert!(answer.as_ref().is_err_and(|said| said.starts_with("403")), "{answer:?}");
     let answer = warnings(&s.admin, Method::PATCH, &tenant, &level("Observe")).await.unwrap();
     assert!(answer.contains("spec.enforcement: is Observe"), "{answer}");
-    let said = eventually("it is admitted at the level Observe", || {
-        let taker = taker("second");
-        let (s, pods) = (&s, &pods);
-        async move { warnings(&s.mallory, Method::POST, pods, &taker).await }
+    let said = eventually("it is admitted at the level Observe", || async {
+        warnings(&s.mallory, Method::POST, &pods, &taker("second")).await
     })
     .await;
     assert!(said.contains("would be refused at the level Enforce: spec.resourceClaims[0]"), "{said}");
