@@ -12,7 +12,7 @@ use crate::provenance;
 pub const CONTRADICTION: u16 = 422;
 
 /// How the warning begins of what the tenant's level of enforcement lets through.
-pub const WOULD_BE_REFUSED: &str = "would be refused at the level Enforce";
+const WOULD_BE_REFUSED: &str = "would be refused at the level Enforce";
 
 /// The answer to a request.
 #[derive(Debug, Clone, PartialEq)]

@@ -221,7 +221,10 @@ impl Enforcement {
             return "no running Pod is known that would be refused".to_owned();
         }
         let named: Vec<&str> = pods.iter().take(Self::SHOWN).map(String::as_str).collect();
-        let of = if pods.len() == 1 { "a running Pod" } else { &format!("{} running Pods", pods.len()) };
+        let of = match pods.len() {
+            1 => "a running Pod".to_owned(),
+            count => format!("{count} running Pods"),
+        };
         let mut text = format!("{of} would be refused if created now: {}", named.join(", "));
         if pods.len() > Self::SHOWN {
             text.push_str(&format!(", and {} more", pods.len() - Self::SHOWN));
