@@ -35,12 +35,11 @@ pub(super) async fn would_be_refused(
 
 #[cfg(test)]
 mod tests {
-    use outrigger_core::ids::TenantId;
+    use outrigger_api::Tenant as Object;
     use outrigger_runtime::fake_api::{FakeApi, not_found};
     use serde_json::json;
 
     use super::*;
-    use outrigger_api::Tenant as Object;
 
     const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/tenant-blue/resourceclaims";
 
@@ -52,7 +51,6 @@ mod tests {
     #[tokio::test]
     async fn claims_are_listed_below_enforce_only_and_a_cluster_need_not_have_them() {
         let (api, tenant) = (FakeApi::default(), blue());
-        assert_eq!(tenant.policy.tenant, TenantId::new("blue").unwrap());
         let reserved = json!([{"resource": "pods", "name": "thief", "uid": "u2"}]);
         let claim = json!({"metadata": {"name": "web-d-x7k2m", "namespace": "tenant-blue", "uid": "c", "ownerReferences": [
                 {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "u1", "controller": true}]},
