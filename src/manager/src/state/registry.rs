@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, ResourceQuota};
 use kube::ResourceExt;
 use outrigger_api::Tenant;
@@ -72,6 +73,13 @@ impl TenantEntry {
     /// Whether its deletion waits for the manager.
     pub(crate) fn has_finalizer(&self) -> bool {
         self.object.finalizers().iter().any(|f| f == keys::TENANT_FINALIZER)
+    }
+
+    /// Since when its level of enforcement has been below Enforce, as its status says; `None` where it isn't.
+    pub(crate) fn below_enforce_since(&self) -> Option<Timestamp> {
+        let conditions = &self.object.status.as_ref()?.conditions;
+        let enforced = conditions.iter().find(|c| c.type_ == "Enforced" && c.status == "False")?;
+        Some(enforced.last_transition_time.0)
     }
 
     /// What a limit has refused, as its stream's status says.
