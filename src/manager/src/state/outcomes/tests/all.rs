@@ -46,12 +46,12 @@ fn companions_on_all_dpus_count_as_ready_once_each_is() {
     }
     assert_eq!(world.shows_dpu("d2", Some(&dpu(false, "blue"))), [], "it stays what it is");
     assert_eq!(world.stage(), (Stage::Pending, Some(Cause::Pending)));
-    let d2 = &*key("w0").on("d2").workload;
+    let d2 = key("w0").on("d2").workload;
     world.shows(&key("w0").on("d1").workload, |o| o.ready = true);
     assert_eq!(world.stage(), (Stage::Pending, Some(Cause::Pending)), "the other one isn't there");
-    world.shows(d2, |o| o.unplaced = true);
+    world.shows(&d2, |o| o.unplaced = true);
     assert_eq!(world.stage(), (Stage::NoDpu, Some(Cause::DpuNotReady)), "the other DPU is");
-    world.shows(d2, |o| o.ready = true);
+    world.shows(&d2, |o| o.ready = true);
     assert_eq!(world.stage(), (Stage::Ready, None));
     // Another DPU comes, and goes before it is the tenant's.
     assert_eq!(world.shows_dpu("d3", Some(&handed_over())), [key("w0")]);
@@ -62,7 +62,7 @@ fn companions_on_all_dpus_count_as_ready_once_each_is() {
         (Stage::Pending, Some(Cause::Pending)),
         "it has had no companion that was lost"
     );
-    world.shows(d2, |_| {});
+    world.shows(&d2, |_| {});
     world.shows_dpu("d3", None);
     assert_eq!(world.stage(), (Stage::Lost, Some(Cause::DpuNotReady)), "the one on d2 was ready");
     assert_eq!(world.shows_dpu("d2", None), [key("w0")]);
@@ -101,5 +101,5 @@ fn companions_of_a_rule_that_cannot_be_served_stay_and_are_reported() {
     let touched = world.data.apply_rule(&serde_json::from_value(rule).unwrap());
     world.assess(&touched);
     assert_eq!(world.stage(), (Stage::Ready, None));
-    assert_eq!(world.data.on_dpus(&key("w0")), [d1].into());
+    assert_eq!(world.data.on_dpus(&key("w0")), BTreeSet::from([d1]));
 }
