@@ -206,7 +206,7 @@ pub const PROMISES: &[Promise] = &[
     ),
     (
         "rules",
-        "Both become required node affinity in every term of the template's own affinity",
+        "become required node affinity in every term of the template's own affinity",
         By(&["created"]),
     ),
     ("rules", "running companions stay as they are, and the manager retries", By(&["untried", REST])),
