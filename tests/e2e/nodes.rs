@@ -65,9 +65,12 @@ async fn a_dpu_that_fails_marks_the_node_of_its_host_and_no_other_until_it_recov
 
     // Whatever else changes on a Node causes no write.
     let writes = async || Outrigger::metric(admin, "outrigger_agent_node_writes", "_total").await;
+    // A write is counted after its answer, so the Node shows it earlier.
     let before = eventually("the writes are counted", async || {
         let count = writes().await?;
-        holds(count >= 4.0, count.to_string())?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let later = writes().await?;
+        holds(count >= 4.0 && count == later, format!("{count}, and then {later}"))?;
         Ok::<_, String>(count)
     })
     .await;
