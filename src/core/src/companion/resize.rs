@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{MAX_ANNOTATIONS, Observed, hash_of};
 use crate::claim::Devices;
+use crate::fault;
 use crate::json;
 use crate::keys;
 use crate::quantity::Quantity;
@@ -153,7 +154,7 @@ pub fn renewed(rule: &Rule, o: &Observed) -> Value {
 impl Observed {
     /// A companion that serves and is being resized. A container may be restarted for that (its `resizePolicy`).
     pub fn is_resizing(&self) -> bool {
-        self.ready && self.trouble == Some(Cause::Resizing)
+        self.ready && self.trouble == Some(Cause::Resizing) && !fault("companion-serves-while-it-is-resized")
     }
 
     /// A companion that serves and doesn't have the amounts of its template yet.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use outrigger_core::fault;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::{CompanionKey, TenantIndex};
 use outrigger_core::tenant::Limits;
@@ -128,6 +129,9 @@ impl TenantData {
             return Vec::new();
         }
         self.host_names = names.clone();
+        if fault("companions-of-renamed-hosts-stay") {
+            return Vec::new();
+        }
         let mut keys = self.companion_keys();
         keys.extend(self.index.matches());
         keys.sort_unstable();
