@@ -13,7 +13,9 @@ use crate::model::Model;
 use crate::world::hosts::{allocated_to, free_devices, set_conditions};
 use crate::world::kubelet::{NEVER, SLOW};
 use crate::world::resizes::{DEFERRED, INFEASIBLE};
-use crate::world::{ADMIN, DEVICE_CLASS, RULES_NAMESPACE, SCHEDULER, SHOP, claim_of, text};
+use crate::world::{
+    ADMIN, DEVICE_CLASS, RULES_NAMESPACE, SCHEDULER, SHOP, TENANTS, claim_of, namespace_of, text,
+};
 
 /// How long a DPU takes to restart at most.
 const RESTARTS: Duration = Duration::from_secs(30);
@@ -68,14 +70,23 @@ impl History {
         }
     }
 
-    /// A rule gets other amounts of cpu and memory, and stays as it is otherwise.
-    pub(super) fn change_amounts(&mut self, tenant: &str) {
-        let (infra, of_tenant) = (self.world.infra.clone(), self.world.tenants[tenant].clone());
-        let (model, user, plural, namespace) = match self.below(4) {
-            0 => (infra, ADMIN, "adminworkloadrules", keys::ADMIN_NAMESPACE),
-            _ => (of_tenant, "user", "workloadrules", RULES_NAMESPACE),
+    /// The rule of one of the companions gets other amounts of cpu and memory, and stays as it is otherwise.
+    pub(super) fn change_amounts(&mut self) {
+        let Some(companion) = self.companion() else { return };
+        let of_platform = companion["metadata"]["annotations"][keys::ADMIN_RULE].as_str();
+        let own = TENANTS
+            .into_iter()
+            .find(|(id, _)| text(&companion, "/metadata/namespace") == namespace_of(id))
+            .zip(companion["metadata"]["labels"][keys::RULE].as_str());
+        let (model, user, plural, namespace, name) = match (of_platform, own) {
+            (Some(name), _) => (&self.world.infra, ADMIN, "adminworkloadrules", keys::ADMIN_NAMESPACE, name),
+            (None, Some(((id, _), name))) => {
+                (&self.world.tenants[id], "user", "workloadrules", RULES_NAMESPACE, name)
+            }
+            (None, None) => return,
         };
-        let Some(rule) = self.pick(&model.list(plural)) else { return };
+        let Some(rule) = model.get(plural, Some(namespace), name) else { return };
+        let model = model.clone();
         let mut container = rule["spec"]["template"]["spec"]["containers"][0].clone();
         container["resources"] = self.amounts();
         let change = json!({"template": {"spec": {"containers": [container]}}});

@@ -62,7 +62,7 @@ impl History {
             17 if drains => self.restart_dpu(),
             18 if orderings => self.give_up_allocation(tenant),
             19 if orderings => self.cut_off(tenant),
-            20..23 if resizes => self.change_amounts(tenant),
+            20..23 if resizes => self.change_amounts(),
             23..25 if primaries => self.move_primary(),
             25 if names => self.change_names(tenant),
             _ => return false,
@@ -308,7 +308,7 @@ impl History {
     }
 
     /// One of the companions, by chance.
-    fn companion(&self) -> Option<std::sync::Arc<Value>> {
+    pub(super) fn companion(&self) -> Option<std::sync::Arc<Value>> {
         let pods = self.world.infra.list("pods").into_iter();
         let companions = pods.filter(|pod| pod["metadata"]["labels"][keys::WORKLOAD].is_string());
         pick(&self.random().random, &companions.collect::<Vec<_>>()).cloned()
