@@ -7,6 +7,7 @@ use outrigger_core::keys;
 use serde_json::Value;
 
 use super::Judge;
+use super::amounts::differ;
 use super::wanted::{companion, mark, written};
 use crate::model::Commit;
 use crate::world::kubelet::{NEVER, REFUSED};
@@ -102,6 +103,7 @@ impl Judge {
             let image = |object: &Value, at: &str| text(object, at).to_owned();
             if image(&pod, "/spec/containers/0/image")
                 != image(&rule, "/spec/template/spec/containers/0/image")
+                || differ(&pod, &rule)
             {
                 earlier.insert(text(&rule, "/metadata/uid").to_owned());
                 continue;

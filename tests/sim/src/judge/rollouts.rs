@@ -13,10 +13,11 @@ use serde_json::Value;
 
 use super::amounts::{differ, may_be_deferred};
 use super::hosts::{host_of, is_by_host, is_in};
+use super::matching::matches;
 use super::wanted::{Place, Wanted, companion, is_ready, is_workload, served, wanted};
 use super::{Judge, Key, PLATFORM};
 use crate::model::Commit;
-use crate::world::hosts::is_true;
+use crate::world::hosts::{is_true, node_of};
 use crate::world::resizes::is_resizing;
 use crate::world::{World, at, text};
 
@@ -124,6 +125,11 @@ impl Judge {
         let Some(rule) = served(world, key) else { return };
         let all = wanted(world);
         let Some(Wanted { pod, place: Place::Dpu, .. }) = all.get(key) else { return };
+        // The state of the rule that managers know may not match the workload.
+        let node = node_of(&world.tenants[key.0], pod);
+        if !matches(&rule, pod, node.as_deref()) {
+            return;
+        }
         let now = image(&rule, "/spec/template/spec/containers/0/image");
         let is_resize = commit.subresource.as_deref() == Some("resize");
         let is_other = image(old, "/spec/containers/0/image") != now || differ(old, &rule);
@@ -254,7 +260,7 @@ impl Judge {
         for pod in world.infra.list("pods") {
             let Some(key) = companion(&pod).filter(|(id, ..)| world.has_agent(id)) else { continue };
             let Some(Wanted { rule, pod: workload, image: now, .. }) = all.get(&key) else { continue };
-            let node = crate::world::hosts::node_of(&world.tenants[key.0], workload);
+            let node = node_of(&world.tenants[key.0], workload);
             for (name, value) in super::matching::facts(rule, workload, node.as_deref()) {
                 let found = pod["metadata"]["annotations"].get(name).and_then(Value::as_str);
                 if found != value {
