@@ -80,12 +80,12 @@ YAML
 }
 
 manifests() {
-    local control_plane overlay
-    control_plane=$(tests/controlplane/build.sh)
+    local kubectl overlay
+    kubectl=$(dirname "$(tests/controlplane/build.sh)")/kubectl
     for overlay in infrastructure tenant all-in-one webhook-only; do
-        "$control_plane" kubectl kustomize "deploy/overlays/$overlay" >"$out/outrigger-$version-$overlay.yaml"
+        "$kubectl" kustomize "deploy/overlays/$overlay" >"$out/outrigger-$version-$overlay.yaml"
     done
-    "$control_plane" kubectl kustomize deploy/crds >"$out/outrigger-$version-crds.yaml"
+    "$kubectl" kustomize deploy/crds >"$out/outrigger-$version-crds.yaml"
     # As `helm package` would name and lay it out, without the time of packing that Helm writes into it. Directories of
     # definitions and roles are links to those of deploy/, whose kustomizations .helmignore leaves out.
     mkdir -p "$work/chart"

@@ -131,6 +131,7 @@ async fn without_a_filter_that_can_be_used_nothing_is_reported() {
 
 /// Each has some 25,000 values, and 1.2 MB: a page of them, decoded as what it is, takes more than the agent may have.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
 async fn large_pods_do_not_exhaust_the_agent() {
     let _alone = alone().await;
     const PODS: usize = 32;
@@ -320,11 +321,11 @@ async fn a_hostile_manager_does_not_fill_the_tenants_etcd() {
     // Whatever is written of rules from now on.
     let writes = modified(t.own_rules(), WatchParams::default(), rule.resource_version().unwrap());
     agent_of(&t, port);
-    manager.asked_so_often(300).await;
+    manager.asked_so_often(100).await;
     is_modest("agent", "--tenant-id=ab-words");
     o.plane.command("term agent-ab-words").unwrap();
     let writes = writes.lock().clone();
-    // Twenty at once, and one every five seconds; 300 rounds are a minute or so on a slow machine.
+    // Twenty at once, and one every five seconds; 100 rounds are half a minute or so on a slow machine.
     assert!((3..150).contains(&writes.len()), "{} writes", writes.len());
     for written in &writes {
         let status = written.status.clone().unwrap_or_default();
@@ -342,6 +343,7 @@ async fn a_hostile_manager_does_not_fill_the_tenants_etcd() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
 async fn a_hostile_manager_does_not_exhaust_the_agent() {
     let _alone = alone().await;
     let o = Outrigger::shared().await;

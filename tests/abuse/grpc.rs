@@ -43,8 +43,8 @@ async fn workloads_of_two_bytes_are_refused_before_they_are_decoded() {
     let items = [&[0x12, 0x80, 0x08][..], &[0x1a, 0].repeat(512)].concat();
     let items = attacks::sync(16 << 10, &items);
     assert!(empty.len() >= 16 << 20 && items.len() >= 16 << 20);
-    for _ in 0..3 {
-        let all = [&empty, &empty, &items, &items].map(|message| say(o, "ab-empty", message.clone()));
+    for _ in 0..2 {
+        let all = [&empty, &items].map(|message| say(o, "ab-empty", message.clone()));
         for status in join_all(all).await {
             assert!([Code::ResourceExhausted, Code::Aborted].contains(&status.code()), "{status}");
         }

@@ -140,7 +140,7 @@ where
                 Err(error) => return Err(format!("{work:?} {n}: {error}")),
             }
             // It works all the time, and is no attacker itself.
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ async fn requests_that_never_end_take_no_memory_from_others() {
         neighbour.goes_on(5).await;
     }
     // Beyond what a body may take before it is given up, and what a request may.
-    for _ in 0..10 {
+    for _ in 0..8 {
         neighbour.goes_on(20).await;
     }
     is_modest("webhook", &webhook(o));

@@ -81,6 +81,9 @@ func (a assets) command(program string) []string {
 	}
 	command := []string{a.self, program}
 	switch program {
+	case "kubectl":
+		// It is a program of its own beside this one.
+		return []string{filepath.Join(filepath.Dir(a.self), program)}
 	case "kube-controller-manager", "kube-scheduler":
 		// These may not be newer than the API server: they would wait for APIs that it doesn't have.
 		if own, err := strconv.Atoi(version.Get().Minor); err == nil && a.minor != 0 && a.minor < own {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the control plane, unless it is built already, and prints the path of the program.
+# Builds the control plane, unless it is built already, and prints the path of the program. kubectl is beside it.
 #
 # It takes minutes and changes rarely, so it lives in a cache outside the work tree, under a name made from all that goes
 # into it. Two builds at once wait for each other; a build that is cut off leaves nothing that could be taken for whole.
@@ -33,7 +33,7 @@ sources=()
 for file in *.go; do
     [[ $file == *_test.go ]] || sources+=("$file")
 done
-key=$(sha256sum "$modfile" "${modfile%.mod}.sum" "${sources[@]}" stages/* build.sh | sha256sum | cut -c1-16)
+key=$(sha256sum "$modfile" "${modfile%.mod}.sum" "${sources[@]}" kubectl/* stages/* build.sh | sha256sum | cut -c1-16)
 cache=${OUTRIGGER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/outrigger}
 dir=$cache/controlplane-$key
 out=$dir/outrigger-controlplane
@@ -77,9 +77,10 @@ if [ ! -x "$out" ]; then
     fi
     go generate >&2
     v=k8s.io/component-base/version
-    CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$out.part" -ldflags "-s -w \
-        -X $v.gitVersion=$kubernetes -X $v.gitMajor=$major -X $v.gitMinor=$minor \
-        -X $v.gitTreeState=clean -X $v.buildDate=1970-01-01T00:00:00Z" . >&2
+    flags="-s -w -X $v.gitVersion=$kubernetes -X $v.gitMajor=$major -X $v.gitMinor=$minor \
+        -X $v.gitTreeState=clean -X $v.buildDate=1970-01-01T00:00:00Z"
+    CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$dir/kubectl" -ldflags "$flags" ./kubectl >&2
+    CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$out.part" -ldflags "$flags" . >&2
     mv "$out.part" "$out"
     rm -rf "$dir/kwok"
     # Earlier builds are no longer of use, except to another work tree.

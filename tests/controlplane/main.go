@@ -1,7 +1,7 @@
 // Command controlplane is a Kubernetes control plane in one program, for Outrigger's tests and demo.
 //
 // It runs the real programs as they are, chosen by its first argument: etcd, kube-apiserver, kube-controller-manager,
-// kube-scheduler, kubectl, kwok (which lets Nodes and Pods "run" without kubelets) and cert-manager. `up` starts two
+// kube-scheduler, kwok (which lets Nodes and Pods "run" without kubelets) and cert-manager; kubectl is beside it. `up` starts two
 // clusters of them on one etcd and takes them all down again, however it ends.
 package main
 
@@ -28,13 +28,12 @@ var programs = []program{
 	{"kube-apiserver", runAPIServer, "the Kubernetes API server"},
 	{"kube-controller-manager", runControllerManager, "the Kubernetes controllers"},
 	{"kube-scheduler", runScheduler, "the Kubernetes scheduler"},
-	{"kubectl", runKubectl, "the Kubernetes command line"},
 	{"kwok", runKwok, "makes Nodes ready and Pods run"},
 	{"cert-manager", runCertManager, "cert-manager's controllers and cainjector"},
 }
 
 func main() {
-	// A link named kubectl to this program is kubectl.
+	// A link named etcd to this program is etcd.
 	run(filepath.Base(os.Args[0]))
 	if len(os.Args) < 2 {
 		usage(os.Stderr)
@@ -45,7 +44,7 @@ func main() {
 		usage(os.Stdout)
 		return
 	}
-	// Each program believes to be alone: kubectl, for one, prints os.Args[0] in its usage.
+	// Each program believes to be alone: etcdctl, for one, prints os.Args[0] in its usage.
 	os.Args = os.Args[1:]
 	run(os.Args[0])
 	fmt.Fprintf(os.Stderr, "controlplane: there is no program %q; see 'controlplane help'\n", os.Args[0])

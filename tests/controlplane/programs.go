@@ -16,8 +16,6 @@ import (
 	"go.etcd.io/etcd/etcdutl/v3/etcdutl"
 	"go.etcd.io/etcd/server/v3/etcdmain"
 	"k8s.io/component-base/cli"
-	kubectl "k8s.io/kubectl/pkg/cmd"
-	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
@@ -35,7 +33,7 @@ func runEtcd() int {
 }
 
 func init() {
-	// etcdctl turns this on for the whole process; kubectl and the others are used without it.
+	// etcdctl turns this on for the whole process; the others are used without it.
 	cobra.EnablePrefixMatching = false
 }
 
@@ -60,14 +58,6 @@ func runAPIServer() int { return cli.Run(apiserver.NewAPIServerCommand()) }
 func runControllerManager() int { return cli.Run(controllermanager.NewControllerManagerCommand()) }
 
 func runScheduler() int { return cli.Run(scheduler.NewSchedulerCommand()) }
-
-func runKubectl() int {
-	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
-		// It tells the error as kubectl does, and ends with kubectl's exit code.
-		kubectlutil.CheckErr(err)
-	}
-	return 0
-}
 
 func runKwok() int {
 	// Its name in the Leases of Nodes ends with a UUID. With the same one at each start, a kwok that was killed takes its Nodes over at

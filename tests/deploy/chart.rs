@@ -374,6 +374,9 @@ fn flags_come_from_values() {
         ("manager.manageOffloading=false", "outrigger-manager", "--manage-offloading=false"),
         ("manager.manageMachines=false", "outrigger-manager", "--manage-machines=false"),
         ("manager.taintDPUs=false", "outrigger-manager", "--taint-dpus=false"),
+        ("enforcement=Warn", "outrigger-webhook", "--enforcement=Warn"),
+        ("enforcement=Observe", "outrigger-manager", "--enforcement=Observe"),
+        ("console.enabled=true,enforcement=Warn", "outrigger-console", "--enforcement=Warn"),
         ("manager.queries.enabled=true", "outrigger-manager", "--query-address=:9443"),
         (
             "console.enabled=true,manager.queries.enabled=true",
@@ -467,6 +470,7 @@ fn values_that_can_not_be_are_refused_with_their_path() {
         ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
         ("image.digest=latest", "/image/digest"),
         ("hostLabel=a b", "/hostLabel"),
+        ("enforcement=Off", "/enforcement"),
         ("log.format=xml", "/log/format"),
         ("manager.service.type=Ingress", "/manager/service/type"),
         ("networkPolicy.apiServerCIDRs={nowhere}", "/networkPolicy/apiServerCIDRs/0"),

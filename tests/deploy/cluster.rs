@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use outrigger_core::keys;
 use outrigger_runtime::tls::ServerTls;
-use outrigger_tests::control_plane::{Cluster, ControlPlane, build, tool};
+use outrigger_tests::control_plane::{self, Cluster, ControlPlane, tool};
 use outrigger_tests::outrigger::SYSTEM;
 use outrigger_tests::page::{Action, Page};
 use outrigger_tests::pki::Authority;
@@ -37,7 +37,7 @@ pub(crate) fn block(page: &str, with: &str) -> String {
 pub(crate) fn shell(dir: &Path, kubeconfig: &Path, script: &str) {
     let kubectl = dir.join("kubectl");
     if !kubectl.exists() {
-        std::os::unix::fs::symlink(build().unwrap(), kubectl).unwrap();
+        std::os::unix::fs::symlink(control_plane::kubectl().unwrap(), kubectl).unwrap();
     }
     // A program that hangs is killed, and so reported.
     let mut command = Command::new("timeout");

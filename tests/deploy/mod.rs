@@ -10,7 +10,7 @@ mod uninstallation;
 mod upgrade;
 
 use outrigger_tests::root;
-use outrigger_tests::shipped::kustomize;
+use outrigger_tests::shipped::{kustomize, rendered};
 
 /// Each overlay with the chart's values that make the same of it.
 const OVERLAYS: [(&str, &[&str]); 4] = [
@@ -75,13 +75,16 @@ const COMPONENTS: [(&str, &str, &[&str]); 16] = [
 
 /// The objects of an overlay with a component, or with several joined by `+`, as a user's own kustomization makes them.
 fn with_component(name: &str, component: &str) -> Vec<serde_json::Value> {
-    std::fs::create_dir_all(root().join("target")).unwrap();
-    let dir = tempfile::tempdir_in(root().join("target")).unwrap();
-    let components: Vec<_> =
-        component.split('+').map(|name| format!("../../deploy/components/{name}")).collect();
-    let own = format!("resources: [../../{}]\ncomponents: [{}]\n", overlay(name), components.join(", "));
-    std::fs::write(dir.path().join("kustomization.yaml"), own).unwrap();
-    kustomize(dir.path().to_str().unwrap()).unwrap()
+    let render = || {
+        std::fs::create_dir_all(root().join("target"))?;
+        let dir = tempfile::tempdir_in(root().join("target"))?;
+        let components: Vec<_> =
+            component.split('+').map(|name| format!("../../deploy/components/{name}")).collect();
+        let own = format!("resources: [../../{}]\ncomponents: [{}]\n", overlay(name), components.join(", "));
+        std::fs::write(dir.path().join("kustomization.yaml"), own)?;
+        kustomize(&dir.path().to_string_lossy())
+    };
+    rendered(format!("{name} with {component}"), render).unwrap()
 }
 
 fn overlay(name: &str) -> String {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
-use outrigger_tests::control_plane::{Cluster, ControlPlane, build, remove_old, tool};
+use outrigger_tests::control_plane::{Cluster, ControlPlane, kubectl, remove_old, tool};
 use outrigger_tests::outrigger::{ADMIN, INFRASTRUCTURE, Outrigger, SYSTEM, TENANT, binary, tenant_identity};
 use outrigger_tests::page::slug;
 use outrigger_tests::pki::Pair;
@@ -63,7 +63,7 @@ impl Place {
         }
         copy(&root(), &tree)?;
         for (name, program) in [
-            ("kubectl", build()?),
+            ("kubectl", kubectl()?),
             ("helm", tool("helm")?),
             ("grpcurl", tool("grpcurl")?),
             ("promtool", tool("prometheus")?.join("promtool")),

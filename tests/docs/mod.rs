@@ -13,6 +13,10 @@ use tokio::sync::Mutex;
 
 use crate::docs::environment::{Place, Running};
 
+/// Pages for empty clusters that each run of CI reads from top to bottom: what a new user and an upgrade need. Each has two clusters of its
+/// own, so the others are long.
+const FOR_EVERYBODY: [&str; 2] = ["docs/installation.md", "docs/upgrades.md"];
+
 /// How many blocks may be left out at most. Who raises it says why nothing else will do.
 const NOT_RUN: usize = 11;
 
@@ -109,9 +113,22 @@ async fn pages_about_clusters() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_about_empty_clusters() {
+    on_empty_clusters(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
+async fn other_pages_about_empty_clusters() {
+    on_empty_clusters(false).await;
+}
+
+async fn on_empty_clusters(for_everybody: bool) {
     let _one = CLUSTERS.lock().await;
+    let mut pages = of(&[Environment::Empty]);
+    pages.retain(|page| FOR_EVERYBODY.contains(&page.path.as_str()) == for_everybody);
+    assert!(!pages.is_empty() || std::env::var_os("PAGE").is_some());
     let mut failures = Vec::new();
-    for page in of(&[Environment::Empty]) {
+    for page in pages {
         let (_plane, place) = Place::with_empty_clusters(&page.path).unwrap();
         failures.extend(run::page(&page, &place, run::Comparison::OfClusters));
     }

@@ -69,7 +69,7 @@ async fn a_control_plane_that_is_there_already_is_used() {
     let dir = shared.plane.dir.join("assets");
     std::fs::create_dir_all(&dir).unwrap();
     // Under another program's name it is that program, so links to it are such a directory.
-    for program in ["kube-apiserver", "etcd", "kubectl"] {
+    for program in ["kube-apiserver", "etcd"] {
         symlink(build().unwrap(), dir.join(program)).unwrap();
     }
     let (mut child, state) = start(&dir.join("run"), Some(&dir));

@@ -3,6 +3,7 @@
 
 mod admin_rules;
 mod admission;
+mod all_dpus;
 mod annotations;
 mod audit;
 pub(crate) mod before_binding;

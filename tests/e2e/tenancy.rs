@@ -76,7 +76,8 @@ async fn a_tenant_gets_its_namespace_its_limits_and_its_dpus() {
     // What a user sees.
     let table = o.plane.infra.kubectl(&["get", "tenant", "tn-new"]).unwrap();
     assert!(
-        table.starts_with("NAME     NAMESPACE       DPUS   CONNECTED   WORKLOADS   READY   AGE"),
+        table
+            .starts_with("NAME     NAMESPACE       DPUS   CONNECTED   WORKLOADS   READY   ENFORCEMENT   AGE"),
         "{table}"
     );
     let explained = o.plane.infra.kubectl(&["explain", "tenant.spec.hosts"]).unwrap();

@@ -17,7 +17,7 @@ use crate::rolling::watching::Seen;
 
 /// Changes a second. The API server counts each companion in the namespace's quota, one after the other: many more would
 /// wait for that and not for us.
-const PER_SECOND: u64 = 5;
+const PER_SECOND: u64 = 3;
 
 /// From so many workloads on more go than come.
 const MANY: usize = 40;

@@ -1,6 +1,6 @@
 //! The control plane: two real Kubernetes clusters on one etcd, built from `tests/controlplane`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -385,15 +385,28 @@ pub fn build() -> anyhow::Result<PathBuf> {
     tool("controlplane")
 }
 
+/// Builds the control plane and returns the kubectl beside it.
+pub fn kubectl() -> anyhow::Result<PathBuf> {
+    Ok(build()?.with_file_name("kubectl"))
+}
+
 /// Builds one of the tools beside this crate, unless it is built already, and returns what its `build.sh` prints: the program,
 /// or its directory.
 pub fn tool(name: &str) -> anyhow::Result<PathBuf> {
+    // Building again what is built takes a dozen processes.
+    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().map_err(|_| anyhow::anyhow!("another test has failed"))?;
+    if let Some(path) = built.get(name) {
+        return Ok(path.clone());
+    }
     let script = root().join("tests").join(name).join("build.sh");
     let output = Command::new(&script).stderr(Stdio::inherit()).output().context("build.sh")?;
     if !output.status.success() {
         bail!("{} failed", script.display());
     }
-    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
+    let path = PathBuf::from(String::from_utf8(output.stdout)?.trim());
+    built.insert(name.to_owned(), path.clone());
+    Ok(path)
 }
 
 /// Removes what earlier runs left in a directory, unless they are still running. Names begin with the id of a process.

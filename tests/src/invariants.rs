@@ -87,9 +87,15 @@ fn ready(pod: &Value) -> bool {
         && pod["metadata"]["deletionTimestamp"].is_null()
 }
 
-/// Rule and workload that an object is the companion of.
-fn key(object: &Value) -> Option<(&str, &str, &str)> {
-    Some((text(object, "/metadata/namespace"), label(object, keys::RULE)?, label(object, keys::WORKLOAD)?))
+/// Rule, workload and, where each has its own, DPU that an object is the companion of.
+fn key(object: &Value) -> Option<(&str, &str, &str, Option<&str>)> {
+    let dpu = object["metadata"]["annotations"][keys::DPU].as_str();
+    Some((
+        text(object, "/metadata/namespace"),
+        label(object, keys::RULE)?,
+        label(object, keys::WORKLOAD)?,
+        dpu,
+    ))
 }
 
 /// Everything that was wrong at some revision, each once, in words.

@@ -95,7 +95,7 @@ where
                 panic!("{what}: not after {limit:?}; the last answer: {last}")
             }
             // Who has waited for long can wait a little longer: questions cost the API server time, which other tests need.
-            Err(_) => tokio::time::sleep((asked.elapsed() / 10).clamp(SHORTEST, LONGEST)).await,
+            Err(_) => tokio::time::sleep((asked.elapsed() / 4).clamp(SHORTEST, LONGEST)).await,
         }
     }
 }

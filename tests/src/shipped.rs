@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::control_plane::{build, tool};
+use crate::control_plane::{kubectl, tool};
 use crate::root;
 
 /// The version that is upgraded from.
@@ -18,19 +18,29 @@ pub const LAST_RELEASE: &str = "0.1.0";
 
 /// The objects of a kustomization of the work tree, or of one anywhere else by its absolute path.
 pub fn kustomize(dir: &str) -> anyhow::Result<Vec<Value>> {
-    // Tests start many agents; what they are started with doesn't change meanwhile.
-    static RENDERED: Mutex<BTreeMap<PathBuf, Vec<Value>>> = Mutex::new(BTreeMap::new());
-    let mut rendered = RENDERED.lock().map_err(|_| anyhow::anyhow!("another test has failed"))?;
     // A link may lead elsewhere the next time.
     let dir = root().join(dir).canonicalize().with_context(|| dir.to_owned())?;
-    if let Some(objects) = rendered.get(&dir) {
-        return Ok(objects.clone());
+    rendered(format!("kustomize {}", dir.display()), || {
+        let mut command = Command::new(kubectl()?);
+        command.arg("kustomize").arg(&dir);
+        objects(&output(command)?)
+    })
+}
+
+/// What is rendered under a name the first time. Tests start many agents and read the same manifests; these don't change meanwhile.
+pub fn rendered(
+    name: String,
+    render: impl FnOnce() -> anyhow::Result<Vec<Value>>,
+) -> anyhow::Result<Vec<Value>> {
+    type Rendered = Arc<Mutex<Option<Vec<Value>>>>;
+    static RENDERED: Mutex<BTreeMap<String, Rendered>> = Mutex::new(BTreeMap::new());
+    let failed = || anyhow::anyhow!("another test has failed");
+    let one = Arc::clone(RENDERED.lock().map_err(|_| failed())?.entry(name).or_default());
+    let mut one = one.lock().map_err(|_| failed())?;
+    if one.is_none() {
+        *one = Some(render()?);
     }
-    let mut command = Command::new(build()?);
-    command.args(["kubectl", "kustomize"]).arg(&dir);
-    let objects = objects(&output(command)?)?;
-    rendered.insert(dir, objects.clone());
-    Ok(objects)
+    Ok(one.clone().unwrap_or_default())
 }
 
 /// The manifests of the last released version, unpacked as that version's work tree has them: `deploy`, `certs` and `webhooks`.
@@ -53,10 +63,12 @@ pub fn chart(args: &[&str]) -> anyhow::Result<Vec<Value>> {
 
 /// As [`chart`], in another namespace.
 pub fn chart_in(namespace: &str, args: &[&str]) -> anyhow::Result<Vec<Value>> {
-    let mut command = Command::new(tool("helm")?);
-    command.args(["template", "outrigger", "deploy/helm/outrigger", "--namespace", namespace]);
-    command.args(args).current_dir(root());
-    objects(&output(command)?)
+    rendered(format!("chart {namespace} {args:?}"), || {
+        let mut command = Command::new(tool("helm")?);
+        command.args(["template", "outrigger", "deploy/helm/outrigger", "--namespace", namespace]);
+        command.args(args).current_dir(root());
+        objects(&output(command)?)
+    })
 }
 
 /// Runs a command with this standard input to its end.

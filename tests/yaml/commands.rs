@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use outrigger_tests::control_plane::build;
+use outrigger_tests::control_plane;
 use outrigger_tests::outrigger::binary;
 use outrigger_tests::shipped::fed;
 use serde_json::{Value, json};
@@ -107,8 +107,8 @@ fn kubectl_reads_back_what_render_prints() {
     let dir = tempfile::tempdir().unwrap();
     let printed = render(dir.path(), "yaml", pod.to_string().as_bytes());
     assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
-    let mut kubectl = Command::new(build().unwrap());
-    kubectl.args(["kubectl", "annotate", "--local", "-f", "-", "z=z", "-o", "json"]);
+    let mut kubectl = Command::new(control_plane::kubectl().unwrap());
+    kubectl.args(["annotate", "--local", "-f", "-", "z=z", "-o", "json"]);
     let read = fed(&mut kubectl, &printed.stdout).unwrap();
     assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
     let mut read: Value = serde_json::from_slice(&read.stdout).unwrap();

@@ -4,6 +4,7 @@ use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::host::HostLabels;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
+use outrigger_core::tenant::{Enforcement, Tenant};
 use serde_json::Value;
 
 use crate::caches::Caches;
@@ -28,6 +29,8 @@ pub struct Settings {
     pub admin: AdminNamespaces,
     /// Namespace of reservations and of the ledgers of slots.
     pub core_namespace: String,
+    /// The level of tenants that name none.
+    pub enforcement: Enforcement,
 }
 
 impl Default for Settings {
@@ -40,6 +43,7 @@ impl Default for Settings {
             exempt_runtime_class: "liqo".to_owned(),
             admin: AdminNamespaces::default(),
             core_namespace: keys::CORE_NAMESPACE.to_owned(),
+            enforcement: Enforcement::default(),
         }
     }
 }
@@ -71,6 +75,11 @@ impl<'a> Context<'a> {
     /// A context without an observer.
     pub fn new(caches: &'a Caches, settings: &'a Settings) -> Self {
         Self { caches, settings, steps: &() }
+    }
+
+    /// The level of enforcement of a tenant.
+    pub(crate) fn enforcement(&self, tenant: &Tenant) -> Enforcement {
+        tenant.enforcement.unwrap_or(self.settings.enforcement)
     }
 
     pub(crate) fn is_manager(&self, request: &Request) -> bool {

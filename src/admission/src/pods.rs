@@ -2,6 +2,7 @@
 
 use outrigger_core::companion;
 use outrigger_core::ids::TenantId;
+use outrigger_core::tenant::Enforcement;
 use outrigger_core::validate::{self, ValidationContext};
 use serde_json::Value;
 
@@ -39,15 +40,14 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
     } else {
         None
     };
-    let errors = with_facts(cx, request, &id, |facts| {
+    let (level, faults) = with_facts(cx, request, &id, |facts| {
         if created {
             validate::create(&request.object, &ValidationContext { rule: rule.as_deref(), ..*facts })
         } else {
             validate::update(&request.object, &request.old_object, facts)
         }
     })?;
-    let decision = Decision::by_fields(403, &errors);
-    Ok(decision.decided_by(|| origin(cx, request, &id, created)).into())
+    Ok(Decision::at_level(level, 403, faults, || origin(cx, request, &id, created)).into())
 }
 
 /// What decides about a Pod, for audit: the rule whose companion is created, or else the Tenant.
@@ -60,13 +60,13 @@ fn origin(cx: Context<'_>, request: &Request, id: &TenantId, created: bool) -> S
     origin.in_step(VALIDATION).to_string()
 }
 
-/// Calls `judge` with what the caches show of a tenant.
+/// Calls `judge` with what the caches show of a tenant. Returns the tenant's level of enforcement beside the result.
 pub(crate) fn with_facts<T>(
     cx: Context<'_>,
     request: &Request,
     id: &TenantId,
     judge: impl FnOnce(&ValidationContext<'_>) -> T,
-) -> Result<T, CacheStale> {
+) -> Result<(Enforcement, T), CacheStale> {
     let Context { caches, settings, .. } = cx;
     let stale =
         || CacheStale(format!("Tenant {id} is not known yet, or is not valid (see its Accepted condition)"));
@@ -75,7 +75,7 @@ pub(crate) fn with_facts<T>(
     let claims = caches.claims(&request.namespace);
     let pod_claims = caches.pod_claims(&request.namespace);
     let device_resources = caches.device_resources();
-    Ok(judge(&ValidationContext {
+    let judged = judge(&ValidationContext {
         policy: &tenant.policy,
         namespace: &request.namespace,
         manager: cx.is_manager(request),
@@ -85,18 +85,22 @@ pub(crate) fn with_facts<T>(
         claims: &claims,
         pod_claims: &pod_claims,
         device_resources: &device_resources,
-    }))
+    });
+    Ok((cx.enforcement(&tenant), judged))
 }
 
 #[cfg(test)]
 mod tests {
     use outrigger_api::Change;
+    use outrigger_core::keys;
     use outrigger_core::validate::{MAX_BYTES, MAX_COMPANION_BYTES};
     use serde_json::json;
 
     use super::*;
     use crate::caches::Caches;
-    use crate::tests::{MANAGER, caches, decide, denied, namespace, patched, request, tenant};
+    use crate::handler::Settings;
+    use crate::tests::{MANAGER, caches, decide, denied, namespace, patched, request, request_for, tenant};
+    use crate::webhooks;
 
     fn with_tenant(caches: Caches) -> Caches {
         caches.apply_tenant(Change::Applied(tenant("blue", json!({}))));
@@ -156,6 +160,83 @@ mod tests {
                 Ok(Decision::Deny { by, .. }) => assert_eq!(by, expected),
                 other => panic!("{expected}: {other:?}"),
             }
+        }
+    }
+
+    /// A Pod that uses the claim of another Pod, which a level may let through, with this change. At a tenant's level and the
+    /// installation's.
+    fn user_of_a_claim(spec: Value, level: Enforcement, change: &Value) -> Decision {
+        let caches = caches();
+        caches.apply_tenant(Change::Applied(tenant("blue", spec)));
+        let claim = json!({"metadata": {"name": "web-d-x7k2m", "namespace": "tenant-blue", "ownerReferences": [
+            {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "u", "controller": true}]}, "spec": {}});
+        caches.claim(Change::Applied(serde_json::from_value(claim).unwrap()));
+        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}],
+            "resourceClaims": [{"name": "d", "resourceClaimName": "web-d-x7k2m"}]}});
+        let mut request = request_for("Pod", "tenant-blue", &pod, &Value::Null);
+        let decision = decide("/mutate/pods", &caches, &mut request.clone()).unwrap();
+        request.object = patched(decision, &request.object).unwrap();
+        json_patch::merge(&mut request.object, change);
+        let settings = Settings { enforcement: level, ..Settings::default() };
+        let endpoint = webhooks::endpoint("/validate/pods").unwrap();
+        endpoint.decide(Context::new(&caches, &settings), &mut request).unwrap().decision
+    }
+
+    #[test]
+    fn a_level_lets_through_what_it_governs_with_a_warning_and_says_so_to_audit() {
+        let path = "spec.resourceClaims[0].resourceClaimName";
+        let refused = |decision: Decision| {
+            assert!(!decision.would_deny());
+            denied(Ok(decision))
+        };
+        // The Tenant's level counts before the installation's, and the default is Enforce.
+        for (spec, level) in
+            [(json!({}), Enforcement::default()), (json!({"enforcement": "Enforce"}), Enforcement::Observe)]
+        {
+            let (code, message) = refused(user_of_a_claim(spec, level, &json!({})));
+            assert!(code == 403 && message.starts_with(path), "{message}");
+        }
+        for (spec, level, expected) in [
+            (json!({}), Enforcement::Warn, "Warn"),
+            (json!({"enforcement": "Observe"}), Enforcement::Enforce, "Observe"),
+            (json!({"enforcement": "Warn"}), Enforcement::Enforce, "Warn"),
+        ] {
+            let decision = user_of_a_claim(spec, level, &json!({}));
+            assert!(decision.would_deny());
+            let Decision::Allow { patch, warnings, audit } = decision else { panic!("{decision:?}") };
+            assert!(patch.0.is_empty());
+            let warning = format!(
+                "would be refused at the level Enforce: {path}: is \"web-d-x7k2m\", which was made for Pod"
+            );
+            assert!(warnings.len() == 1 && warnings[0].starts_with(&warning), "{warnings:?}");
+            let told =
+                format!("code=403 level={expected} step=validation kind=Tenant name=blue fields={path}");
+            assert_eq!(audit, [("denied", told)]);
+        }
+    }
+
+    #[test]
+    fn placement_and_isolation_are_enforced_at_the_lowest_level() {
+        for (change, path) in [
+            (json!({"spec": {"affinity": null}}), "spec.affinity"),
+            (json!({"spec": {"hostNetwork": true}}), "spec.hostNetwork"),
+            (json!({"spec": {"nodeName": "n"}}), "spec.nodeName"),
+            (json!({"spec": {"serviceAccountName": "other"}}), "spec.serviceAccountName"),
+            (json!({"spec": {"priorityClassName": "system-node-critical"}}), "spec.priorityClassName"),
+            (json!({"metadata": {"labels": {keys::RULE: "r"}}}), "metadata.labels"),
+            (
+                json!({"spec": {"resourceClaims": [{"name": "d", "resourceClaimName": "r-573e560607f4a185"}]}}),
+                "spec.resourceClaims",
+            ),
+        ] {
+            let decision = user_of_a_claim(json!({"enforcement": "Observe"}), Enforcement::Observe, &change);
+            let Decision::Deny { code: 403, message, causes, .. } = decision else {
+                panic!("{path}: {decision:?}")
+            };
+            assert!(
+                message.starts_with(path) && causes.len() == 1,
+                "only what refuses it is named: {message}"
+            );
         }
     }
 

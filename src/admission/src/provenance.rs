@@ -12,6 +12,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use outrigger_core::field::FieldError;
+use outrigger_core::tenant::Enforcement;
 
 /// What audit annotations call the step that refuses Outrigger's own keys.
 pub const OWN_KEYS: &str = "keys";
@@ -42,7 +43,10 @@ pub const KEYS: &[(&str, &str)] = &[
     ),
     ("companion-again", "the same in a second call, after another webhook had changed the Pod"),
     ("claims-again", "the same in a second call, after another webhook had changed the Pod"),
-    (DENIED, "the request was refused: code, step, what decided, and paths of fields"),
+    (
+        DENIED,
+        "the request was refused, or would be at the level Enforce, where the value has a `level`: code, level, step, what decided, and paths of fields",
+    ),
 ];
 
 /// The key of a step. `again`: the step has changed the Pod in an earlier call of the same request.
@@ -70,6 +74,8 @@ const MAX_FIELDS: usize = 512;
 pub struct Origin<'a> {
     /// HTTP status of a refusal.
     pub code: Option<u16>,
+    /// The level of enforcement that let the object through; of a refusal none.
+    pub level: Option<Cow<'a, str>>,
     /// The step that refused the object: one of the mutation, [`OWN_KEYS`] or [`VALIDATION`].
     pub step: Option<Cow<'a, str>>,
     /// Kind of the object that decided.
@@ -116,6 +122,7 @@ impl<'a> Origin<'a> {
         for (key, text) in value.split(' ').filter_map(|part| part.split_once('=')) {
             match key {
                 "code" => origin.code = text.parse().ok(),
+                "level" => origin.level = Some(text.into()),
                 "step" => origin.step = Some(text.into()),
                 "kind" => origin.kind = Some(text.into()),
                 "namespace" => origin.namespace = Some(text.into()),
@@ -130,9 +137,10 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// The value of a refusal. `by`: what decided, without code and fields.
-pub(crate) fn denied(code: u16, by: &str, causes: &[FieldError]) -> String {
-    let refused = Origin { code: Some(code), ..Origin::default() };
+/// The value of a refusal, or of what would be one if this level didn't let it through. `by`: what decided, without code and fields.
+pub(crate) fn denied(code: u16, level: Option<Enforcement>, by: &str, causes: &[FieldError]) -> String {
+    let level = level.map(|level| level.as_str().into());
+    let refused = Origin { code: Some(code), level, ..Origin::default() };
     let fields = Origin {
         fields: causes.iter().map(|cause| Cow::Borrowed(cause.path.as_str())).collect(),
         ..Origin::default()
@@ -146,6 +154,7 @@ impl fmt::Display for Origin<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Parts { f, between: "" };
         parts.number("code", self.code.map(i64::from))?;
+        parts.name("level", self.level.as_deref())?;
         parts.name("step", self.step.as_deref())?;
         parts.name("kind", self.kind.as_deref())?;
         parts.name("namespace", self.namespace.as_deref())?;

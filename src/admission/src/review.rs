@@ -462,7 +462,7 @@ pub fn write(uid: &str, decision: &Decision) -> Result<Vec<u8>, serde_json::Erro
             patch_type: None,
             patch: None,
             warnings: Vec::new(),
-            audit_annotations: vec![(provenance::DENIED, provenance::denied(*code, by, causes).into())],
+            audit_annotations: vec![(provenance::DENIED, provenance::denied(*code, None, by, causes).into())],
             status: Some(Status { code: *code, message, details: details(causes) }),
         },
     };

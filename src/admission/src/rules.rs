@@ -33,9 +33,10 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
         })
         .ok()
     });
-    let errors = judged.unwrap_or_default();
-    if !errors.is_empty() {
-        return Ok(Decision::deny_fields(422, &errors).into());
+    let (level, errors) = judged.unwrap_or_default();
+    let judged = Decision::at_level(level, 422, errors, String::new);
+    if matches!(judged, Decision::Deny { .. }) {
+        return Ok(judged.into());
     }
     if let Some(over) = owner.as_ref().and_then(|id| over_limit(cx, request, id, &object)) {
         // The API server's own quotas answer with this code.
@@ -46,7 +47,7 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
         tenant: owner.as_ref().map(TenantId::as_str),
         dpus: owner.as_ref().map(|id| cx.caches.dpus_of(id)),
     };
-    Ok(Decision::warn(lint::rule(&rule, &around)).into())
+    Ok(judged.with_warnings(lint::rule(&rule, &around)).into())
 }
 
 /// The error of a rule that exceeds its tenant's limit. Existing rules stay, and may become smaller. Rules that are admitted at

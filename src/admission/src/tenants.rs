@@ -5,7 +5,7 @@ use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::map::{HashMap, HashSet};
 use outrigger_core::syntax::unlabelable;
-use outrigger_core::tenant;
+use outrigger_core::tenant::{self, Enforcement};
 use outrigger_core::validate::same;
 use serde::Deserialize;
 use serde_json::Value;
@@ -52,6 +52,7 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
         return Ok(Decision::deny_fields(422, &errors).into());
     }
     let mut warnings = unusable_hosts(&request.object, &new);
+    warnings.extend(change_of_level(cx, &new, old.as_ref()));
     warnings.extend(new.without_node().take(SHOWN).map(|(host, other)| {
         format!(
             "spec.hosts: {host} is no workload's host: spec.hostNames says that the node of this name is in host {other}"
@@ -72,6 +73,22 @@ fn unusable_hosts(object: &Value, new: &tenant::Tenant) -> Vec<String> {
         format!("spec.hosts[{}]: {why}", positions.get(host).copied().unwrap_or_default())
     };
     unusable.into_iter().map(warning).collect()
+}
+
+/// What a change of the level of enforcement means. It is always accepted.
+fn change_of_level(cx: Context<'_>, new: &tenant::Tenant, old: Option<&tenant::Tenant>) -> Option<String> {
+    let (before, now) = (old.map(|old| cx.enforcement(old)).unwrap_or_default(), cx.enforcement(new));
+    if now == Enforcement::Enforce {
+        let refused = cx.caches.would_be_refused(&new.namespace);
+        let raised = before < now && !refused.is_empty();
+        return raised.then(|| format!("spec.enforcement: {}", Enforcement::would_be_refused(&refused)));
+    }
+    (before != now).then(|| {
+        format!(
+            "spec.enforcement: is {now}, so what concerns the tenant's own Pods alone is no longer refused, and is a warning; set Enforce as \
+             soon as nothing depends on it"
+        )
+    })
 }
 
 fn read(object: &Value) -> Result<tenant::Tenant, Vec<FieldError>> {
@@ -151,6 +168,44 @@ mod tests {
         assert!(told.len() == 1 && told[0].starts_with("spec.hosts: a is no workload's host"), "{told:?}");
         let (code, _) = warnings(json!([{"node": "n", "host": "c"}]));
         assert_eq!(code, 422);
+    }
+
+    #[test]
+    fn every_change_of_the_level_is_accepted_and_the_answer_says_what_it_means() {
+        let caches = Caches::default();
+        let reserved: Vec<_> =
+            ["one", "two"].map(|user| json!({"resource": "pods", "name": user, "uid": user})).into();
+        let claim = json!({"metadata": {"name": "web-d-x7k2m", "namespace": "tenant-red", "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "web", "controller": true}]},
+            "spec": {}, "status": {"reservedFor": reserved}});
+        caches.claim(outrigger_api::Change::Applied(serde_json::from_value(claim).unwrap()));
+        let warnings = |before: &Value, now: &Value| {
+            let of = |enforcement: &Value| {
+                json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "red"},
+                    "spec": {"enforcement": enforcement}})
+            };
+            let old = if *before == json!("absent") { Value::Null } else { of(before) };
+            let mut request = request_for("Tenant", "", &of(now), &old);
+            let (code, _, warnings) = told(decide("/validate/tenants", &caches, &mut request).unwrap(), 201);
+            assert_eq!(code, 201);
+            warnings
+        };
+        let refused = "spec.enforcement: 2 running Pods would be refused if created now: one, two".to_owned();
+        for (before, now) in [("Observe", json!("Enforce")), ("Warn", json!(null))] {
+            assert_eq!(warnings(&json!(before), &now), [refused.as_str()]);
+        }
+        for (before, now) in
+            [("absent", "Observe"), ("Enforce", "Warn"), ("Warn", "Observe"), ("Observe", "Warn")]
+        {
+            let said = warnings(&json!(before), &json!(now));
+            assert!(
+                said.len() == 1 && said[0].starts_with(&format!("spec.enforcement: is {now}, so")),
+                "{said:?}"
+            );
+        }
+        for (before, now) in [("absent", "Enforce"), ("Enforce", "Enforce"), ("Warn", "Warn")] {
+            assert_eq!(warnings(&json!(before), &json!(now)), [""; 0]);
+        }
     }
 
     #[test]

@@ -126,6 +126,10 @@ pub struct TenantMatches {
     #[serde(default)]
     pub matched: i64,
 
+    /// wanted is the number of companions that these workloads should have. Present with SameNodeAll only: else it is matched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<i64>,
+
     /// refused is the reason why a companion can't be created. Absent if all can be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,

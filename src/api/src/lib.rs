@@ -18,6 +18,7 @@ pub mod namespace_offloading;
 pub mod node;
 mod null;
 pub mod pod;
+pub mod pod_claims;
 pub mod prepare;
 pub mod rule_wire;
 pub mod tenant;

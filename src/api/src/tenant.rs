@@ -41,6 +41,7 @@ use serde::{Deserialize, Serialize};
         name = "Ready",
         type_ = "string"
     ),
+    printcolumn(json_path = ".status.enforcement", name = "Enforcement", type_ = "string"),
     printcolumn(
         json_path = r#".status.conditions[?(@.type=="Ready")].message"#,
         name = "Message",
@@ -111,6 +112,13 @@ pub struct TenantSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub device_classes: Vec<String>,
+
+    /// enforcement is how strictly checks that concern the tenant's own Pods alone are enforced: `Observe` or `Warn` (what they
+    /// refuse is admitted with a warning) or `Enforce`. Placement, ownership, isolation and impersonation are enforced at
+    /// every level. Defaults to what `--enforcement` of webhook and manager says, which is `Enforce` unless it is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["Observe", "Warn", "Enforce"]))]
+    pub enforcement: Option<String>,
 }
 
 /// HostName is a host of a tenant that has another name as a Node.
@@ -200,6 +208,11 @@ pub struct TenantStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 
+    /// enforcement is the level of enforcement: that of the spec, or that of the installation. Absent while the spec is
+    /// invalid: then no Pod of the tenant is admitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<String>,
+
     /// dpus is the number of DPUs that are assigned to the tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dpus: Option<i64>,
@@ -210,7 +223,8 @@ pub struct TenantStatus {
 
     /// conditions are the conditions of the tenant. Accepted: the spec is valid. NamespaceReady: the namespace exists
     /// and belongs to the tenant. HostsReady: no other tenant claims the hosts, and the DPUs in them are assigned to
-    /// the tenant. WithinLimits: nothing was rejected because of a limit. Ready: all of these hold.
+    /// the tenant. WithinLimits: nothing was rejected because of a limit. Ready: all of these hold. Enforced: the level of
+    /// enforcement is Enforce; it doesn't concern Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -283,6 +297,8 @@ impl Tenant {
             let message = format!("is {:?}; use privileged, baseline or restricted", spec.pod_security);
             errors.add("spec.podSecurity", message);
         }
+        let enforcement = spec.enforcement.as_deref().map(str::parse::<domain::Enforcement>).transpose();
+        let enforcement = enforcement.map_err(|error| errors.add("spec.enforcement", error)).ok().flatten();
         let service_accounts = names("serviceAccounts", &spec.service_accounts, &mut errors);
         let priority_classes = names("priorityClasses", &spec.priority_classes, &mut errors);
         let runtime_classes = names("runtimeClasses", &spec.runtime_classes, &mut errors);
@@ -310,6 +326,7 @@ impl Tenant {
                     runtime_classes,
                     device_classes,
                 },
+                enforcement,
             }),
             _ => Err(errors),
         }
@@ -409,6 +426,7 @@ mod tests {
         assert_eq!(tenant.namespace, "tenant-blue");
         assert_eq!(tenant.limits, domain::Limits::default());
         assert_eq!(tenant.policy, Policy::new(TenantId::new("blue").unwrap()));
+        assert_eq!(tenant.enforcement, None, "the installation's");
     }
 
     #[test]
@@ -448,6 +466,8 @@ mod tests {
                 "spec.hostNames[1].host",
             ),
             (json!({"podSecurity": "none"}), "spec.podSecurity"),
+            (json!({"enforcement": "Off"}), "spec.enforcement"),
+            (json!({"enforcement": ""}), "spec.enforcement"),
             (json!({"serviceAccounts": [""]}), "spec.serviceAccounts[0]"),
             (json!({"priorityClasses": ["a b"]}), "spec.priorityClasses[0]"),
             (json!({"runtimeClasses": ["/"]}), "spec.runtimeClasses[0]"),

@@ -67,6 +67,8 @@ pub use status::WorkloadRuleStatus;
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.deviceClaims) || size(self.deviceClaims) == 0 || has(self.template.kind) && self.template.kind == 'Pod'")
     .message("is for Pods; the template is a ResourceClaim, which asks for devices itself: remove it").field_path(".deviceClaims"))]
+#[x_kube(validation = Rule::new("(self.dpuSelectionPolicy == 'SameNodeAll') == (oldSelf.dpuSelectionPolicy == 'SameNodeAll')")
+    .message("can't be changed to or from SameNodeAll, because its companions have other names: create another rule").field_path(".dpuSelectionPolicy"))]
 pub struct WorkloadRuleSpec {
     /// resourceKind is the kind of the workloads. Only `v1/Pod` is supported.
     #[serde(default = "pod")]
@@ -85,9 +87,11 @@ pub struct WorkloadRuleSpec {
 
     /// dpuSelectionPolicy selects the DPU for the companion. SameNode: a DPU in the host on which the workload runs.
     /// SameNodePrimary, for companions that are Pods: one of them whose Node has the label
-    /// `outrigger.dev.node-restriction.kubernetes.io/primary=true`, and no other one. Any: any DPU of the tenant. Node selectors and affinity of the template are ANDed with it. Defaults to SameNode.
+    /// `outrigger.dev.node-restriction.kubernetes.io/primary=true`, and no other one. SameNodeAll, for companions that are
+    /// Pods: one companion on each of them; a rule can't be changed to or from it. Any: any DPU of the tenant. Node
+    /// selectors and affinity of the template are ANDed with it. Defaults to SameNode.
     #[serde(default = "same_node")]
-    #[schemars(extend("enum" = ["SameNode", "SameNodePrimary", "Any"]))]
+    #[schemars(extend("enum" = ["SameNode", "SameNodePrimary", "SameNodeAll", "Any"]))]
     pub dpu_selection_policy: String,
 
     /// template is the companion: a `v1/Pod` or a `resource.k8s.io/v1` ResourceClaim, with `metadata.labels`,

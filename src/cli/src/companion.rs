@@ -7,10 +7,11 @@ use kube::ResourceExt;
 use outrigger_admission::review::Request;
 use outrigger_agent::annotations::Allowed;
 use outrigger_api::WorkloadRule;
-use outrigger_core::companion::{Action, Home, Observed, plan};
+use outrigger_core::companion::{self, Action, Home, Observed, plan};
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::keys;
+use outrigger_core::node::Node;
 use outrigger_core::validate::message;
 use outrigger_manager::companions::observe::{observe, observe_admin, observe_admin_claim, observe_claim};
 use outrigger_runtime::pod::Pod;
@@ -74,8 +75,16 @@ pub(crate) fn creation(user: &str, namespace: &str, object: &Value) -> Result<Re
     serde_json::from_value(request).map_err(|error| InputError::new("request", error))
 }
 
+/// The name of the first DPU in a host.
+fn first_dpu(admission: &Admission, host: Option<&str>) -> Option<String> {
+    let labels = &admission.settings().host_labels;
+    let nodes = admission.state().of("", "Node").map(|node| Node::of(&node.value));
+    nodes.filter(|node| host.is_some() && labels.host(&node.labels) == host).map(|node| node.name).min()
+}
+
 /// The creation of the companion of a rule of the state for a Pod of the state, by the manager. It gets the annotations that the agent
-/// of the tenant sends, which may send these and whose cluster has the rules of the tenant. `Err` in the result: why there is none.
+/// of the tenant sends, which may send these and whose cluster has the rules of the tenant. Where each DPU of the workload's host has a
+/// companion, it is that of the first. `Err` in the result: why there is none.
 pub(crate) fn companion(
     admission: &Admission,
     rule: &str,
@@ -122,6 +131,14 @@ pub(crate) fn companion(
     }
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
     let host_names = admission.host_names(tenant);
+    let key = if rule.policy().is_on_all() {
+        match first_dpu(admission, companion::host(&rule, &workload, &host_names)) {
+            Some(dpu) => key.on(&dpu),
+            None => return Ok(Err("no DPU of the workload's host is among the Nodes".to_owned())),
+        }
+    } else {
+        key
+    };
     let home = Home { tenant, namespace, owned: true, host_names: &host_names };
     match plan(&key, &Desired::of_match(&rule, &workload), None, &home) {
         Action::Create(pod) => Ok(Ok(creation(admission.manager(), namespace, &pod)?)),

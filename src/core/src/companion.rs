@@ -26,6 +26,7 @@ mod facts;
 mod held;
 mod host;
 mod linger;
+mod name;
 mod resize;
 mod stream_claim;
 
@@ -36,57 +37,14 @@ pub use held::Held;
 pub use host::host;
 use host::unknown_host;
 pub use linger::{LingerStep, Lingering, UNREADABLE_END, equal_part};
+pub(crate) use name::device_template_name;
+pub use name::{name, own_name};
 pub use resize::{Resize, fixed_hash, renewed, resize};
 pub use stream_claim::StreamClaim;
 
 /// Most bytes that keys and values of all annotations of an object may have together
 /// (`TotalAnnotationSizeLimitB` in apimachinery's validation).
 pub const MAX_ANNOTATIONS: usize = 256 * 1024;
-
-/// Name of the only companion of a rule for a workload, the latter given as its label value. It is a DNS label, so the
-/// Pod's hostname is its whole name.
-///
-/// The companions of an admin rule share a namespace, so theirs depends on the tenant too: two tenants may have workloads
-/// of one id.
-pub fn name(key: &CompanionKey, tenant: &TenantId) -> String {
-    hashed(key, key.rule.is_admin().then_some(tenant))
-}
-
-/// The same of a tenant's own rule, where the tenant doesn't matter.
-pub fn own_name(key: &CompanionKey) -> String {
-    hashed(key, None)
-}
-
-fn hashed(key: &CompanionKey, tenant: Option<&TenantId>) -> String {
-    let mut hash = Sha256::new();
-    hash.update(key.rule.as_str());
-    hash.update([0]);
-    hash.update(key.workload.as_bytes());
-    if let Some(tenant) = tenant {
-        hash.update([0]);
-        hash.update(tenant.as_str());
-    }
-    readable(&key.rule, hash)
-}
-
-/// The beginning of a rule's name, and 16 hex digits.
-fn readable(rule: &RuleName, hash: Sha256) -> String {
-    const READABLE: usize = 46;
-    let readable: String =
-        rule.as_str().chars().take(READABLE).map(|c| if c == '.' { '-' } else { c }).collect();
-    format!("{}-{}", readable.trim_end_matches('-'), hex(&hash.finalize(), 16))
-}
-
-/// Name of the ResourceClaimTemplate for one device claim of a rule.
-pub(crate) fn device_template_name(rule: &RuleName, uid: &str, claim: &str, spec: &Value) -> String {
-    let mut hash = Sha256::new();
-    for part in [rule.as_str(), uid, claim] {
-        hash.update(part);
-        hash.update([0]);
-    }
-    hash_canonical(spec, &mut hash);
-    readable(rule, hash)
-}
 
 /// Hash of the parts of a rule that decide the companion itself, as they are written. 16 hex digits.
 ///
@@ -258,9 +216,14 @@ pub fn plan(
         // A rule that isn't valid keeps what it has; one that is gone is the caller's to tell. A workload that isn't known
         // yet may well exist: its tenant has not said all.
         (Desired::RuleUnknown | Desired::Unknown | Desired::Undecided, _)
-        | (Desired::Unwanted | Desired::Waiting | Desired::OverLimit | Desired::Ended { .. }, None) => {
-            Action::Nothing
-        }
+        | (
+            Desired::Unwanted
+            | Desired::Waiting
+            | Desired::OnOtherDpus { .. }
+            | Desired::OverLimit
+            | Desired::Ended { .. },
+            None,
+        ) => Action::Nothing,
         (_, Some(o)) if o.terminating => Action::Wait,
         (Desired::OverLimit, Some(o)) => linger::unmark(o).map_or(Action::Nothing, Action::Annotate),
         (Desired::Unwanted, Some(o)) => delete(o, DeleteReason::Unmatched),
@@ -269,6 +232,9 @@ pub fn plan(
             Err(reason) => delete(o, reason),
         },
         (Desired::Waiting, Some(o)) => delete(o, DeleteReason::Moved),
+        (Desired::OnOtherDpus { rule, workload }, Some(o)) => {
+            delete(o, host::wrong_dpu(key, rule, host(rule, workload, home.host_names), o))
+        }
         (Desired::Wanted { rule, workload }, None) => create(key, rule, workload, home),
         (Desired::Wanted { rule, workload }, Some(o)) => {
             match replace_reason(rule, host(rule, workload, home.host_names), o) {
@@ -317,6 +283,7 @@ pub fn trial(rule: &Rule, home: &Home<'_>) -> Result<Value, String> {
     const NAME: &str = "outrigger-trial";
     let id = WorkloadId::new(NAME).map_err(|e| e.to_string())?;
     let key = CompanionKey { rule: rule.name().clone(), workload: id.label_value().into() };
+    let key = if rule.policy().is_on_all() { key.on(NAME) } else { key };
     let workload = Workload {
         id,
         orchestrator: Orchestrator::Kubernetes,
@@ -360,7 +327,7 @@ fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>)
         metadata_map(template, "labels").iter().map(|(k, v)| (k.clone(), v.clone())).collect();
     labels.insert(keys::TENANT.into(), home.tenant.as_str().into());
     labels.insert(keys::RULE.into(), key.rule.label_value().into());
-    labels.insert(keys::WORKLOAD.into(), (*key.workload).into());
+    labels.insert(keys::WORKLOAD.into(), key.label().into());
 
     let mut annotations: BTreeMap<String, String> = metadata_map(template, "annotations")
         .iter()
@@ -381,6 +348,9 @@ fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>)
     let host = host(rule, workload, home.host_names);
     if let Some(host) = host {
         annotations.insert(keys::HOST.into(), host.to_owned());
+    }
+    if let Some(dpu) = key.dpu() {
+        annotations.insert(keys::DPU.into(), dpu.to_owned());
     }
     // What the object will have once the webhook has put the facts in and taken the workload out. The API server counts
     // after admission, so the workload that travels in between does not.

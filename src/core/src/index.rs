@@ -19,66 +19,22 @@ use crate::rule::Rule;
 use crate::workload::Workload;
 
 mod annotations;
+mod desired;
+mod dpus;
 mod groups;
 mod refused;
 mod room;
 mod terms;
 
 use annotations::{Annotations, Decision, Matching};
+pub use desired::{CompanionKey, Desired, whole};
+pub use dpus::{HostDpus, OwnDpus};
 use groups::Groups;
 pub use groups::Members;
 pub use refused::RefusedWorkload;
 use refused::RefusedWorkloads;
 use room::{Place, Room};
 use terms::TermIndex;
-
-/// The only companion of a rule for a workload.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CompanionKey {
-    /// The rule.
-    pub rule: RuleName,
-    /// The workload, by its label value ([`WorkloadId::label_value`]): that is what an existing companion tells.
-    pub workload: Arc<str>,
-}
-
-/// What there should be for a [`CompanionKey`].
-#[derive(Debug, Clone, Copy)]
-pub enum Desired<'a> {
-    /// A companion of this rule for this workload.
-    Wanted {
-        /// The rule.
-        rule: &'a Arc<Rule>,
-        /// The workload.
-        workload: &'a Arc<Workload>,
-    },
-    /// The rule matches, but its companion has to be on the workload's node, which isn't known yet.
-    Waiting,
-    /// No companion: the workload doesn't match, or is known not to exist.
-    Unwanted,
-    /// No companion; but one that exists stays for a while ([`Rule::linger`]): the workload is known not to exist.
-    Ended {
-        /// The rule.
-        rule: &'a Arc<Rule>,
-    },
-    /// There is no such rule, or none that can be served.
-    RuleUnknown,
-    /// The workload isn't known, and the tenant has not yet sent all of its workloads; or its state was too large.
-    Unknown,
-    /// The rule matches, and the tenant's rules match more than is kept ([`TenantIndex::limit`]).
-    OverLimit,
-    /// An annotation of the workload decides that isn't known. What exists stays, and nothing is made.
-    Undecided,
-}
-
-impl<'a> Desired<'a> {
-    /// What there should be where the rule matches the workload.
-    pub fn of_match(rule: &'a Arc<Rule>, workload: &'a Arc<Workload>) -> Self {
-        if rule.policy().is_by_host() && workload.node_name.is_none() {
-            return Self::Waiting;
-        }
-        Self::Wanted { rule, workload }
-    }
-}
 
 /// The rules and workloads of one tenant.
 #[derive(Debug, Default)]
@@ -92,6 +48,8 @@ pub struct TenantIndex {
     annotations: Annotations,
     refused: RefusedWorkloads,
     synced: bool,
+    /// The tenant's DPUs, as far as they are known.
+    pub dpus: HostDpus,
 }
 
 #[derive(Debug)]
@@ -282,15 +240,16 @@ impl TenantIndex {
     /// What there should be for a key.
     pub fn desired(&self, key: &CompanionKey) -> Desired<'_> {
         let Some(rule) = self.rules.get(&key.rule) else { return Desired::RuleUnknown };
-        let Some(entry) = self.workloads.get(&key.workload) else {
-            return match self.synced && self.refused(&key.workload).is_none() {
+        let label = key.label();
+        let Some(entry) = self.workloads.get(label) else {
+            return match self.synced && self.refused(label).is_none() {
                 false => Desired::Unknown,
                 true if rule.linger().is_zero() => Desired::Unwanted,
                 true => Desired::Ended { rule },
             };
         };
         if entry.matched.binary_search(&key.rule).is_err() {
-            let lacks = self.room.lacks(&key.workload);
+            let lacks = self.room.lacks(label);
             if !lacks && self.annotations.is_complete(&entry.workload) {
                 return Desired::Unwanted;
             }
@@ -300,7 +259,12 @@ impl TenantIndex {
                 Decision::Match | Decision::NoMatch => Desired::Unwanted,
             };
         }
-        Desired::of_match(rule, &entry.workload)
+        match Desired::of_match(rule, &entry.workload) {
+            Desired::Wanted { rule, workload } if !self.dpus.fit(rule, workload, key.dpu()) => {
+                Desired::OnOtherDpus { rule, workload }
+            }
+            desired => desired,
+        }
     }
 
     /// Keeps at most so many matches of the tenant's own rules: pairs of a rule and a workload. What is kept beyond that stays until
@@ -382,9 +346,9 @@ impl TenantIndex {
         self.rules.get(name)
     }
 
-    /// A workload, by its label value.
+    /// A workload, by its label value or by what stands for it in a [`CompanionKey`].
     pub fn workload(&self, label: &str) -> Option<&Arc<Workload>> {
-        self.workloads.get(label).map(|entry| &entry.workload)
+        self.workloads.get(desired::label_of(label)).map(|entry| &entry.workload)
     }
 
     /// The known workloads of a group ([`crate::workload::DisruptionGroup`]).

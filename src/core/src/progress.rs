@@ -68,6 +68,13 @@ pub struct DpuInHost {
     pub ready: bool,
 }
 
+impl DpuInHost {
+    /// Whether it is the tenant's and stays so.
+    pub fn is_settled(self) -> bool {
+        self.owned && !self.handing_over
+    }
+}
+
 impl HostDpu {
     /// Of all DPUs in the host of this name. `listed`: the tenant lists the host. `has_rivals`: another tenant does.
     pub fn of(
@@ -78,9 +85,8 @@ impl HostDpu {
     ) -> Self {
         let (mut own, mut takes, mut moving) = (false, false, false);
         for dpu in dpus {
-            let settled = dpu.owned && !dpu.handing_over;
-            own |= settled;
-            takes |= settled && dpu.ready;
+            own |= dpu.is_settled();
+            takes |= dpu.is_settled() && dpu.ready;
             moving |= dpu.owned || listed;
         }
         match (takes, own) {

@@ -41,6 +41,8 @@ pub enum DpuSelectionPolicy {
     SameNode,
     /// On the primary DPU of that host: one with the label [`keys::PRIMARY`].
     SameNodePrimary,
+    /// One on each DPU of that host.
+    SameNodeAll,
     /// On any DPU of the tenant.
     Any,
 }
@@ -51,13 +53,19 @@ impl DpuSelectionPolicy {
         match self {
             Self::SameNode => "SameNode",
             Self::SameNodePrimary => "SameNodePrimary",
+            Self::SameNodeAll => "SameNodeAll",
             Self::Any => "Any",
         }
     }
 
+    /// Whether a workload has a companion on each DPU of its host, and not only one.
+    pub fn is_on_all(self) -> bool {
+        self == Self::SameNodeAll
+    }
+
     /// Whether the companion runs in the host of its workload.
     pub fn is_by_host(self) -> bool {
-        self == Self::SameNode || self == Self::SameNodePrimary && !fault("primary-dpu-is-of-any-host")
+        self != Self::Any && !(self == Self::SameNodePrimary && fault("primary-dpu-is-of-any-host"))
     }
 
     /// The terms of node affinity that select among the tenant's DPUs, beside those that name the host
@@ -68,7 +76,7 @@ impl DpuSelectionPolicy {
                 vec![json!({"matchExpressions": [
                     {"key": keys::PRIMARY, "operator": "In", "values": ["true"]}]})]
             }
-            Self::SameNode | Self::SameNodePrimary | Self::Any => Vec::new(),
+            Self::SameNode | Self::SameNodePrimary | Self::SameNodeAll | Self::Any => Vec::new(),
         }
     }
 }
@@ -78,9 +86,10 @@ impl FromStr for DpuSelectionPolicy {
 
     /// Reads what the API spells. The error says what to use instead.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let all = [Self::SameNode, Self::SameNodePrimary, Self::Any];
+        let all = [Self::SameNode, Self::SameNodePrimary, Self::SameNodeAll, Self::Any];
         all.into_iter().find(|policy| policy.as_str() == text).ok_or(
-            "use SameNode (a DPU of the workload's host), SameNodePrimary (the primary one of them) or Any (any DPU of the tenant)",
+            "use SameNode (a DPU of the workload's host), SameNodePrimary (the primary one of them), SameNodeAll (each of them) or Any (any \
+             DPU of the tenant)",
         )
     }
 }

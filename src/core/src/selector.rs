@@ -30,6 +30,11 @@ fn requirement(key: &str, value: &str) -> Value {
     json!({"key": key, "operator": "In", "values": [value]})
 }
 
+/// The term that only the node of this name matches.
+pub fn node_named(name: &str) -> Value {
+    json!({"matchFields": [requirement(requirement::NAME, name)]})
+}
+
 /// Whether an expression says just this.
 fn says(expression: &Value, key: &str, value: &str) -> bool {
     let text = |of: &str| expression.get(of).and_then(Value::as_str);

@@ -5,6 +5,7 @@ pub mod nodes;
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,8 @@ pub struct Tenant {
     pub limits: Limits,
     /// What its Pods may do.
     pub policy: Policy,
+    /// How strictly the checks that concern its own Pods alone are enforced; `None`: as the installation says.
+    pub enforcement: Option<Enforcement>,
 }
 
 impl Tenant {
@@ -177,6 +180,73 @@ impl Policy {
     }
 }
 
+/// How strictly the checks that concern a tenant's own Pods alone are enforced
+/// ([`OwnPods`](crate::validate::Protects::OwnPods)). All others are enforced at every level. A lower level comes first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Enforcement {
+    /// What they refuse is admitted with a warning, and nothing is changed because of them.
+    Observe,
+    /// What they refuse is admitted with a warning.
+    Warn,
+    /// What they refuse is refused.
+    #[default]
+    Enforce,
+}
+
+impl Enforcement {
+    /// All levels, the lowest first.
+    pub const ALL: [Self; 3] = [Self::Observe, Self::Warn, Self::Enforce];
+
+    /// As the field `spec.enforcement` of a Tenant spells it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Observe => "Observe",
+            Self::Warn => "Warn",
+            Self::Enforce => "Enforce",
+        }
+    }
+
+    /// The level of this name.
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.as_str() == name)
+    }
+
+    /// Most Pods that [`Self::would_be_refused`] names.
+    pub const SHOWN: usize = 10;
+
+    /// How many running Pods of a tenant would be refused if they were created at the level Enforce, with the first names.
+    /// Nothing evicts them.
+    pub fn would_be_refused(pods: &BTreeSet<String>) -> String {
+        if pods.is_empty() {
+            return "no running Pod is known that would be refused".to_owned();
+        }
+        let named: Vec<&str> = pods.iter().take(Self::SHOWN).map(String::as_str).collect();
+        let of = match pods.len() {
+            1 => "a running Pod".to_owned(),
+            count => format!("{count} running Pods"),
+        };
+        let mut text = format!("{of} would be refused if created now: {}", named.join(", "));
+        if pods.len() > Self::SHOWN {
+            text.push_str(&format!(", and {} more", pods.len() - Self::SHOWN));
+        }
+        text
+    }
+}
+
+impl fmt::Display for Enforcement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Enforcement {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::of(text).ok_or_else(|| format!("is {text:?}; use Observe, Warn or Enforce"))
+    }
+}
+
 /// A level of the Pod Security Standards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodSecurity {
@@ -289,6 +359,31 @@ mod tests {
             assert_eq!(PodSecurity::of(level.as_str()), Some(level));
         }
         assert_eq!(PodSecurity::of("Baseline"), None);
+    }
+
+    #[test]
+    fn enforcement_is_strict_by_default_and_no_other_word_is_a_level() {
+        assert_eq!(Enforcement::default(), Enforcement::Enforce);
+        assert!(Enforcement::ALL.is_sorted() && Enforcement::ALL[2] == Enforcement::Enforce);
+        for level in Enforcement::ALL {
+            assert_eq!(level.to_string().parse(), Ok(level));
+        }
+        for wrong in ["", "observe", "Off", "Enforce "] {
+            assert!(
+                wrong.parse::<Enforcement>().unwrap_err().contains("use Observe, Warn or Enforce"),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn at_most_ten_pods_that_would_be_refused_are_named() {
+        let of =
+            |count: usize| Enforcement::would_be_refused(&(0..count).map(|i| format!("p{i:02}")).collect());
+        assert_eq!(of(0), "no running Pod is known that would be refused");
+        assert_eq!(of(1), "a running Pod would be refused if created now: p00");
+        assert!(of(10).starts_with("10 running Pods") && of(10).ends_with("p08, p09"), "{}", of(10));
+        assert!(of(12).starts_with("12 running Pods") && of(12).ends_with("p09, and 2 more"), "{}", of(12));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use outrigger_core::admin::{AdminNamespaces, namespace};
 use outrigger_core::host::HostLabels;
 use outrigger_core::ids::IdError;
 use outrigger_core::keys;
-use outrigger_core::tenant::Identity;
+use outrigger_core::tenant::{Enforcement, Identity};
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::duration;
@@ -164,6 +164,11 @@ pub struct ManagerArgs {
     /// Namespace of the companions of AdminWorkloadRules, of all tenants.
     #[arg(long, env = "OUTRIGGER_ADMIN_RESOURCES_NAMESPACE", default_value = keys::ADMIN_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
     pub admin_resources_namespace: String,
+
+    /// Level of enforcement of Tenants whose spec.enforcement names none: Observe, Warn or Enforce. It has to be the same for webhook and
+    /// manager.
+    #[arg(long, env = "OUTRIGGER_ENFORCEMENT", default_value_t, value_name = "LEVEL")]
+    pub enforcement: Enforcement,
 
     /// Namespace of the Lease that elects the leader for tenants and DPUs.
     #[arg(long, env = "OUTRIGGER_LEASE_NAMESPACE", default_value = keys::SYSTEM_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]

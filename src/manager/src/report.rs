@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicI64;
 
 use outrigger_core::ids::TenantId;
 use outrigger_core::reason::Cause;
+use outrigger_core::tenant::Enforcement;
 use outrigger_runtime::Process;
 use outrigger_runtime::metrics::{self, LEADER, Metric, collect};
 use prometheus_client::collector::Collector;
@@ -100,6 +101,20 @@ impl Reporter {
             ("machines", queues.machines.counts()),
             ("offloadings", queues.offloadings.counts()),
         ]
+    }
+
+    /// How many tenants have which level of enforcement, and since when the first of them has been below Enforce, in seconds of Unix time.
+    fn levels(&self) -> (BTreeMap<Enforcement, i64>, Option<i64>) {
+        let mut counts: BTreeMap<_, _> = Enforcement::ALL.map(|level| (level, 0)).into();
+        let mut first: Option<i64> = None;
+        let registry = &self.0.registry;
+        for entry in registry.ids().iter().filter_map(|id| registry.get(id)) {
+            let Ok(tenant) = &entry.tenant else { continue };
+            *counts.entry(tenant.enforcement.unwrap_or(self.0.args.enforcement)).or_default() += 1;
+            let since = entry.below_enforce_since().map(|since| since.as_second());
+            first = first.into_iter().chain(since).min();
+        }
+        (counts, first)
     }
 
     /// The numbers for people, tenants in the order of their namespaces.
@@ -201,6 +216,13 @@ impl Collector for Reporter {
             }
         }
         metrics::TENANTS.show(&mut encoder, &tenants)?;
+        let (counts, first) = self.levels();
+        let levels = Family::<[(&'static str, &'static str); 1], Number>::default();
+        for (level, count) in counts {
+            levels.get_or_create(&[("level", level.as_str())]).set(count);
+        }
+        metrics::TENANTS_BY_LEVEL.show(&mut encoder, &levels)?;
+        metrics::BELOW_ENFORCE.show(&mut encoder, &number(first.unwrap_or_default()))?;
         metrics::WORKLOADS.show(&mut encoder, &workloads)?;
         let mut show = |metric: &Metric, count: Number| metric.show(&mut encoder, &count);
         show(&metrics::COMPANIONS_WANTED, number(all.wanted))?;
@@ -252,6 +274,26 @@ mod tests {
         state.lock().claim_observed(claim, "me");
         assert_eq!(by_leader_and_other(), (StreamState::Elsewhere, StreamState::Elsewhere));
         assert!(of_tenant(&TenantStates::default().state("other"), true).is_none());
+    }
+
+    #[tokio::test]
+    async fn tenants_are_counted_by_level_with_the_time_since_when_the_first_is_below_enforce() {
+        let context = fixtures::context(outrigger_runtime::fake_api::FakeApi::default().client());
+        let reporter = Reporter(context.clone());
+        assert_eq!(reporter.levels().1, None);
+        for (name, level, since) in
+            [("a", None, 0), ("b", Some("Observe"), 20), ("c", Some("Warn"), 10), ("d", Some("Warn"), 30)]
+        {
+            let status = if level.is_some() { "False" } else { "True" };
+            let at = jiff::Timestamp::from_second(since).unwrap().to_string();
+            let condition = json!({"type": "Enforced", "status": status, "reason": "x", "message": "", "lastTransitionTime": at});
+            let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": name},
+                "spec": {"enforcement": level}, "status": {"conditions": [condition]}});
+            context.registry.tenant(outrigger_api::Change::Applied(serde_json::from_value(tenant).unwrap()));
+        }
+        let (counts, first) = reporter.levels();
+        assert_eq!(counts.into_values().collect::<Vec<_>>(), [1, 2, 1]);
+        assert_eq!(first, Some(10));
     }
 
     #[test]

@@ -161,7 +161,7 @@ impl Context {
             let before = serving(&data);
             data.closing = entry.deleting();
             // A Tenant that isn't valid has the limits that it had.
-            let matched = match &entry.tenant {
+            let mut matched = match &entry.tenant {
                 Ok(tenant) => data.set_limits(tenant.limits),
                 Err(_) => Vec::new(),
             };
@@ -182,7 +182,7 @@ impl Context {
             {
                 self.queues.stream_statuses.add([id.clone()]);
             }
-            data.assess_hosts(&self.registry, self.environment.clock.wall());
+            matched.extend(data.assess_hosts(&self.registry, self.environment.clock.wall()));
             if data.stream.unused_claim().is_some() {
                 self.queues.unused_claims.add_after(id.clone(), UNUSED);
             }
@@ -208,8 +208,11 @@ impl Context {
         }
         let NodeChange { concerned, changed, hosts } = self.registry.node(&name, node);
         for state in concerned.iter().flat_map(|tenant| self.states.of(tenant)) {
-            for host in &hosts {
-                state.lock().assess_host(host, &self.registry, self.environment.clock.wall());
+            let now = self.environment.clock.wall();
+            let of_host = |host: &String| state.lock().assess_host(host, &self.registry, now);
+            let touched: Vec<CompanionKey> = hosts.iter().flat_map(of_host).collect();
+            if !touched.is_empty() {
+                self.companions_touched(&state, touched);
             }
         }
         if changed {

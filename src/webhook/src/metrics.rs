@@ -33,6 +33,8 @@ pub enum Verdict {
     Allowed,
     /// Admitted and changed.
     Patched,
+    /// Admitted, and refused if the tenant's level of enforcement were Enforce.
+    WouldDeny,
     /// Refused.
     Denied,
     /// Refused because a cache was stale for too long.

@@ -301,6 +301,7 @@ impl AdmissionService {
             Ok(admission) => {
                 let verdict = match &admission.decision {
                     Decision::Deny { .. } => Verdict::Denied,
+                    admitted if admitted.would_deny() => Verdict::WouldDeny,
                     Decision::Allow { patch, .. } if patch.0.is_empty() => Verdict::Allowed,
                     Decision::Allow { .. } => Verdict::Patched,
                 };
@@ -380,6 +381,9 @@ fn log(endpoint: &Endpoint, request: &Request, decision: &Decision) {
     match decision {
         Decision::Deny { code, message, .. } => {
             info!(uid, webhook, namespace, user, code, reason = message, "denied");
+        }
+        Decision::Allow { warnings, .. } if decision.would_deny() => {
+            info!(uid, webhook, namespace, user, reason = warnings.join("; "), "admitted below Enforce");
         }
         Decision::Allow { patch, .. } => {
             debug!(uid, webhook, namespace, user, operations = patch.0.len(), "allowed");

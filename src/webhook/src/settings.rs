@@ -5,6 +5,7 @@ use outrigger_admission::Settings;
 use outrigger_core::admin::{AdminNamespaces, namespace};
 use outrigger_core::host::HostLabels;
 use outrigger_core::keys;
+use outrigger_core::tenant::Enforcement;
 
 /// Settings of admission.
 #[derive(Debug, Clone, Args)]
@@ -59,6 +60,11 @@ pub struct AdmissionArgs {
     /// Namespace of the reservations of Machines, and of the ledgers of their slots.
     #[arg(long, env = "OUTRIGGER_CORE_NAMESPACE", default_value = keys::CORE_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
     pub core_namespace: String,
+
+    /// Level of enforcement of Tenants whose spec.enforcement names none: Observe, Warn or Enforce. It has to be the same for webhook and
+    /// manager.
+    #[arg(long, env = "OUTRIGGER_ENFORCEMENT", default_value_t, value_name = "LEVEL")]
+    pub enforcement: Enforcement,
 }
 
 impl AdmissionArgs {
@@ -78,6 +84,7 @@ impl From<AdmissionArgs> for Settings {
             host_labels: args.host_labels,
             exempt_runtime_class: args.exempt_runtime_class,
             core_namespace: args.core_namespace,
+            enforcement: args.enforcement,
         }
     }
 }

@@ -53,7 +53,7 @@ pub(crate) async fn a_kubelet_keeps_to(sides: &Sides, admin: &User, pod: &str, k
 }
 
 /// Publishes three devices of the tenant's DPU.
-async fn publish_devices(s: &Stage) {
+pub(super) async fn publish_devices(s: &Stage) {
     let slice = json!({"metadata": {"name": format!("devices-{}", s.own)}, "spec": {"driver": "escape.example.com",
         "nodeName": s.own, "devices": [{"name": "d1"}, {"name": "d2"}, {"name": "d3"}],
         "pool": {"name": s.own, "generation": 1, "resourceSliceCount": 1}}});

@@ -7,5 +7,6 @@
 
 pub(crate) mod beyond;
 mod changes;
+mod levels;
 mod pods;
 pub(crate) mod stage;

@@ -8,12 +8,12 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
+use outrigger_api::pod_claims;
 use outrigger_core::host::HostLabels;
 use outrigger_core::keys;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 
-use super::devices::pod_of;
 use super::{Caches, put};
 
 /// Maximum size of a cached node selector, in bytes of JSON. The scheduler's own names one Node or one label for each device, and a
@@ -68,7 +68,7 @@ impl Allocated {
 
 /// The terms of the node selector of a claim's allocation, if they are to be cached.
 fn terms(claim: &ResourceClaim) -> Option<Vec<Value>> {
-    if pod_of(claim).is_some() {
+    if pod_claims::owner(claim).is_some() {
         return None;
     }
     let selector = claim.status.as_ref()?.allocation.as_ref()?.node_selector.as_ref()?;

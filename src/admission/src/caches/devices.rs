@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use kube::ResourceExt;
-use outrigger_api::Change;
+use outrigger_api::{Change, pod_claims};
 use outrigger_core::keys;
 
 use super::Caches;
@@ -17,6 +17,8 @@ pub(super) struct Claims {
     workloads: Arc<BTreeMap<String, String>>,
     /// Claims that Kubernetes created for one Pod: name to the Pod's name.
     pods: Arc<BTreeMap<String, String>>,
+    /// Claims of one Pod that others use: name to the names of these.
+    others: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +52,16 @@ impl Caches {
         self.claims.read().get(namespace).map(|claims| claims.pods.clone()).unwrap_or_default()
     }
 
+    /// The running Pods of a namespace that would be refused if they were created at the level Enforce.
+    pub fn would_be_refused(&self, namespace: &str) -> BTreeSet<String> {
+        let claims = self.claims.read();
+        claims
+            .get(namespace)
+            .into_iter()
+            .flat_map(|claims| claims.others.values().flatten().cloned())
+            .collect()
+    }
+
     /// Whether there is such a DeviceClass.
     pub fn is_device_class(&self, name: &str) -> bool {
         self.device_classes.read().classes.contains_key(name)
@@ -65,7 +77,9 @@ impl Caches {
         let (namespace, name, claim) = change.into_parts();
         self.allocated.claim(&namespace, &name, claim.as_ref());
         let workload = claim.as_ref().and_then(|claim| claim.labels().get(keys::WORKLOAD).cloned());
-        let pod = claim.as_ref().and_then(pod_of);
+        let pod = claim.as_ref().and_then(pod_claims::owner).map(|owner| owner.name.clone());
+        let others = claim.as_ref().map(pod_claims::other_users).unwrap_or_default();
+        let others: Vec<String> = others.into_iter().map(str::to_owned).collect();
         let mut claims = self.claims.write();
         if workload.is_none() && pod.is_none() && !claims.contains_key(&namespace) {
             return;
@@ -73,6 +87,11 @@ impl Caches {
         let own = claims.entry(namespace.clone()).or_default();
         set(&mut own.workloads, &name, workload);
         set(&mut own.pods, &name, pod);
+        if others.is_empty() {
+            own.others.remove(&name);
+        } else {
+            own.others.insert(name, others);
+        }
         if own.workloads.is_empty() && own.pods.is_empty() {
             claims.remove(&namespace);
         }
@@ -97,13 +116,6 @@ impl Caches {
         }
         self.changed();
     }
-}
-
-/// The Pod that a claim was created for.
-pub(super) fn pod_of(claim: &ResourceClaim) -> Option<String> {
-    let mut owners = claim.owner_references().iter();
-    let pod = owners.find(|owner| owner.kind == "Pod" && owner.controller == Some(true));
-    pod.map(|owner| owner.name.clone())
 }
 
 /// Sets or removes an entry; without a change nothing is copied.
@@ -149,6 +161,30 @@ mod tests {
         caches.claim(Change::Gone { namespace: "ns".into(), name: "a".into(), uid: String::new() });
         caches.claim(Change::Gone { namespace: "ns".into(), name: "b".into(), uid: String::new() });
         assert!(caches.claims("ns").is_empty() && caches.pod_claims("ns").is_empty());
+        assert!(caches.claims.read().is_empty(), "nothing is left of the namespace");
+    }
+
+    #[test]
+    fn pods_that_use_claims_of_others_are_known_as_long_as_they_do() {
+        let caches = Caches::default();
+        let users = |caches: &Caches, name: &str, users: &[&str]| {
+            let reserved: Vec<_> =
+                users.iter().map(|user| json!({"resource": "pods", "name": user, "uid": user})).collect();
+            let object = json!({"metadata": {"name": name, "namespace": "ns", "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "web", "controller": true}]},
+                "spec": {}, "status": {"reservedFor": reserved}});
+            caches.claim(Change::Applied(serde_json::from_value(object).unwrap()));
+        };
+        users(&caches, "a", &["web", "one", "two"]);
+        users(&caches, "b", &["two"]);
+        let known = || caches.would_be_refused("ns").into_iter().collect::<Vec<_>>();
+        assert_eq!(known(), ["one", "two"]);
+        assert!(caches.would_be_refused("other").is_empty());
+        users(&caches, "a", &["web"]);
+        assert_eq!(known(), ["two"]);
+        caches.claim(Change::Gone { namespace: "ns".into(), name: "b".into(), uid: String::new() });
+        assert_eq!(known(), [""; 0]);
+        caches.claim(Change::Gone { namespace: "ns".into(), name: "a".into(), uid: String::new() });
         assert!(caches.claims.read().is_empty(), "nothing is left of the namespace");
     }
 

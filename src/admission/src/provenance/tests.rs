@@ -3,8 +3,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Maximum number of bytes of a value: five names, two numbers, the paths, and what they are called.
-const MAX_VALUE: usize = 5 * MAX_PART + 2 * 20 + MAX_FIELDS + 128;
+/// Maximum number of bytes of a value: six names, two numbers, the paths, and what they are called.
+const MAX_VALUE: usize = 6 * MAX_PART + 2 * 20 + MAX_FIELDS + 128;
 
 #[test]
 fn the_keys_are_a_closed_set_of_qualified_names() {
@@ -33,11 +33,14 @@ fn a_value_names_what_decided() {
     let by = rule.in_step("companion").to_string();
     let causes = [FieldError::new("spec.a", "the secret"), FieldError::new("metadata.labels[a b,c]", "x")];
     assert_eq!(
-        denied(422, &by, &causes),
+        denied(422, None, &by, &causes),
         "code=422 step=companion kind=WorkloadRule namespace=tenant-blue name=dns generation=3 \
          fields=spec.a,metadata.labels[a_b_c]"
     );
-    assert_eq!(denied(503, "", &[]), "code=503");
+    assert_eq!(denied(503, None, "", &[]), "code=503");
+    let let_through = denied(403, Some(Enforcement::Warn), "step=validation", &[]);
+    assert_eq!(let_through, "code=403 level=Warn step=validation");
+    assert_eq!(Origin::parse(&let_through).level.as_deref(), Some("Warn"));
 }
 
 #[test]
@@ -45,6 +48,7 @@ fn the_longest_value_fits_into_the_bound_which_is_not_much_larger() {
     let name = || Some(Cow::Owned("x".repeat(300)));
     let longest = |fields| Origin {
         code: Some(u16::MAX),
+        level: name(),
         step: name(),
         kind: name(),
         namespace: name(),
@@ -70,14 +74,14 @@ fn the_page_has_a_row_for_each_key() {
 proptest! {
     #[test]
     fn any_names_and_paths_make_a_bounded_value_that_reads_back(
-        names in proptest::collection::vec(proptest::option::of(".{0,300}"), 5),
+        names in proptest::collection::vec(proptest::option::of(".{0,300}"), 6),
         code in proptest::option::of(any::<u16>()),
         generation in proptest::option::of(any::<i64>()),
         fields in proptest::collection::vec(".{0,300}", 0..20),
     ) {
         let text = |i: usize| names[i].as_deref().map(Cow::Borrowed);
         let origin = Origin { code, step: text(0), kind: text(1), namespace: text(2), name: text(3), generation,
-            machine_type: text(4), fields: fields.iter().map(|f| Cow::Borrowed(f.as_str())).collect() };
+            machine_type: text(4), level: text(5), fields: fields.iter().map(|f| Cow::Borrowed(f.as_str())).collect() };
         let value = origin.to_string();
         prop_assert!(value.len() <= MAX_VALUE, "{}", value.len());
         prop_assert!(!value.contains(|c: char| c.is_control() || (c.is_whitespace() && c != ' ')), "{:?}", value);

@@ -70,8 +70,11 @@ pub fn decide_observed(
         }
         let admission = webhook.endpoint.decide(cx, request)?;
         observer(&webhook.full_name(), &admission.decision);
-        let Decision::Allow { warnings: more, .. } = admission.decision else { return Ok(admission) };
+        let Decision::Allow { warnings: more, audit: origins, .. } = admission.decision else {
+            return Ok(admission);
+        };
         warnings.extend(more);
+        audit.extend(origins);
         reserve = reserve.or(admission.reserve);
     }
     Ok(Admission { reserve, ..Decision::Allow { patch, warnings, audit }.into() })

@@ -138,6 +138,8 @@ checks! {
         "Upgrade step by step, the infrastructure cluster first: docs/upgrades.md.";
     VERSIONS = "versions-differ", Warning, "Parts of Outrigger, or replicas of one, are of different versions",
         "Finish the upgrade, or check with the outrigger of the version that is installed.";
+    LEVELS = "enforcement-differs", Warning, "Webhook and manager give Tenants that name none different levels of enforcement",
+        "Give both the same --enforcement: docs/tenants.md, Levels of enforcement.";
     GATE_OPEN = "gate-open", Note, "The agent's gate answers clients without a certificate",
         "Let the API servers show one, and set --tls-client-ca-file: docs/ordering.md, Enabling it.";
 }

@@ -46,6 +46,8 @@ pub(super) struct PodEntry {
     /// Its workload as `NAMESPACE/NAME`, where the companion has all of it.
     pub(super) workload: Option<String>,
     pub(super) host: String,
+    /// The DPU that it has to run on, where each DPU of the host has a companion.
+    dpu: Option<String>,
     /// The Node it is bound to; empty: none.
     pub(super) node: String,
     /// Its state in the word of `outrigger status`.
@@ -154,6 +156,7 @@ impl PodEntry {
             rule: key.rule.to_string(),
             workload: workload.map(|w| format!("{}/{}", w.resource_namespace, w.resource_name)),
             host: observed.host.unwrap_or_default(),
+            dpu: key.dpu().map(str::to_owned),
             node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
             state: summary::state(&slim),
             message,
@@ -235,9 +238,11 @@ impl<'a> Fleet<'a> {
             Some(tenant) => tenant.to_string(),
             None => self.owners.get(id.namespace.as_str()).copied().unwrap_or_default().to_owned(),
         };
-        let dpus = self.in_host.get(pod.host.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let dpus = self.in_host.get(pod.host.as_str()).into_iter().flatten().copied();
+        let is_its = |dpu: &&Dpu| pod.dpu.as_ref().is_none_or(|name| *name == dpu.node.name);
+        let dpus: Vec<&Dpu> = dpus.filter(is_its).collect();
         let is_known = self.is_complete && !pod.host.is_empty() && self.tenants.contains_key(&tenant);
-        let progress = progress(&pod, is_known.then(|| self.verdict(&tenant, &pod.host, dpus)));
+        let progress = progress(&pod, is_known.then(|| self.verdict(&tenant, &pod.host, &dpus)));
         let cause = progress.and_then(|progress| progress.cause);
         Companion { grade: grade(progress), cause, id, pod, tenant }
     }

@@ -89,6 +89,7 @@ impl<'a> Prediction<'a> {
         if let Some(limits) = &view.limits {
             index.limit(limits.matches());
         }
+        index.dpus = view.dpus(settings.host_labels);
         let mut companions = view.companions.clone().unwrap_or_default();
         companions.extend(view.admin_companions.clone());
         Ok(Self {
@@ -117,7 +118,7 @@ impl<'a> Prediction<'a> {
             self.index.complete(|_| true);
         }
         if self.settings.is_settled {
-            for key in self.index.matches() {
+            for key in self.matches().collect::<Vec<_>>() {
                 self.settings.go_on()?;
                 if let Some((observed, object)) = self.make(&key, admission)? {
                     if observed.kind == Kind::Pod {
@@ -220,7 +221,12 @@ impl<'a> Prediction<'a> {
 
     /// Every companion that exists, or should.
     fn keys(&self) -> BTreeSet<CompanionKey> {
-        self.companions.keys().cloned().chain(self.index.matches()).collect()
+        self.companions.keys().cloned().chain(self.matches()).collect()
+    }
+
+    /// Every companion of a workload that its rule matches.
+    fn matches(&self) -> impl Iterator<Item = CompanionKey> {
+        self.index.matches().flat_map(|key| self.index.companions_of(&key))
     }
 
     fn step(&self, key: &CompanionKey) -> Step {
@@ -398,7 +404,7 @@ impl<'a> Prediction<'a> {
             nodes: Some(nodes),
             sent: &Selection::default(),
         };
-        let placement = place(&object, &rule, workload, nodes, &around);
+        let placement = place(&object, &rule, key, workload, nodes, &around);
         let fits = placement.nodes.into_iter().filter(|node| node.obstacles.is_empty());
         entry.nodes = Some(fits.map(|node| node.node).collect());
         entry.problem = placement.problem;
@@ -420,7 +426,7 @@ impl<'a> Prediction<'a> {
     fn workload(&self, key: &CompanionKey) -> String {
         let known = self.index.workload(&key.workload);
         known.map_or_else(
-            || key.workload.to_string(),
+            || key.label().to_owned(),
             |workload| format!("{}/{}", workload.resource_namespace, workload.resource_name),
         )
     }

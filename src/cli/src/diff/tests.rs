@@ -134,6 +134,20 @@ fn new_companions_have_the_nodes_that_they_fit() {
 }
 
 #[test]
+fn each_dpu_of_the_host_has_a_companion_of_its_own() {
+    let second = json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "a-dpu2", "labels": {keys::DPU_HOST: "a"}}});
+    let all = with(rule("r", "web"), "/spec/dpuSelectionPolicy", json!("SameNodeAll"));
+    let report = diff(&state(std::slice::from_ref(&second)), std::slice::from_ref(&all), &[]).unwrap();
+    assert_eq!(changes(&report), ["Created shop/web", "Created shop/web"]);
+    let nodes: Vec<&Value> = report["companions"].as_array().unwrap().iter().map(|of| &of["nodes"]).collect();
+    assert_eq!(nodes, [&json!(["a-dpu"]), &json!(["a-dpu2"])]);
+    let image = with(all.clone(), "/spec/template/spec/containers/0/image", json!("i:2"));
+    let report = diff(&state(&[second, all]), &[image], &[]).unwrap();
+    assert_eq!(changes(&report), ["Replaced shop/web", "Replaced shop/web"]);
+}
+
+#[test]
 fn a_refused_rule_changes_nothing() {
     let escaping = with(rule("r", "web"), "/spec/template/spec/hostPID", json!(true));
     let report = diff(&state(&[rule("r", "web")]), &[escaping], &[]).unwrap();

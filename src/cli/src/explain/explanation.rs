@@ -2,6 +2,7 @@
 //!
 //! The types serialise to the documented output of `outrigger explain -o json`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use outrigger_agent::annotations::Selection;
@@ -49,7 +50,7 @@ pub(crate) enum CompanionOutcome {
     NoMatch,
     /// What exists stays, and nothing is made: an annotation decides that the tenant's agent doesn't send.
     Undecided,
-    /// None yet: it would have to be on the workload's node, and the workload has none.
+    /// None yet: it would have to be on the workload's node, and the workload has none, or on each DPU there, and none is known.
     Waiting,
     /// None: it can't be made.
     Refused,
@@ -62,7 +63,8 @@ pub(crate) struct Explanation {
     /// The reason of the outcome, where the terms don't show it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// Name of the companion, the one there is or the one there would be.
+    /// Name of the companion, the one there is or the one there would be; absent where its DPU isn't known and belongs to its name.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) companion: String,
     /// The rule's ORed terms.
     pub(crate) terms: Vec<Term>,
@@ -101,7 +103,7 @@ pub(crate) struct Finding {
 /// Where a companion may run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Placement {
-    /// The candidate Nodes: those of the workload's host for `SameNode`, else the tenant's.
+    /// The candidate Nodes: those of the workload's host for `SameNode`, its own DPU for `SameNodeAll`, else the tenant's.
     pub(crate) nodes: Vec<NodePlacement>,
     /// Why none of them is suitable; absent where one is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -120,19 +122,22 @@ const UNDECIDED: &str = "an annotation decides that the tenant's agent doesn't s
 const ASSUMED: &str = "an annotation decides that the tenant's agent doesn't send, which counts in favour of companions of the platform; if \
                        the agent sends it, repeat its --allow-annotation or --send-annotation here";
 
+/// `key`: of one of the companions that the rule has for the workload if it matches; without a DPU where each DPU of the workload's host has
+/// one and none of these is known.
 pub(crate) fn explain(
     rule: &Arc<Rule>,
     workload: &Arc<Workload>,
+    key: &CompanionKey,
     around: &ExplanationContext<'_>,
 ) -> Explanation {
-    let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
+    let is_known = !rule.policy().is_on_all() || key.dpu().is_some();
     let unknown = |path: &Path| is_unknown(around.sent, path);
     let evaluated = if rule.is_about(workload) { rule.evaluate(workload, unknown) } else { Vec::new() };
     let terms: Vec<Term> = evaluated.iter().map(|term| findings(term)).collect();
     let mut explanation = Explanation {
         outcome: CompanionOutcome::NoMatch,
         reason: None,
-        companion: companion::own_name(&key),
+        companion: if is_known { companion::own_name(key) } else { String::new() },
         terms,
         placement: None,
     };
@@ -159,12 +164,18 @@ pub(crate) fn explain(
             Some(format!("{policy} waits for the workload's node: the workload isn't bound to one yet"));
         return explanation;
     }
-    match admitted(&key, &desired, rule, workload, around) {
+    // A node in no host is refused below.
+    if !is_known && companion::host(rule, workload, around.host_names).is_some() {
+        explanation.outcome = CompanionOutcome::Waiting;
+        explanation.reason = Some(no_dpu(rule, workload, around));
+        return explanation;
+    }
+    match admitted(key, &desired, rule, workload, around) {
         Ok(pod) => {
             explanation.outcome = CompanionOutcome::Companion;
             // A claim has no place of its own: the Pods that use it have.
             let nodes = around.nodes.filter(|_| rule.kind() == Kind::Pod);
-            explanation.placement = nodes.map(|nodes| place(&pod, rule, workload, nodes, around));
+            explanation.placement = nodes.map(|nodes| place(&pod, rule, key, workload, nodes, around));
         }
         Err(message) => {
             explanation.outcome = CompanionOutcome::Refused;
@@ -172,6 +183,21 @@ pub(crate) fn explain(
         }
     }
     explanation
+}
+
+/// Why it isn't known on which DPUs of its host a workload has companions.
+fn no_dpu(rule: &Rule, workload: &Workload, around: &ExplanationContext<'_>) -> String {
+    let policy = rule.policy().as_str();
+    let host = companion::host(rule, workload, around.host_names).unwrap_or_default();
+    match around.nodes {
+        None => format!(
+            "{policy}: each DPU of the workload's host has a companion, and Nodes can't be seen from here"
+        ),
+        Some(_) => format!(
+            "{policy} waits for a DPU: none of host {} is the tenant's",
+            around.host_names.described(host)
+        ),
+    }
 }
 
 /// The companion as admission leaves it.
@@ -192,12 +218,15 @@ fn admitted(
             _ => Ok(Value::Null),
         };
     }
+    let facts = [(keys::HOST, workload.node_name.as_deref()), (keys::DPU, key.dpu())];
+    let annotations: BTreeMap<&str, &str> =
+        facts.into_iter().filter_map(|(key, fact)| Some((key, fact?))).collect();
     let mut pod = match around.tenant.map(|tenant| companion::plan(key, desired, None, &home(tenant))) {
         Some(Action::Create(pod)) => pod,
         Some(Action::Refuse(_, message)) => return Err(message),
         // The fields of a companion that decide its placement don't depend on the tenant.
         _ => json!({
-            "metadata": {"annotations": workload.node_name.as_ref().map(|host| json!({keys::HOST: host}))},
+            "metadata": {"annotations": annotations},
             "spec": rule.template().get("spec"),
         }),
     };
@@ -251,6 +280,7 @@ fn change(outcome: &ExprOutcome<'_>) -> String {
 pub(crate) fn place(
     pod: &Value,
     rule: &Rule,
+    key: &CompanionKey,
     workload: &Workload,
     nodes: &[Node],
     around: &ExplanationContext<'_>,
@@ -259,7 +289,9 @@ pub(crate) fn place(
     let owner = |node: &Node| node.labels.get(keys::NODE_TENANT).cloned();
     let own =
         |node: &Node| around.tenant.is_none_or(|tenant| owner(node).as_deref() == Some(tenant.as_str()));
-    let of_host = |node: &&Node| around.host_labels.host(&node.labels) == host;
+    let of_host = |node: &&Node| {
+        around.host_labels.host(&node.labels) == host && key.dpu().is_none_or(|dpu| dpu == node.name)
+    };
     let candidates: Vec<&Node> = match host {
         Some(_) => nodes.iter().filter(of_host).collect(),
         None => nodes.iter().filter(|node| own(node)).collect(),

@@ -13,7 +13,7 @@ use outrigger_core::companion::{self, Observed};
 use outrigger_core::field::FieldError;
 use outrigger_core::gate::Hold;
 use outrigger_core::ids::TenantId;
-use outrigger_core::index::CompanionKey;
+use outrigger_core::index::{CompanionKey, HostDpus};
 use outrigger_core::json::Json;
 use outrigger_core::node::Node;
 use outrigger_core::rule::{Ordering, Rule};
@@ -346,10 +346,17 @@ impl<'a> Subject<'a> {
                 report.warnings = lint::rule(&rule, &lint_context(view, args));
                 let (rule, served) = (Arc::new(rule), report.errors.is_empty());
                 if self.selected != Some(false) {
-                    let explained = |workload: &Arc<Workload>| {
-                        explained(&rule, self.created, workload, served, sent, view, args)
+                    let dpus = view.dpus(&args.admission.host_labels);
+                    let explained = |workload: &Arc<Workload>, key: &CompanionKey| {
+                        explained(&rule, self.created, (workload, key), served, sent, view, args)
                     };
-                    report.workloads = workloads.iter().map(explained).collect();
+                    report.workloads = workloads
+                        .iter()
+                        .flat_map(|workload| {
+                            keys_of(&rule, workload, &dpus).into_iter().map(move |key| (workload, key))
+                        })
+                        .map(|(workload, key)| explained(workload, &key))
+                        .collect();
                 }
             }
         }
@@ -405,11 +412,20 @@ fn unordered(ordering: Ordering, pod: &Unordered, created: Option<&Time>) -> Opt
     })
 }
 
+/// The companions that a rule has for a workload if it matches: one, or one on each DPU of the workload's host. Where none of these is known,
+/// the key has no DPU.
+fn keys_of(rule: &Rule, workload: &Workload, dpus: &HostDpus) -> Vec<CompanionKey> {
+    let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
+    let on_all = dpus.of(rule, workload).filter(|_| rule.policy().is_on_all()).map(|dpu| key.on(dpu));
+    let on_all: Vec<CompanionKey> = on_all.collect();
+    if on_all.is_empty() { vec![key] } else { on_all }
+}
+
 /// `created`: when the rule was. `served`: admission takes what the rule's template asks for.
 fn explained(
     rule: &Arc<Rule>,
     created: Option<&Time>,
-    workload: &Arc<Workload>,
+    (workload, key): (&Arc<Workload>, &CompanionKey),
     served: bool,
     sent: &Selection,
     view: &View,
@@ -425,17 +441,16 @@ fn explained(
         nodes: view.nodes.as_deref(),
         sent,
     };
-    let mut explanation = explain(rule, workload, &around);
+    let mut explanation = explain(rule, workload, key, &around);
     if explanation.outcome == CompanionOutcome::Companion && !served {
         explanation.outcome = CompanionOutcome::Refused;
         explanation.reason = Some("the template asks for what the tenant's Pods may not have".to_owned());
         explanation.placement = None;
     }
-    let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
     let wanted = explanation.outcome == CompanionOutcome::Companion;
     let claims = if wanted {
         let (companion, placement) = (&explanation.companion, explanation.placement.as_ref());
-        view.devices.of_companion(rule, namespace, companion, &key.workload, placement)
+        view.devices.of_companion(rule, namespace, companion, key.label(), placement)
     } else {
         Vec::new()
     };
@@ -451,7 +466,7 @@ fn explained(
         explanation,
         ordering,
         claims,
-        state: view.companions_of(scope).and_then(|all| all.get(&key).map(State::of).or_else(absent)),
+        state: view.companions_of(scope).and_then(|all| all.get(key).map(State::of).or_else(absent)),
     }
 }
 
@@ -463,7 +478,7 @@ fn others(report: &RuleReport, linger: Duration, view: &View) -> Vec<CompanionRe
     let all = all.filter(|(key, _)| Some(&key.rule) == name.as_ref());
     all.map(|(key, observed)| CompanionReport {
         companion: companion::own_name(key),
-        workload: key.workload.to_string(),
+        workload: key.label().to_owned(),
         state: State::without_workload(observed, linger),
     })
     .filter(|other| !told.contains(other.companion.as_str()))

@@ -15,7 +15,7 @@ use outrigger_core::companion::Observed;
 use outrigger_core::gate::Hold;
 use outrigger_core::host::HostLabels;
 use outrigger_core::ids::{Scope, TenantId};
-use outrigger_core::index::CompanionKey;
+use outrigger_core::index::{CompanionKey, HostDpus};
 use outrigger_core::keys;
 use outrigger_core::tenant::hosts::HostNames;
 use outrigger_core::tenant::nodes::{HostClaims, Ownership, Taint};
@@ -133,6 +133,25 @@ impl View {
             Scope::Tenant => self.companions.as_ref(),
             Scope::Admin => self.companions.as_ref().map(|_| &self.admin_companions),
         }
+    }
+
+    /// The DPUs that are the tenant's and stay so. Where Nodes can't be seen, those that have companions of their own are known.
+    pub(crate) fn dpus(&self, host_labels: &HostLabels) -> HostDpus {
+        let tenant = self.tenant.as_ref().map(TenantId::as_str);
+        let is_own = |node: &&Node| {
+            let owner = node.labels.get(keys::NODE_TENANT).map(String::as_str);
+            (tenant.is_none() || owner == tenant)
+                && !node.taints.iter().any(|taint| taint.key == keys::HANDOVER)
+        };
+        let in_host =
+            |node: &Node| Some((host_labels.host(&node.labels)?.to_owned(), node.name.as_str().into()));
+        let companions = self.companions.iter().flatten().chain(&self.admin_companions);
+        let told = companions.filter_map(|(key, o)| Some((o.host.clone()?, key.dpu()?.into())));
+        let found: Vec<(String, Arc<str>)> = match &self.nodes {
+            Some(nodes) => nodes.iter().filter(is_own).filter_map(in_host).collect(),
+            None => told.collect(),
+        };
+        HostDpus::new(self.host_names.clone(), found)
     }
 
     /// Whether a rule of the tenant is in the tenant's cluster, so that the agent sends the annotations that it names. Of rules in files

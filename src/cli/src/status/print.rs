@@ -68,7 +68,7 @@ fn section(detail: impl Display, table: Table) -> (String, Document) {
 
 /// Tenants, in a table.
 pub(crate) fn tenants<'a>(rows: impl IntoIterator<Item = &'a TenantRow>) -> Table {
-    let heads = &["TENANT", "READY", "DPUS", "STREAM", "WORKLOADS", "REASON"];
+    let heads = &["TENANT", "READY", "ENFORCEMENT", "DPUS", "STREAM", "WORKLOADS", "REASON"];
     table("tenants", heads, rows.into_iter().map(|row| Row::new(tenant_grade(row), tenant(row))))
 }
 
@@ -132,13 +132,14 @@ fn tenant_grade(row: &TenantRow) -> Grade {
         return Grade::Bad;
     }
     match (row.ready.as_str(), row.connected) {
+        ("True", Some(true)) if matches!(row.enforcement.as_str(), "Observe" | "Warn") => Grade::Odd,
         ("True", Some(true)) => Grade::Good,
         ("False", _) => Grade::Bad,
         _ => Grade::Odd,
     }
 }
 
-fn tenant(row: &TenantRow) -> [String; 6] {
+fn tenant(row: &TenantRow) -> [String; 7] {
     let stream = match row.connected {
         Some(true) if !row.no_manager_since.is_empty() => {
             format!("no manager since {}, before connected since {}", row.no_manager_since, row.since)
@@ -149,7 +150,15 @@ fn tenant(row: &TenantRow) -> [String; 6] {
     };
     let workloads = row.workloads.map(|count| count.to_string()).unwrap_or_default();
     let reason = words(&row.reason, &row.message);
-    [row.name.clone(), row.ready.clone(), row.dpus.to_string(), stream, workloads, reason]
+    [
+        row.name.clone(),
+        row.ready.clone(),
+        row.enforcement.clone(),
+        row.dpus.to_string(),
+        stream,
+        workloads,
+        reason,
+    ]
 }
 
 fn rule_grade(row: &RuleRow) -> Grade {

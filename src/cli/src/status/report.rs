@@ -89,6 +89,9 @@ pub(crate) struct TenantRow {
     pub(crate) reason: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) message: String,
+    /// Its level of enforcement; empty where no manager has written it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) enforcement: String,
     pub(crate) dpus: i64,
     /// Whether its agent's stream is open; absent if the agent has never connected.
     #[serde(skip_serializing_if = "Option::is_none")]

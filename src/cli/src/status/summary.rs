@@ -41,6 +41,7 @@ pub(crate) fn tenant(object: &Value) -> TenantRow {
         ready: ready.to_owned(),
         reason,
         message,
+        enforcement: text(object, "/status/enforcement").to_owned(),
         dpus: number(object, "/status/dpus"),
         connected: object.pointer("/status/stream/connected").and_then(Value::as_bool),
         since: text(object, "/status/stream/since").to_owned(),

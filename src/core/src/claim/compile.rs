@@ -53,7 +53,9 @@ pub struct DeviceClaimSpec {
 pub(crate) fn compile(rule: &RuleSpec, template: &Value, errors: &mut Vec<FieldError>) -> Devices {
     let spec = &rule.devices;
     let host_attribute = host_attribute(rule, template, errors);
-    if rule.policy == DpuSelectionPolicy::SameNodePrimary && template::kind(template) == Kind::Claim {
+    let is_for_pods =
+        matches!(rule.policy, DpuSelectionPolicy::SameNodePrimary | DpuSelectionPolicy::SameNodeAll);
+    if is_for_pods && template::kind(template) == Kind::Claim {
         let message =
             "is for Pods; a ResourceClaim has no node affinity: use SameNode with deviceHostAttribute";
         errors.refuse(POLICY, rule.policy.as_str(), message);
@@ -134,6 +136,12 @@ fn check_name(rule: &RuleSpec, template: &Value, i: usize, root: &str, errors: &
 
 fn other_rule(rule: &RuleSpec, name: &str, path: &str, errors: &mut Vec<FieldError>) -> Option<Source> {
     match RuleName::new(name) {
+        Ok(_) if rule.policy.is_on_all() => {
+            let message = "names one claim for the workload, whose devices are on one DPU, and with SameNodeAll each DPU has a companion: \
+                           use spec";
+            errors.refuse(path, name, message);
+            None
+        }
         Ok(other) if other == rule.name => {
             errors.refuse(path, name, "is the rule itself; name one whose template is a ResourceClaim");
             None

@@ -142,9 +142,15 @@ fn the_attribute_of_the_host() {
     let mut any = with_attribute("d/host");
     any.policy = DpuSelectionPolicy::Any;
     assert_eq!(paths(any), ["spec.deviceHostAttribute"]);
-    let mut primary = with_attribute("d/host");
-    primary.policy = DpuSelectionPolicy::SameNodePrimary;
-    assert_eq!(paths(primary), ["spec.dpuSelectionPolicy"], "which is for Pods");
+    let from_rule = DeviceClaimSpec { spec: None, from_rule: "other".into(), ..device("b") };
+    let on_all =
+        RuleSpec { policy: DpuSelectionPolicy::SameNodeAll, ..with_claims(vec![device("a"), from_rule]) };
+    assert_eq!(paths(on_all), ["spec.deviceClaims[1].fromRule"], "one claim would have to be on each DPU");
+    for policy in [DpuSelectionPolicy::SameNodePrimary, DpuSelectionPolicy::SameNodeAll] {
+        let mut for_pods = with_attribute("d/host");
+        for_pods.policy = policy;
+        assert_eq!(paths(for_pods), ["spec.dpuSelectionPolicy"], "{policy:?}");
+    }
     let mut of_pod = with_attribute("d/host");
     of_pod.template = pod_template().into();
     assert_eq!(paths(of_pod), ["spec.deviceHostAttribute"]);

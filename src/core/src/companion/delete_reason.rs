@@ -13,6 +13,8 @@ pub enum DeleteReason {
     TemplateChanged,
     /// Its workload runs on another node now.
     Moved,
+    /// Its DPU is no longer one of its host, or no longer the tenant's.
+    DpuGone,
     /// It failed for good, for example because it was evicted.
     Failed,
     /// The admission webhook never saw it, so it is neither placed nor isolated.
@@ -36,6 +38,7 @@ impl DeleteReason {
             Self::OtherRule => "RuleReplaced",
             Self::TemplateChanged => "TemplateChanged",
             Self::Moved => "WorkloadMoved",
+            Self::DpuGone => "DPUGone",
             Self::Failed => "CompanionFailed",
             Self::NotAdmitted => "NotAdmitted",
             Self::Superseded => "Superseded",

@@ -1,6 +1,7 @@
 //! The host whose DPU a companion has to be on.
 
-use super::{Action, Home};
+use super::{Action, DeleteReason, Home, Observed};
+use crate::index::CompanionKey;
 use crate::reason::Cause;
 use crate::rule::Rule;
 use crate::tenant::hosts::HostNames;
@@ -28,6 +29,17 @@ pub(super) fn unknown_host(rule: &Rule, workload: &Workload, home: &Home<'_>) ->
     Some(Action::Refuse(Cause::HostNotListed, message))
 }
 
+/// Why a companion is deleted whose rule matches its workload and has its companions for it on other DPUs. `host`: the one of these.
+pub(super) fn wrong_dpu(key: &CompanionKey, rule: &Rule, host: Option<&str>, o: &Observed) -> DeleteReason {
+    if o.host.as_deref() != host {
+        return DeleteReason::Moved;
+    }
+    match key.dpu() {
+        Some(_) if rule.policy().is_on_all() => DeleteReason::DpuGone,
+        _ => DeleteReason::Unmatched,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -35,9 +47,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::companion::{DeleteReason, Observed, plan};
+    use crate::companion::plan;
     use crate::ids::{RuleName, TenantId};
-    use crate::index::{CompanionKey, Desired};
+    use crate::index::Desired;
     use crate::keys;
     use crate::rule::{DpuSelectionPolicy, RuleSpec};
     use crate::workload::tests::nginx;

@@ -189,7 +189,10 @@ keys! {
     pub const FIXED_HASH = "outrigger.dev/fixed-hash",
         Annotation on "companions that can be resized" by "manager": "Hash of what template and placement mean, without amounts of cpu and memory. A companion of another template with the same one is resized in place where that is possible";
     pub const HOST = "outrigger.dev/host",
-        Annotation on "companions with `SameNode`" by "manager": "The host that the workload runs on: the name of its Node in the tenant's cluster, or what the Tenant's `spec.hostNames` maps that to";
+        Annotation on "companions with `SameNode`, `SameNodePrimary` or `SameNodeAll`" by "manager": "The host that the workload runs on: the name of its Node in the tenant's cluster, or what the Tenant's `spec.hostNames` maps that to";
+    /// With the rule and the workload it identifies the companion.
+    pub const DPU = "outrigger.dev/dpu",
+        Annotation on "companions with `SameNodeAll`" by "manager": "The DPU that it runs on: the name of its Node. There is one companion for each DPU of the host";
     /// It lets the annotations be taken away again.
     pub const INJECTED = "outrigger.dev/injected",
         Annotation on "companions" by "webhook, manager": "JSON list of the annotations that the rule has injected";

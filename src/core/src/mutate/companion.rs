@@ -7,7 +7,7 @@ use super::{PodContext, Report};
 use crate::companion::injected_list;
 use crate::field::{self, FieldError};
 use crate::keys;
-use crate::selector::product;
+use crate::selector::{self, product};
 use crate::workload::Workload;
 
 /// Applies the rule's dpuSelectionPolicy and injections.
@@ -35,18 +35,27 @@ pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<
             changed = true;
         }
     }
-    if rule.policy().is_by_host() {
-        let host = field::text(annotations, "metadata.annotations", keys::HOST)?.map(str::to_owned);
-        let host = host.filter(|h| !h.is_empty()).ok_or_else(|| {
+    let required = |annotations: &Map<String, Value>, key: &str, needs: &str| {
+        let value = field::text(annotations, "metadata.annotations", key)?.filter(|value| !value.is_empty());
+        value.map(str::to_owned).ok_or_else(|| {
             FieldError::new(
-                format_args!("metadata.annotations[{}]", keys::HOST),
+                format_args!("metadata.annotations[{key}]"),
                 format_args!(
-                    "is missing: a companion with dpuSelectionPolicy {} needs its workload's node",
+                    "is missing: a companion with dpuSelectionPolicy {} needs {needs}",
                     rule.policy().as_str()
                 ),
             )
-        })?;
+        })
+    };
+    if rule.policy().is_by_host() {
+        let host = required(annotations, keys::HOST, "its workload's node")?;
+        let dpu =
+            rule.policy().is_on_all().then(|| required(annotations, keys::DPU, "its DPU")).transpose()?;
         changed |= product::and(pod, &facts.host_labels.terms(&host))?;
+        if let Some(dpu) = dpu {
+            // The name and not the label `kubernetes.io/hostname`, which a kubelet may change on its own Node.
+            changed |= product::and(pod, &[selector::node_named(&dpu)])?;
+        }
     }
     changed |= product::and(pod, &rule.policy().terms())?;
     Ok(remove_gate(pod)? || changed)

@@ -28,6 +28,7 @@ fn rule(policy: DpuSelectionPolicy, injections: &[(&str, &str)], spec: Value) ->
 fn created(rule: &Arc<Rule>) -> Value {
     let workload = Arc::new(nginx());
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
+    let key = if rule.policy().is_on_all() { key.on("dpu-2") } else { key };
     let tenant = TenantId::new("blue").unwrap();
     let home =
         Home { tenant: &tenant, namespace: "tenant-blue", owned: true, host_names: Default::default() };
@@ -129,6 +130,34 @@ fn one_for_the_primary_dpu_requires_its_label_in_each_term() {
     });
     assert_eq!(terms(&pod), expected);
     assert_eq!(run(&pod, Some(&rule)).unwrap().0, pod, "once is enough");
+}
+
+#[test]
+fn one_of_those_on_all_dpus_requires_its_own_in_each_term() {
+    let expression = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});
+    let own = ["x", "y"].map(|disk| json!({"matchExpressions": [expression("disk", disk)]}));
+    let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": own}}});
+    for (spec, own) in [
+        (
+            json!({"containers": [], "affinity": affinity}),
+            vec![vec![expression("disk", "x")], vec![expression("disk", "y")]],
+        ),
+        (json!({"containers": []}), vec![vec![]]),
+    ] {
+        let rule = rule(DpuSelectionPolicy::SameNodeAll, &[], spec);
+        let (pod, _) = run(&created(&rule), Some(&rule)).unwrap();
+        let term = |own: &Vec<Value>| {
+            let others = [expression(HOST_LABEL, "cloud-dev-12"), expression(keys::NODE_TENANT, "blue")];
+            json!({"matchExpressions": own.iter().chain(&others).collect::<Vec<_>>(),
+                "matchFields": [expression("metadata.name", "dpu-2")]})
+        };
+        assert_eq!(terms(&pod), own.iter().map(term).collect::<Vec<_>>());
+        assert_eq!(run(&pod, Some(&rule)).unwrap().0, pod, "once is enough");
+        let mut anywhere = created(&rule);
+        anywhere["metadata"]["annotations"].as_object_mut().unwrap().remove(keys::DPU);
+        let error = run(&anywhere, Some(&rule)).unwrap_err().to_string();
+        assert!(error.starts_with("metadata.annotations[outrigger.dev/dpu]: is missing"), "{error}");
+    }
 }
 
 #[test]

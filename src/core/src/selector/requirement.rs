@@ -10,7 +10,7 @@ use crate::syntax::Form;
 use crate::text::quoted;
 
 /// The only field of nodes that a selector may name.
-const NAME: &str = "metadata.name";
+pub(super) const NAME: &str = "metadata.name";
 
 /// Whether values have to be values of labels. In preferred affinity the API server takes others too, which no node has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

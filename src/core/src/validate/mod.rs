@@ -21,6 +21,7 @@ pub mod same;
 
 pub use admin::template as admin_template;
 pub use claims::{Writer, claim, claim_warnings, device_requests};
+pub use reserved::is_of_pod;
 pub use size::{MAX_BYTES, MAX_COMPANION_BYTES, json_bytes, too_large};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,23 +80,48 @@ impl<'a> ValidationContext<'a> {
 /// Most faults that one answer tells.
 pub const MAX_FAULTS: usize = 16;
 
+/// What a check protects, which decides whether a tenant's level of enforcement governs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protects {
+    /// That Pods run on the DPUs of their tenant only, where the scheduler puts them.
+    Placement,
+    /// Who has a DPU, a device, or anything else that the platform assigns.
+    Ownership,
+    /// Other tenants, and the infrastructure.
+    Isolation,
+    /// That nobody passes for somebody else.
+    Impersonation,
+    /// The tenant's own Pods from each other, and nobody else. Only what neither another tenant nor the infrastructure can be
+    /// harmed by belongs here; in doubt it is one of the others.
+    OwnPods,
+}
+
+impl Protects {
+    /// Whether the level of enforcement governs such checks. All others hold at every level.
+    pub const fn is_governed(self) -> bool {
+        matches!(self, Self::OwnPods)
+    }
+}
+
 /// One check: adds what it finds.
 type Check = fn(&Value, &ValidationContext<'_>, &mut Vec<FieldError>);
 
-/// What holds for every Pod, at creation and after every change.
-const CHECKS: &[Check] = &[
-    isolation::placement,
-    isolation::tolerations,
-    isolation::scheduler,
-    isolation::grace,
-    isolation::pod_affinity,
-    containers::pod_security,
-    references::accounts,
-    references::classes,
-    references::claims,
-    references::device_classes,
-    references::owners,
-    keys::finalizers,
+/// What holds for every Pod, at creation and after every change: what each check is called, what it protects, and the check.
+/// Checks that aren't listed here hold at every level of enforcement.
+const CHECKS: &[(&str, Protects, Check)] = &[
+    ("node affinity", Protects::Placement, isolation::placement),
+    ("tolerations", Protects::Placement, isolation::tolerations),
+    ("scheduler", Protects::Placement, isolation::scheduler),
+    ("grace period", Protects::Ownership, isolation::grace),
+    ("Pod affinity", Protects::Isolation, isolation::pod_affinity),
+    ("Pod security", Protects::Isolation, containers::pod_security),
+    ("service accounts, tokens and certificates", Protects::Impersonation, references::accounts),
+    ("priority and runtime classes", Protects::Isolation, references::classes),
+    ("claims of workloads", Protects::Impersonation, references::claims),
+    ("claims of other Pods", Protects::OwnPods, references::pod_claims),
+    ("device classes", Protects::Ownership, references::device_classes),
+    ("owners", Protects::Impersonation, references::owners),
+    ("finalizers", Protects::Ownership, keys::finalizers),
 ];
 
 /// Everything that forbids the creation of a Pod.
@@ -164,8 +190,10 @@ fn all(pod: &Value, facts: &ValidationContext<'_>) -> Vec<FieldError> {
         faults.add("spec", "must be an object");
         return faults;
     }
-    for check in CHECKS {
+    for (_, protects, check) in CHECKS {
+        let before = faults.len();
         check(pod, facts, &mut faults);
+        faults[before..].iter_mut().for_each(|fault| fault.governed = protects.is_governed());
     }
     faults
 }

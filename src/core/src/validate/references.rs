@@ -85,8 +85,10 @@ pub(super) fn claims(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Ve
                 continue;
             }
             format!("which was made for workload {workload:?} alone")
+        } else if is_of_own_pod(name, facts) {
+            continue;
         } else if let Some(pod) = facts.pod_claims.get(name) {
-            format!("which was made for Pod {pod:?} alone")
+            made_for(pod)
         } else if reserved::is_of_companion(name)
             && !own.is_some_and(|own| reserved::is_for(name, own) || is_shared(name, own, facts))
         {
@@ -96,6 +98,32 @@ pub(super) fn claims(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Ve
         };
         faults.add(format_args!("{path}.resourceClaimName"), format_args!("is {:?}, {whose}", quoted(name)));
     }
+}
+
+/// A claim that Kubernetes made for one Pod is no other's. Those of companions are in [`claims`]; the Pods here are the tenant's own,
+/// in one namespace, and each of them could ask for such a device.
+pub(super) fn pod_claims(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
+    for (path, claim) in entries(&pod["spec"], "spec", "resourceClaims") {
+        step();
+        let Some(name) = text(claim, "resourceClaimName").filter(|name| is_of_own_pod(name, facts)) else {
+            continue;
+        };
+        let Some(pod) = facts.pod_claims.get(name) else { continue };
+        faults.add(
+            format_args!("{path}.resourceClaimName"),
+            format_args!("is {:?}, {}", quoted(name), made_for(pod)),
+        );
+    }
+}
+
+/// Whether Kubernetes made the claim of this name for a Pod that is no companion.
+fn is_of_own_pod(name: &str, facts: &ValidationContext<'_>) -> bool {
+    let made_for = facts.pod_claims.get(name).filter(|_| !facts.claims.contains_key(name));
+    made_for.is_some_and(|pod| reserved::is_of_pod(name, pod))
+}
+
+fn made_for(pod: &str) -> String {
+    format!("which was made for Pod {pod:?} alone")
 }
 
 /// Whether the Pod's rule lets its companion for this workload use the claim of this name (`fromRule`). The claim's name need

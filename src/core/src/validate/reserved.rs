@@ -19,6 +19,12 @@ pub(super) fn is_of_companion(name: &str) -> bool {
     name.split('-').skip(1).any(is_hash)
 }
 
+/// Whether a claim that Kubernetes made for this Pod is that of a Pod that is no companion. Kubernetes cuts long names of Pods in the names
+/// of their claims, so both names tell.
+pub fn is_of_pod(claim: &str, pod: &str) -> bool {
+    !is_of_companion(claim) && !is_of_companion(pod)
+}
+
 /// Whether a name is that of the companion that some rule has for this workload, given as its label value. Of a rule whose
 /// name was cut or changed it can't be told: such a claim is used by `fromRule` only.
 pub(super) fn is_for(name: &str, workload: &str) -> bool {

@@ -1,5 +1,6 @@
 mod certificates;
 mod devices;
+mod levels;
 mod moved;
 
 use outrigger_cases::{Escape, Escapes, Layer, changed};
@@ -23,7 +24,12 @@ fn policy() -> Policy {
 fn check(policy: &Policy, manager: bool, pod: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let claims = [("theirs", "w2"), ("ours", "w1"), ("taken", "somebody")];
     let claims = claims.map(|(claim, workload)| (claim.to_owned(), workload.to_owned())).into();
-    let pod_claims = BTreeMap::from([("made".to_owned(), "web".to_owned())]);
+    let pod_claims = [
+        ("made", "web"),
+        ("cut", "a-rule-with-a-long-name-573e560607f4a185"),
+        ("dns-573e560607f4a185-device-x7k2m", "dns-573e560607f4a185"),
+    ];
+    let pod_claims = pod_claims.map(|(claim, pod)| (claim.to_owned(), pod.to_owned())).into();
     let classes = |names: &[&str]| names.iter().map(ToString::to_string).collect();
     let device_resources = BTreeMap::from([
         ("example.com/gpu".to_owned(), classes(&["gpu"])),

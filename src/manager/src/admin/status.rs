@@ -191,11 +191,15 @@ fn difference(
         before.keys().filter(|tenant| !now.contains_key(*tenant)).map(|tenant| (tenant.clone(), Value::Null));
     let changed = now.iter().filter_map(|(tenant, matches)| {
         let last = before.get(tenant);
-        let TenantMatches { matched, refused, not_sent } = Some(matches).filter(|now| last != Some(now))?;
+        let TenantMatches { matched, wanted, refused, not_sent } =
+            Some(matches).filter(|now| last != Some(now))?;
         let mut entry = json!({"matched": matched, "refused": refused});
-        // Few entries have it: the others needn't say that they haven't.
+        // Few entries have these: the others needn't say that they haven't.
         if not_sent.is_some() || last.is_some_and(|last| last.not_sent.is_some()) {
             entry["notSent"] = json!(not_sent);
+        }
+        if wanted.is_some() || last.is_some_and(|last| last.wanted.is_some()) {
+            entry["wanted"] = json!(wanted);
         }
         Some((tenant.clone(), entry))
     });
@@ -236,7 +240,9 @@ fn known(states: &TenantStates, name: &RuleName, leads: bool) -> ReplicaView {
         // Where nothing matches, nothing follows of it.
         let not_sent = data.unsent(name).filter(|_| matched > 0);
         let not_sent = not_sent.map(|keys| truncate_bytes(&keys, MAX_KEYS, "...").into_owned());
-        known.own.push((tenant.to_string(), TenantMatches { matched, refused, not_sent }));
+        let rule = data.index.rule(name).filter(|rule| rule.policy().is_on_all());
+        let wanted = rule.map(|rule| i64::try_from(data.index.wanted(rule)).unwrap_or(i64::MAX));
+        known.own.push((tenant.to_string(), TenantMatches { matched, wanted, refused, not_sent }));
     }
     known
 }
@@ -365,13 +371,14 @@ fn ready_condition(
         return (Status::True, Cause::NoMatch.as_str(), format!("no companion is wanted{note}"));
     }
     let Counts { created, ready, .. } = counts;
-    let message = format!("{ready} of {matched} companions are ready{}", counts.lingering_note());
+    let wanted = tenants.values().map(|matches| matches.wanted.unwrap_or(matches.matched)).sum();
+    let message = format!("{ready} of {wanted} companions are ready{}", counts.lingering_note());
     if let Some(updated) = rolling {
         let message =
             format!("{message}; {updated} of {created} have the current template{}", counts.leaving_note());
         return (Status::False, Cause::RollingOut.as_str(), message + &waiting().unwrap_or_default());
     }
-    if *ready >= matched {
+    if *ready >= wanted {
         if let Some((cause, note)) = resized {
             return (Status::False, cause.as_str(), format!("{message}; {note}"));
         }

@@ -1,8 +1,9 @@
 use jiff::Timestamp;
 use outrigger_api::Tenant;
 use outrigger_core::companion::Observed;
-use outrigger_core::index::{CompanionKey, Desired};
+use outrigger_core::index::{CompanionKey, Desired, OwnDpus};
 use outrigger_core::keys;
+use outrigger_core::workload::Workload;
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::fake_api::FakeApi;
 use serde_json::{Value, json};
@@ -208,6 +209,28 @@ async fn each_replica_tells_of_the_tenants_that_it_serves_and_the_leader_sums_up
     world.told("red", &[]);
     let patch = world.changes(true).unwrap();
     assert_eq!(patch["tenants"], json!({"gone": null, "red": null}));
+}
+
+#[tokio::test]
+async fn a_rule_on_all_dpus_is_ready_once_there_are_as_many_as_the_replicas_want() {
+    let world = World::new(&["blue"]);
+    world.rule(1, json!({"dpuSelectionPolicy": "SameNodeAll"}));
+    world.told("blue", &["a"]);
+    let state = world.0.states.state("tenant-blue");
+    let nodes = ["d1", "d2"].map(Into::into).into();
+    state.lock().index.set_dpus("h", OwnDpus { nodes, hands_over: false });
+    state.lock().index.update(Workload { node_name: Some("h".into()), ..fixtures::workload("a") });
+    let store = world.0.states.admin_companions_of(&id("blue"));
+    let ready = |dpu: &str| {
+        let template_hash = state.lock().index.rule(&name()).unwrap().template_hash().to_owned();
+        let observed = Observed { ready: true, template_hash, ..Observed::default() };
+        store.lock().applied(dpu, key("a").on(dpu), observed);
+        let patch = world.changes(true).unwrap();
+        assert_eq!(patch["tenants"], json!({"blue": {"matched": 1, "wanted": 2, "refused": null}}));
+        patch["conditions"][2]["message"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(ready("d1"), "1 of 2 companions are ready");
+    assert_eq!(ready("d2"), "2 of 2 companions are ready");
 }
 
 #[tokio::test]

@@ -34,6 +34,7 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 /// How long a companion waits for a rule that is known here in an older state than the companion was made from.
 const STALE_PAUSE: Duration = Duration::from_secs(1);
 
+mod confirm;
 mod resize;
 
 pub(crate) struct Companions {
@@ -79,6 +80,9 @@ impl Controller for Companions {
             let moment = context.moment();
             let mut others = data.turns(&id.key.rule, &context.registry, moment);
             others.extend(data.lingering_beyond(&id.key.rule));
+            if id.key.dpu().is_none() {
+                others.extend(data.on_dpus(&id.key));
+            }
             if let Some((key, pause)) = data.rollouts.look(&id.key.rule, moment.now) {
                 context.queues.companions.add_after(state.id(key), pause);
             }
@@ -376,10 +380,7 @@ impl Companion<'_> {
                 return Ok(Action::Requeue(pause));
             }
         }
-        let is_of_rule = matches!(reason, DeleteReason::RuleDeleted | DeleteReason::OtherRule);
-        if is_of_rule && !fault("absence-of-a-rule-is-believed") {
-            self.confirm_rule_deleted(uid).await?;
-        }
+        self.confirm_gone(reason, uid).await?;
         // It may be ready by now, which the watch hasn't shown yet: only the state that isn't is deleted.
         let version = match reason {
             DeleteReason::NeverReady if !fault("whatever-was-never-ready-is-deleted") => {
@@ -410,27 +411,6 @@ impl Companion<'_> {
             companions.get(key).filter(|o| o.uid == uid && !o.was_ready).map(|o| o.resource_version)
         };
         self.state.lock().with_companions(&key.rule, of_uid).flatten()
-    }
-
-    /// Asks whether the rule that the companion with this uid was made for is deleted. The rules' cache may be older than the
-    /// companions': that it lacks the rule, or has another one of that name, is no reason to delete anything.
-    async fn confirm_rule_deleted(&self, uid: &str) -> Result<(), WriteFailure> {
-        let key = &self.id.key;
-        let uid_of_rule = |companions: &mut CompanionCache| {
-            companions.get(key).filter(|o| o.uid == uid).map(|o| o.rule_uid.clone())
-        };
-        let rule_uid = self.state.lock().with_companions(&key.rule, uid_of_rule).flatten();
-        let Some(rule_uid) = rule_uid else { return Err(WriteFailure::CacheStale) };
-        let (rule, tenant) = (self.state.rule_id(&key.rule), &self.location.tenant);
-        match self.deleted_rules.is_deleted(self.context, &rule, &rule_uid, tenant).await {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(WriteFailure::Transient(
-                "the companion's rule exists and is not in the cache yet".to_owned(),
-            )),
-            Err(error) => {
-                Err(WriteFailure::Transient(format!("the companion's rule can't be read: {error}")))
-            }
-        }
     }
 
     fn objects(&self, kind: Kind) -> Objects<'_> {
@@ -467,7 +447,7 @@ impl Companion<'_> {
             let until = self.now() + REFUSED_PAUSE;
             let refusal = Refusal { why, generation, until };
             let before = data.refusals.insert(self.id.key.clone(), refusal);
-            data.changed(&self.id.key.workload);
+            data.changed(&self.id.key.whole().workload);
             before.is_none_or(|before| before.why.message != message)
         };
         if is_new {

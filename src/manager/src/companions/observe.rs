@@ -1,7 +1,6 @@
 //! The observed state of a companion. It is small, because there is one companion for each match.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -49,8 +48,7 @@ pub(super) fn of_tenant(metadata: &ObjectMeta) -> Option<(CompanionKey, &str)> {
         .as_deref()?
         .iter()
         .find(|r| is_owner(&r.api_version, &r.kind, r.controller))?;
-    let key = CompanionKey { rule: RuleName::new(&owner.name).ok()?, workload: workload(metadata)? };
-    Some((key, &owner.uid))
+    Some((key(RuleName::new(&owner.name).ok()?, metadata)?, &owner.uid))
 }
 
 /// The companion that an object with this metadata is if it is in the namespace of admin companions: its tenant, its key, and the
@@ -59,12 +57,15 @@ pub(super) fn of_admin(metadata: &ObjectMeta) -> Option<(TenantId, CompanionKey,
     let tenant = TenantId::of_namespace(metadata.labels.as_ref()?)?;
     let annotations = metadata.annotations.as_ref()?;
     let rule = RuleName::admin(annotations.get(keys::ADMIN_RULE)?).ok()?;
-    let key = CompanionKey { rule, workload: workload(metadata)? };
-    Some((tenant, key, annotations.get(keys::RULE_UID)?))
+    Some((tenant, key(rule, metadata)?, annotations.get(keys::RULE_UID)?))
 }
 
-fn workload(metadata: &ObjectMeta) -> Option<Arc<str>> {
-    Some(metadata.labels.as_ref()?.get(keys::WORKLOAD)?.as_str().into())
+/// The key of the companion that a rule has with this metadata.
+fn key(rule: RuleName, metadata: &ObjectMeta) -> Option<CompanionKey> {
+    let workload = metadata.labels.as_ref()?.get(keys::WORKLOAD)?.as_str().into();
+    let (key, annotations) = (CompanionKey { rule, workload }, metadata.annotations.as_ref());
+    let dpu = annotations.and_then(|annotations| annotations.get(keys::DPU));
+    Some(dpu.map_or_else(|| key.clone(), |dpu| key.on(dpu)))
 }
 
 /// The observed state of a companion as far as its metadata shows it.

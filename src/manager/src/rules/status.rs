@@ -117,6 +117,12 @@ impl StatusInput<'_> {
         i64::try_from(self.data.index.matched(self.name)).unwrap_or(i64::MAX)
     }
 
+    /// How many companions there should be.
+    fn wanted(&self) -> i64 {
+        let rule = self.data.index.rule(self.name);
+        rule.map_or(0, |rule| i64::try_from(self.data.index.wanted(rule)).unwrap_or(i64::MAX))
+    }
+
     /// How many companions were made from the template as it is; `None` for a rule that isn't valid.
     fn updated(&self) -> Option<i64> {
         let rule = self.data.index.rule(self.name)?;
@@ -153,21 +159,21 @@ impl StatusInput<'_> {
             };
             return (Status::False, REFUSED, format!("{}{others}", first.why.message));
         }
-        let matched = self.matched();
         if let Some(most) = self.data.index.over_limit(self.name) {
             return (Status::False, LIMIT_REACHED, self.over_limit(most));
         }
-        if matched == 0 {
+        if self.matched() == 0 {
             let note = self.data.companions.counts(self.name).lingering_note();
             return (Status::True, NO_MATCH, format!("no companion is wanted{note}"));
         }
         let counts = self.data.companions.counts(self.name);
-        let mut message = format!("{} of {matched} companions are ready", counts.ready);
+        let wanted = self.wanted();
+        let mut message = format!("{} of {wanted} companions are ready", counts.ready);
         let (earlier, note) = self.earlier(counts.created);
         message.push_str(&note);
         let resize = self.resize(&mut message, counts.to_be_resized);
         message.push_str(&counts.lingering_note());
-        if counts.ready >= matched && !earlier {
+        if counts.ready >= wanted && !earlier {
             return resize.map_or((Status::True, "AllReady", message.clone()), |cause| {
                 (Status::False, cause.as_str(), message)
             });
@@ -229,12 +235,25 @@ impl StatusInput<'_> {
         }
     }
 
+    /// The hosts of workloads that have no companion because no DPU is known there, where each DPU would have one.
+    fn without_companion(&self) -> impl Iterator<Item = &str> {
+        let index = &self.data.index;
+        let rule = index.rule(self.name).filter(|rule| rule.policy().is_on_all()).into_iter();
+        rule.flat_map(|rule| {
+            index.workloads_of(self.name).filter_map(|workload| {
+                let none = index.dpus.of(rule, workload).next().is_none();
+                companion::host(rule, workload, &self.data.host_names).filter(|_| none)
+            })
+        })
+    }
+
     /// The hosts whose companions wait for a DPU that isn't there.
     fn without_dpu(&self) -> Option<String> {
         let tenant = self.data.tenant.as_ref()?;
         let unplaced = self.data.companions.unplaced(self.name).filter(|o| !o.terminating);
         let hosts: BTreeSet<&str> = unplaced
             .filter_map(|o| o.host.as_deref())
+            .chain(self.without_companion())
             .filter(|host| !self.registry.has_dpu(tenant, host))
             .collect();
         let first = hosts.first()?;

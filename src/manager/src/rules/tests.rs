@@ -1,6 +1,6 @@
 use outrigger_core::companion::Observed;
 use outrigger_core::ids::RuleName;
-use outrigger_core::index::Desired;
+use outrigger_core::index::{Desired, OwnDpus};
 use outrigger_core::reason::Cause;
 use outrigger_runtime::fake_api::{FakeApi, failure};
 
@@ -191,6 +191,47 @@ fn what_is_refused_of_a_rule_is_not_anothers() {
     assert!(data.refusals.of_rule(&own).all(|(key, _)| key.rule == own));
     data.remove_rule(&own);
     assert_eq!((count(&data, &own), data.refusals.len()), (0, 9));
+}
+
+#[tokio::test]
+async fn a_rule_on_all_dpus_is_ready_once_each_has_a_ready_companion_and_there_is_one() {
+    let (context, id) = world(&FakeApi::default());
+    let state = context.states.state("tenant-blue");
+    let mut all = rule("6");
+    all["metadata"]["generation"] = json!(2);
+    all["spec"]["dpuSelectionPolicy"] = json!("SameNodeAll");
+    state.lock().apply_rule(&serde_json::from_value(all).unwrap());
+    state.lock().rules.get_mut(&id.name).unwrap().validation = TemplateValidation::passed();
+    let on_host = |id: &str| Workload { node_name: Some("h".into()), ..fixtures::workload(id) };
+    state.lock().index.sync(["a", "b"].map(on_host).into());
+    let template_hash = state.lock().index.rule(&id.name).unwrap().template_hash().to_owned();
+    let ready = || {
+        let status = status_change(&context, &state, &id).unwrap().status;
+        let ready = status.conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap();
+        (status.matched, ready.reason, ready.message)
+    };
+    let (matched, reason, message) = ready();
+    assert_eq!((matched, reason.as_str()), (Some(2), "NoDPU"));
+    assert!(
+        message.starts_with("0 of 2 companions are ready; no DPU of tenant blue is in host h"),
+        "{message}"
+    );
+    let nodes = ["d1", "d2"].map(Into::into).into();
+    state.lock().index.set_dpus("h", OwnDpus { nodes, hands_over: false });
+    let mut readies = 0;
+    for workload in ["a", "b"] {
+        for dpu in ["d1", "d2"] {
+            let key = CompanionKey { rule: id.name.clone(), workload: workload.into() }.on(dpu);
+            let template_hash = template_hash.clone();
+            let observed =
+                Observed { rule_uid: "u".into(), template_hash, ready: true, ..Observed::default() };
+            state.lock().companions.applied(&key.workload.clone(), key, observed);
+            readies += 1;
+            let (_, reason, message) = ready();
+            assert_eq!(message.split(" companions").next(), Some(&*format!("{readies} of 4")));
+            assert_eq!(reason == "AllReady", readies == 4, "{reason}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -357,6 +357,17 @@ impl CompanionCache {
         of_rule.map(|(workload, o)| (CompanionKey { rule: rule.clone(), workload: workload.clone() }, o))
     }
 
+    /// The companions of a rule for a workload that are on single DPUs.
+    pub(crate) fn on_dpus(&self, key: &CompanionKey) -> impl Iterator<Item = CompanionKey> {
+        use std::ops::Bound::{Included, Unbounded};
+        let (rule, first) = (&key.rule, key.on("").workload);
+        let of_rule = self.by_rule.get(rule).into_iter();
+        let after =
+            of_rule.flat_map(move |of| of.by_workload.range::<str, _>((Included(&*first), Unbounded)));
+        let keys = after.map(|(workload, _)| CompanionKey { rule: rule.clone(), workload: workload.clone() });
+        keys.take_while(|other| other.label() == key.label())
+    }
+
     pub(crate) fn keys(&self) -> impl Iterator<Item = CompanionKey> {
         self.by_rule.keys().flat_map(|rule| self.of_rule(rule).map(|(key, _)| key))
     }

@@ -25,6 +25,7 @@ use super::TenantData;
 use super::companions::CompanionCache;
 use super::registry::Registry;
 
+mod all;
 mod hosts;
 mod refused;
 
@@ -175,7 +176,7 @@ impl Outcomes {
     }
 
     fn get(&self, key: &CompanionKey) -> Option<&Outcome> {
-        self.by_workload.get(&key.workload)?.get(&key.rule)
+        self.by_workload.get(key.label())?.get(&key.rule)
     }
 
     /// Sets an outcome, or removes it. Returns whether it is another one than before.
@@ -246,7 +247,7 @@ impl TenantData {
         }
         for key in keys {
             step();
-            self.assess_one(key, registry, now);
+            self.assess_one(&key.whole(), registry, now);
         }
         for label in self.index.left_out_changed().into_iter().chain(self.index.undecided_changed()) {
             self.changed(&label);
@@ -347,7 +348,9 @@ impl TenantData {
             return outcome.words.clone();
         }
         let of_template = || self.rules.get(&key.rule)?.validation.refusal();
-        let why = self.refusals.get(key).map(|refusal| &refusal.why).or_else(of_template);
+        let companions = self.index.companions_of(key);
+        let refusal = companions.iter().find_map(|key| self.refusals.get(key));
+        let why = refusal.map(|refusal| &refusal.why).or_else(of_template);
         why.filter(|why| Some(why.cause) == outcome.progress.cause)
             .map(|why| why.faults.clone())
             .unwrap_or_default()
@@ -367,18 +370,19 @@ impl TenantData {
         }
     }
 
-    /// Why the scheduler has found no Node for a companion, and what of its template is the reason.
+    /// Why the scheduler has found no Node for a companion, and what of its template is the reason. `dpu`: its host and its name, as far as
+    /// the companion has to run there.
     fn placement(
         &self,
         observed: &Observed,
         rule: Option<&Arc<Rule>>,
-        host: Option<&str>,
+        dpu: (Option<&str>, Option<&str>),
         registry: &Registry,
     ) -> Option<(Cause, String)> {
         // Of another template nothing is known.
         let rule = rule.filter(|rule| rule.makes(&observed.template_hash, observed.content_hash.as_deref()));
         match (rule, &self.tenant) {
-            (Some(rule), Some(tenant)) => Some(registry.why_unplaced(tenant, host, rule, &observed.message)),
+            (Some(rule), Some(tenant)) => Some(registry.why_unplaced(tenant, dpu, rule, &observed.message)),
             _ => unplaced::guess(&observed.message).map(|cause| (cause, String::new())),
         }
     }
@@ -391,8 +395,8 @@ impl TenantData {
         Some((cause, format!("{}{colon}{words}", cause.meaning())))
     }
 
-    /// The status of a companion, if there is something to send about it.
-    fn outcome(
+    /// The status of the companion with this key, if there is something to send about it.
+    fn outcome_of(
         &self,
         key: &CompanionKey,
         registry: &Registry,
@@ -407,6 +411,9 @@ impl TenantData {
             None => &self.companions,
         };
         let observed = companions.get(key);
+        // That those on other DPUs have been ready says nothing of one that is new.
+        let is_new = || !observed.map_or_else(|| companions.has_run(key), |o| o.was_ready);
+        let was_ready = was_ready && !(key.dpu().is_some() && is_new());
         let entry = self.rules.get(&key.rule)?;
         let (wish, rule, host) = match self.index.desired(key) {
             Desired::Wanted { rule, workload } => {
@@ -426,15 +433,18 @@ impl TenantData {
             Desired::RuleUnknown if !entry.errors.is_empty() && !entry.deleting => {
                 (Wish::Kept, None, observed?.host.as_deref())
             }
-            Desired::RuleUnknown | Desired::Unwanted | Desired::Ended { .. } | Desired::Unknown => {
-                return None;
-            }
+            Desired::RuleUnknown
+            | Desired::Unwanted
+            | Desired::OnOtherDpus { .. }
+            | Desired::Ended { .. }
+            | Desired::Unknown => return None,
         };
         let ready = observed.is_some_and(|o| o.ready);
-        let dpu = || Some(registry.host_dpu(self.tenant.as_ref()?, host?));
+        let dpu = || Some(registry.host_dpu(self.tenant.as_ref()?, host?, key.dpu()));
         let refusal = self.refusals.get(key).filter(|refusal| refusal.generation == entry.generation);
-        let placement =
-            observed.filter(|o| o.unplaced && !ready).and_then(|o| self.placement(o, rule, host, registry));
+        let placement = observed
+            .filter(|o| o.unplaced && !ready)
+            .and_then(|o| self.placement(o, rule, (host, key.dpu()), registry));
         let progress = Facts {
             wish,
             observed,

@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, ResourceQuota};
 use kube::ResourceExt;
 use outrigger_api::Tenant;
 use outrigger_core::field::FieldError;
 use outrigger_core::host::HostLabels;
 use outrigger_core::ids::TenantId;
+use outrigger_core::index::OwnDpus;
 use outrigger_core::keys;
 use outrigger_core::progress::HostDpu;
 use outrigger_core::quantity::Quantity;
@@ -72,6 +74,13 @@ impl TenantEntry {
     /// Whether its deletion waits for the manager.
     pub(crate) fn has_finalizer(&self) -> bool {
         self.object.finalizers().iter().any(|f| f == keys::TENANT_FINALIZER)
+    }
+
+    /// Since when its level of enforcement has been below Enforce, as its status says; `None` where it isn't.
+    pub(crate) fn below_enforce_since(&self) -> Option<Timestamp> {
+        let conditions = &self.object.status.as_ref()?.conditions;
+        let enforced = conditions.iter().find(|c| c.type_ == "Enforced" && c.status == "False")?;
+        Some(enforced.last_transition_time.0)
     }
 
     /// What a limit has refused, as its stream's status says.
@@ -177,12 +186,27 @@ impl Registry {
         data.in_host.get(host).is_some_and(|nodes| nodes.iter().any(owned))
     }
 
-    /// The DPU of a host, as far as a tenant may use it.
-    pub(crate) fn host_dpu(&self, tenant: &TenantId, host: &str) -> HostDpu {
+    /// The DPUs in a host, as far as they are a tenant's.
+    pub(crate) fn own_dpus(&self, tenant: &TenantId, host: &str) -> OwnDpus {
+        let dpus = self.dpus_in(host).into_iter().map(|(name, dpu)| (name, dpu.for_tenant(tenant.as_str())));
+        let (own, others): (Vec<_>, Vec<_>) = dpus.partition(|(_, dpu)| dpu.is_settled());
+        let data = self.data.read();
+        let listed = data.claimants(host).any(|claimant| claimant == tenant);
+        let has_rivals = data.claimants(host).any(|claimant| claimant != tenant);
+        OwnDpus {
+            nodes: own.into_iter().map(|(name, _)| name.into()).collect(),
+            hands_over: others.iter().any(|(_, dpu)| dpu.owned || listed) && !has_rivals,
+        }
+    }
+
+    /// The DPU of a host, or the one of these with a name, as far as a tenant may use it.
+    pub(crate) fn host_dpu(&self, tenant: &TenantId, host: &str, name: Option<&str>) -> HostDpu {
         let data = self.data.read();
         let entry = data.tenants.get(tenant).and_then(|entry| entry.tenant.as_ref().ok());
         let listed = entry.is_some_and(|tenant| tenant.hosts.contains(host));
-        let here = data.in_host.get(host).into_iter().flatten().filter_map(|node| data.nodes.get(node));
+        let here = data.in_host.get(host).into_iter().flatten();
+        let here =
+            here.filter(|node| name.is_none_or(|name| name == *node)).filter_map(|node| data.nodes.get(node));
         let dpus = here.map(|dpu| {
             step();
             dpu.for_tenant(tenant.as_str())
@@ -191,16 +215,18 @@ impl Registry {
     }
 
     /// Why the scheduler has found no Node for a companion, and what of its template is the reason. `host`: the one whose DPU it has to
-    /// run on.
+    /// run on, and `name` the one of these.
     pub(crate) fn why_unplaced(
         &self,
         tenant: &TenantId,
-        host: Option<&str>,
+        (host, name): (Option<&str>, Option<&str>),
         rule: &Rule,
         message: &str,
     ) -> (Cause, String) {
         let own = self.dpus_of(tenant);
-        let fits = |dpu: &&(String, Arc<Dpu>)| host.is_none() || dpu.1.host.as_deref() == host;
+        let fits = |(node, dpu): &&(String, Arc<Dpu>)| {
+            (host.is_none() || dpu.host.as_deref() == host) && name.is_none_or(|name| name == node)
+        };
         unplaced::why(message, rule.wants(), own.iter().filter(fits).map(|(_, dpu)| &dpu.node))
     }
 

@@ -326,7 +326,8 @@ impl TenantData {
     /// The workloads are known for the first time. Companions that should exist and don't are down, whatever deleted them: a rollout
     /// that another process began continues from there.
     pub(crate) fn first_sync(&mut self, keys: &[CompanionKey]) {
-        for key in keys {
+        let companions = keys.iter().flat_map(|key| self.index.companions_of(key));
+        for key in &companions.collect::<Vec<_>>() {
             let wanted = matches!(self.index.desired(key), Desired::Wanted { .. });
             if wanted
                 && self.with_companions(&key.rule, |companions| companions.get(key).is_none()) == Some(true)
@@ -435,7 +436,8 @@ impl TenantData {
     /// What is known of a missing companion is forgotten, unless it is going to be created again: now, or when its rule is valid again, or
     /// its workload has a node or room. A replica that the tenant's agent isn't connected to remembers nothing.
     fn forget_if_unwanted(&mut self, key: &CompanionKey) {
-        let ends = matches!(self.index.desired(key), Desired::Unwanted | Desired::Ended { .. });
+        let desired = self.index.desired(key);
+        let ends = matches!(desired, Desired::Unwanted | Desired::OnOtherDpus { .. } | Desired::Ended { .. });
         if ends || !self.index.synced() || !self.rules.contains_key(&key.rule) {
             self.with_companions(&key.rule, |companions| companions.unwanted(key));
         }

@@ -1,11 +1,11 @@
 //! The state of one namespace: its tenant's workloads, its rules, their companions, and the tenant's stream.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use outrigger_core::fault;
 use outrigger_core::ids::{RuleName, TenantId};
-use outrigger_core::index::{CompanionKey, TenantIndex};
+use outrigger_core::index::{CompanionKey, HostDpus, TenantIndex};
 use outrigger_core::tenant::Limits;
 use outrigger_core::tenant::hosts::HostNames;
 use parking_lot::{Mutex, MutexGuard};
@@ -109,6 +109,18 @@ impl TenantData {
         keys
     }
 
+    /// The companions of a rule for a workload that are on single DPUs, or should be.
+    pub(crate) fn on_dpus(&self, key: &CompanionKey) -> BTreeSet<CompanionKey> {
+        let mut all: BTreeSet<CompanionKey> = match (key.rule.is_admin(), &self.admin_companions) {
+            (false, _) => self.companions.on_dpus(key).collect(),
+            (true, Some(store)) => store.lock().on_dpus(key).collect(),
+            // Looked after from elsewhere.
+            (true, None) => return BTreeSet::new(),
+        };
+        all.extend(self.index.companions_of(key).into_iter().filter(|key| key.dpu().is_some()));
+        all
+    }
+
     /// The cache that holds the companions of a rule; `None` where another namespace of the tenant has them.
     pub(crate) fn with_companions<R>(
         &mut self,
@@ -129,6 +141,7 @@ impl TenantData {
             return Vec::new();
         }
         self.host_names = names.clone();
+        self.index.dpus.names = names.clone();
         if fault("companions-of-renamed-hosts-stay") {
             return Vec::new();
         }
@@ -159,6 +172,7 @@ impl TenantData {
     fn forget_workloads(&mut self) {
         let mut index = TenantIndex::default();
         index.limit(self.index.most());
+        index.dpus = std::mem::take(&mut self.index.dpus);
         for rule in self.index.rules() {
             index.apply_rule(rule.clone());
         }
@@ -183,6 +197,7 @@ impl TenantData {
         self.tenant = tenant;
         self.limits = None;
         self.host_names = Arc::default();
+        self.index.dpus = HostDpus::default();
         self.stream.restart();
     }
 }

@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 use tracing::info;
 
+use super::enforcement;
 use super::former::Former;
 use super::namespace;
 use super::nodes::Handovers;
@@ -114,25 +115,29 @@ impl Tenants {
         }
         let written = writes::finalizer_of(&self.api(), &*entry.object, keys::TENANT_FINALIZER, true).await?;
         let over = Version::of(written.as_ref().unwrap_or(&entry.object));
-        let state = match &entry.tenant {
+        let found = match &entry.tenant {
             Err(_) => None,
             Ok(tenant) => {
                 let myself = self.myself.get_or_try_init(|| namespace::myself(&self.context.client)).await?;
                 let owner =
                     entry.object.controller_owner_ref(&()).and_then(|owner| serde_json::to_value(owner).ok());
-                Some(namespace::ensure(&self.context, tenant, &owner.unwrap_or_default(), myself).await?)
+                let state =
+                    namespace::ensure(&self.context, tenant, &owner.unwrap_or_default(), myself).await?;
+                let level = tenant.enforcement.unwrap_or(self.context.args.enforcement);
+                let refused = enforcement::would_be_refused(&self.context.client, tenant, level).await?;
+                Some((state, level, refused))
             }
         };
         let wanted = status::compute(
             &self.context.registry,
             id,
             &entry,
-            state.as_ref(),
+            found.as_ref(),
             self.context.environment.clock.wall(),
         );
         self.write(id, &entry, &over, &wanted).await?;
         // A namespace that is deleted, or gets another label, queues its tenant.
-        let pause = if let Some(namespace::State::Preparing(pause)) = state { pause } else { RESYNC };
+        let pause = if let Some((namespace::State::Preparing(pause), ..)) = found { pause } else { RESYNC };
         Ok(Action::Requeue(pause))
     }
 

@@ -5,6 +5,7 @@
 
 pub(crate) mod claim;
 mod controller;
+mod enforcement;
 pub(crate) mod first;
 mod former;
 pub(crate) mod namespace;

@@ -1,12 +1,14 @@
 //! The status of a tenant, computed from the caches.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use outrigger_api::conditions::Status;
 use outrigger_core::ids::TenantId;
 use outrigger_core::reason::Cause;
 use outrigger_core::syntax::unlabelable;
-use outrigger_core::tenant::Tenant;
+use outrigger_core::tenant::{Enforcement, Tenant};
 use outrigger_core::validate;
 use serde::Serialize;
 
@@ -23,6 +25,7 @@ const SHOWN: usize = 5;
 pub(crate) struct ControllerStatus {
     pub(super) observed_generation: Option<i64>,
     pub(super) namespace: Option<String>,
+    pub(super) enforcement: Option<String>,
     pub(super) dpus: Option<i64>,
     pub(super) conditions: Vec<Condition>,
 }
@@ -34,6 +37,7 @@ impl ControllerStatus {
         Self {
             observed_generation: status.observed_generation,
             namespace: status.namespace,
+            enforcement: status.enforcement,
             dpus: status.dpus,
             conditions: status.conditions,
         }
@@ -48,12 +52,13 @@ fn wrong(cause: Cause, message: impl Into<String>) -> ConditionValue {
     (Status::False, cause.as_str(), message.into())
 }
 
-/// The status that a tenant should have. `namespace`: what was found of it; `None` where it was not looked for.
+/// The status that a tenant should have. `found`: what was found of its namespace, its level of enforcement, and the running Pods that
+/// would be refused at the level Enforce; `None` where nothing was looked for, because the tenant isn't valid.
 pub(super) fn compute(
     registry: &Registry,
     id: &TenantId,
     entry: &TenantEntry,
-    namespace: Option<&namespace::State>,
+    found: Option<&(namespace::State, Enforcement, BTreeSet<String>)>,
     now: Timestamp,
 ) -> ControllerStatus {
     let mut told: Vec<(&str, ConditionValue)> = Vec::new();
@@ -62,7 +67,7 @@ pub(super) fn compute(
         Err(errors) => told.push(("Accepted", wrong(Cause::Invalid, validate::message(errors)))),
         Ok(tenant) => {
             told.push(("Accepted", accepted(registry, id)));
-            told.push(("NamespaceReady", namespace_ready(tenant, namespace)));
+            told.push(("NamespaceReady", namespace_ready(tenant, found.map(|(namespace, ..)| namespace))));
             let (count, hosts) = hosts_ready(registry, id, tenant);
             dpus = count;
             told.push(("HostsReady", hosts));
@@ -75,7 +80,30 @@ pub(super) fn compute(
         Some((_, (_, reason, message))) => (Status::False, *reason, message.clone()),
     };
     told.push(("Ready", ready));
-    finish(entry, dpus, told, now)
+    // It doesn't concern Ready: a lower level is an administrator's choice.
+    told.extend(found.map(|(_, level, refused)| ("Enforced", enforced(entry, *level, refused, now))));
+    finish(entry, dpus, found.map(|(_, level, _)| *level), told, now)
+}
+
+/// The level of enforcement. A lower one counts from the time of the condition's last transition.
+fn enforced(
+    entry: &TenantEntry,
+    level: Enforcement,
+    refused: &BTreeSet<String>,
+    now: Timestamp,
+) -> ConditionValue {
+    if level == Enforcement::Enforce {
+        return fine(level.as_str(), "all checks are enforced");
+    }
+    let since = entry.below_enforce_since().unwrap_or(now);
+    let refused = Enforcement::would_be_refused(refused);
+    let message = format!("level {level}, below Enforce since {}: {refused}", at_second(since));
+    (Status::False, level.as_str(), message)
+}
+
+/// The same time without fractions of a second, which conditions don't have either.
+fn at_second(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 pub(super) fn terminating(
@@ -85,12 +113,13 @@ pub(super) fn terminating(
     now: Timestamp,
 ) -> ControllerStatus {
     let told = vec![("Ready", wrong(Cause::Terminating, format!("waiting for {waiting_for} to be gone")))];
-    finish(entry, dpus, told, now)
+    finish(entry, dpus, None, told, now)
 }
 
 fn finish(
     entry: &TenantEntry,
     dpus: i64,
+    enforcement: Option<Enforcement>,
     told: Vec<(&str, ConditionValue)>,
     now: Timestamp,
 ) -> ControllerStatus {
@@ -99,6 +128,7 @@ fn finish(
     ControllerStatus {
         observed_generation: Some(generation),
         namespace: Some(entry.object.target_namespace()),
+        enforcement: enforcement.map(|level| level.to_string()),
         dpus: Some(dpus),
         conditions: conditions(before, generation, now, told),
     }
@@ -251,6 +281,46 @@ mod tests {
         registry.node("n0", None);
         let none = format!("no DPU's label {} names h0", HostLabels::default().either());
         assert_eq!(hosts(&registry, 0), (0, Status::False, "NoDPU", none));
+    }
+
+    #[test]
+    fn a_level_below_enforce_is_a_condition_with_the_time_since_when_and_concerns_nothing_else() {
+        let registry = registry(1);
+        let id = TenantId::new("t0").unwrap();
+        let at = |seconds| Timestamp::from_second(seconds).unwrap();
+        let mut status = ControllerStatus::now(&registry.get(&id).unwrap());
+        let mut look = |level: Enforcement, refused: &[&str], seconds: i64| {
+            let mut object = (*registry.get(&id).unwrap().object).clone();
+            object.status = Some(serde_json::from_value(serde_json::to_value(&status).unwrap()).unwrap());
+            registry.tenant(Change::Applied(object));
+            let refused = refused.iter().map(ToString::to_string).collect();
+            let found = (namespace::State::Ready, level, refused);
+            let entry = registry.get(&id).unwrap();
+            status = compute(&registry, &id, &entry, Some(&found), at(seconds));
+            assert_eq!(status.enforcement.as_deref(), Some(level.as_str()));
+            let of = |kind: &str| status.conditions.iter().find(|c| c.type_ == kind).cloned().unwrap();
+            assert_eq!(of("Ready").status, "True", "{}", of("Ready").message);
+            let enforced = of("Enforced");
+            (enforced.status, enforced.reason, enforced.message)
+        };
+        let told = |status: &str, reason: &str, message: &str| {
+            (status.to_owned(), reason.to_owned(), message.to_owned())
+        };
+        assert_eq!(look(Enforcement::Enforce, &[], 5), told("True", "Enforce", "all checks are enforced"));
+        let none = "below Enforce since 1970-01-01T00:00:10Z: no running Pod is known that would be refused";
+        assert_eq!(
+            look(Enforcement::Observe, &[], 10),
+            told("False", "Observe", &format!("level Observe, {none}"))
+        );
+        assert_eq!(look(Enforcement::Warn, &[], 20), told("False", "Warn", &format!("level Warn, {none}")));
+        let (_, _, message) = look(Enforcement::Warn, &["p"], 30);
+        assert!(
+            message.contains("since 1970-01-01T00:00:10Z: a running Pod would be refused")
+                && message.ends_with(": p"),
+            "{message}"
+        );
+        assert_eq!(look(Enforcement::Enforce, &[], 40).0, "True");
+        assert!(look(Enforcement::Warn, &[], 50).2.contains("since 1970-01-01T00:00:50Z"));
     }
 
     #[cfg(debug_assertions)]

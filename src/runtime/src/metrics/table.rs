@@ -96,9 +96,9 @@ table! {
                 "HoldPods",
                 "HoldAllPods",
             ])),
-            ("verdict", OneOf(&["Allowed", "Patched", "Denied", "Behind", "Crowded", "Invalid"])),
+            ("verdict", OneOf(&["Allowed", "Patched", "WouldDeny", "Denied", "Behind", "Crowded", "Invalid"])),
         ],
-        "Time from the last byte of a request to its response, including the time that it waits for caches");
+        "Time from the last byte of a request to its response, including the time that it waits for caches. WouldDeny: admitted, and refused if the tenant's level of enforcement were Enforce");
     ADMISSION_STEP = seconds("admission_step", Histogram, &[Webhook],
         &[
             ("step", Named("as in [architecture.md](../architecture.md#admission)")),
@@ -125,6 +125,10 @@ table! {
         "Messages received on workload streams");
     TENANTS = plain("tenants", Gauge, &[Manager], &[("stream", OneOf(&["Connected", "Lost", "Elsewhere"]))],
         "Tenants with a namespace, by where their stream is: at this replica, nowhere, or unknown to this replica. Connected and Lost count each tenant at one replica");
+    TENANTS_BY_LEVEL = plain("tenants_by_enforcement", Gauge, &[Manager], &[("level", OneOf(&["Observe", "Warn", "Enforce"]))],
+        "Tenants that are valid, by their level of enforcement; each replica counts all of them");
+    BELOW_ENFORCE = seconds("tenant_below_enforce_timestamp", Gauge, &[Manager], &[],
+        "Since when the tenant that has been below the level Enforce for longest is there; 0: no tenant is; Unix time");
     WORKLOADS = plain("workloads", Gauge, &[Manager], &[("stream", OneOf(&["Connected", "Lost"]))],
         "Workloads of the tenants that this replica acts for, by whether their stream is open");
     COMPANIONS_WANTED = plain("companions_wanted", Gauge, &[Manager], &[],

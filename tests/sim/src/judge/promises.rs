@@ -204,11 +204,7 @@ pub const PROMISES: &[Promise] = &[
         "a DPU whose label `provisioning.dpu.nvidia.com/dpunode-name` is the workload's node",
         By(&["facts_missing"]),
     ),
-    (
-        "rules",
-        "Both become required node affinity in every term of the template's own affinity",
-        By(&["created"]),
-    ),
+    ("rules", "become required node affinity in every term of the template's own affinity", By(&["created"])),
     ("rules", "it runs on no other one", By(&["placed"])),
     ("rules", "A companion that runs stays if the label is removed", By(&["deleted"])),
     ("rules", "running companions stay as they are, and the manager retries", By(&["untried", REST])),

@@ -44,6 +44,7 @@ fn dpus_and_hosts() {
             host_names: Arc::new(names),
             limits: Limits::default(),
             policy: Policy::new(id.clone()),
+            enforcement: None,
         };
         (id, tenant)
     };

@@ -141,6 +141,7 @@ async fn read(
 async fn own(installation: &Installation) -> anyhow::Result<Vec<Finding>> {
     let now = expiry::now();
     let mut findings = installation.versions();
+    findings.extend(installation.levels());
     findings.extend(access::missing_rights(installation).await?);
     if installation.has(Part::Webhook) {
         findings.extend(webhooks::examine(installation, now).await);

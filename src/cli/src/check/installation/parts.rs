@@ -7,12 +7,13 @@ use base64::engine::general_purpose::STANDARD;
 use clap::ValueEnum;
 use outrigger_core::json::{label, list, text};
 use outrigger_core::keys;
+use outrigger_core::tenant::Enforcement;
 use outrigger_webhook::settings::AdmissionArgs;
 use serde_json::Value;
 
 use super::roles::Names;
 use super::versions::{self, Version};
-use crate::check::findings::{Finding, Subject};
+use crate::check::findings::{Finding, LEVELS, Subject};
 use crate::cluster::{Answer, Cluster, DEPLOYMENT, Kind, MUTATING, NAMESPACE, POD, VALIDATING, together};
 
 /// Label of all of Outrigger's own Deployments and Pods.
@@ -140,6 +141,12 @@ impl Installation {
             );
         }
         findings
+    }
+
+    /// Compares the levels of enforcement of Tenants that name none: the webhook's decides, and the manager's is what Tenants say.
+    pub(crate) fn levels(&self) -> Option<Finding> {
+        let [webhook, manager] = [Part::Webhook, Part::Manager].map(|part| self.deployments.get(&part));
+        levels(&self.subject(Part::Webhook), &self.path(Part::Webhook, "args"), webhook?, manager?)
     }
 
     /// Compares a version of a part with another version.
@@ -277,6 +284,18 @@ pub(crate) fn data(object: &Value, key: &str) -> Option<Vec<u8>> {
     } else {
         Some(value.as_bytes().to_vec())
     }
+}
+
+/// Compares the levels of the Deployments of webhook and manager.
+pub(crate) fn levels(subject: &Subject, path: &str, webhook: &Value, manager: &Value) -> Option<Finding> {
+    let of = |deployment| {
+        argument(deployment, "enforcement").unwrap_or_else(|| Enforcement::default().to_string())
+    };
+    let (decides, says) = (of(webhook), of(manager));
+    let message = format!(
+        "--enforcement is {decides}, which the webhook applies, and {says} for the manager, which is what Tenants say in their status"
+    );
+    (decides != says).then(|| Finding::new(&LEVELS, subject, path, message))
 }
 
 async fn running(

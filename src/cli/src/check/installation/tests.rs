@@ -5,7 +5,7 @@ use outrigger_runtime::expiry::Validity;
 use outrigger_runtime::probe::Verdict;
 use serde_json::{Value, json};
 
-use super::parts::{Part, argument, data, mounted, running_versions};
+use super::parts::{Part, argument, data, levels, mounted, running_versions};
 use super::rights::{Account, Right};
 use super::roles::{self, Names};
 use super::versions::{self, Version};
@@ -214,6 +214,28 @@ fn deployments_say_their_flags_and_files() {
     let map = json!({"kind": "ConfigMap", "data": {"a": "x"}});
     assert_eq!((data(&secret, "a"), data(&map, "a")), (Some(b"x".to_vec()), Some(b"x".to_vec())));
     assert_eq!(data(&secret, "b"), None);
+}
+
+#[test]
+fn webhook_and_manager_have_one_level_of_enforcement() {
+    let of = |name: &str, args: &[&str]| {
+        json!({"metadata": {"name": format!("outrigger-{name}")},
+            "spec": {"template": {"spec": {"containers": [{"name": name, "args": args}]}}}})
+    };
+    let found = |webhook: &[&str], manager: &[&str]| {
+        let subject = Subject::cluster("Deployment", "outrigger-webhook");
+        levels(&subject, "p", &of("webhook", webhook), &of("manager", manager)).map(|f| f.message)
+    };
+    for same in [&[][..], &["--enforcement=Warn"]] {
+        assert_eq!(found(same, same), None);
+    }
+    assert_eq!(found(&[], &["--enforcement=Enforce"]), None, "the default");
+    let said = found(&["--enforcement", "Observe"], &[]).unwrap();
+    assert!(
+        said.starts_with("--enforcement is Observe, which the webhook applies")
+            && said.contains("Enforce for the manager"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -46,6 +46,10 @@ fn dpu(name: &str, host: &str, tenant: Option<&str>) -> Node {
     node
 }
 
+fn key(rule: &Rule, workload: &Workload) -> CompanionKey {
+    CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() }
+}
+
 fn told(rule: &Arc<Rule>, workload: Workload, nodes: Option<&[Node]>) -> Explanation {
     let blue = TenantId::new("blue").unwrap();
     let around = ExplanationContext {
@@ -56,7 +60,8 @@ fn told(rule: &Arc<Rule>, workload: Workload, nodes: Option<&[Node]>) -> Explana
         nodes,
         sent: &Selection::default(),
     };
-    explain(rule, &Arc::new(workload), &around)
+    let key = key(rule, &workload);
+    explain(rule, &Arc::new(workload), &key, &around)
 }
 
 const ANY: &[&[(&str, Operator, &[&str])]] = &[&[("@", Operator::Exists, &[])]];
@@ -116,6 +121,40 @@ fn one_term_is_enough_and_same_node_waits_for_the_node() {
     let any = told(&rule(terms, DpuSelectionPolicy::Any, &json!({})), unbound, Some(&[]));
     assert_eq!(any.outcome, CompanionOutcome::Companion);
     assert_eq!(any.placement.unwrap().problem.as_deref(), Some("tenant blue has no DPU"));
+}
+
+#[test]
+fn each_companion_on_all_dpus_is_explained_with_its_own() {
+    let rule = rule(ANY, DpuSelectionPolicy::SameNodeAll, &json!({}));
+    let nodes = [dpu("d1", "cloud-dev-12", Some("blue")), dpu("d2", "cloud-dev-12", Some("blue"))];
+    let blue = TenantId::new("blue").unwrap();
+    let of = |dpu: Option<&str>, nodes: Option<&[Node]>| {
+        let around = ExplanationContext {
+            tenant: Some(&blue),
+            namespace: "tenant-blue",
+            host_labels: Default::default(),
+            host_names: Default::default(),
+            nodes,
+            sent: &Selection::default(),
+        };
+        let key = key(&rule, &nginx());
+        explain(&rule, &Arc::new(nginx()), &dpu.map_or(key.clone(), |dpu| key.on(dpu)), &around)
+    };
+    let [first, second] = ["d1", "d2"].map(|name| {
+        let explanation = of(Some(name), Some(&nodes));
+        assert_eq!(explanation.outcome, CompanionOutcome::Companion);
+        let placement = explanation.placement.unwrap();
+        let fits: Vec<(&str, bool)> =
+            placement.nodes.iter().map(|node| (node.node.as_str(), node.obstacles.is_empty())).collect();
+        assert_eq!(fits, [(name, true)]);
+        explanation.companion
+    });
+    assert_ne!(first, second);
+    for (nodes, words) in [(None, "Nodes can't be seen"), (Some(&[][..]), "none of host cloud-dev-12")] {
+        let waiting = of(None, nodes);
+        assert_eq!((waiting.outcome, waiting.companion.as_str()), (CompanionOutcome::Waiting, ""));
+        assert!(waiting.reason.as_deref().is_some_and(|reason| reason.contains(words)), "{waiting:?}");
+    }
 }
 
 #[test]
@@ -201,7 +240,9 @@ fn a_workload_is_on_the_host_that_its_node_is() {
             sent: &Selection::default(),
         };
         let workload = Workload { node_name: Some(node.into()), ..nginx() };
-        explain(&rule(ANY, DpuSelectionPolicy::SameNode, &json!({})), &Arc::new(workload), &around)
+        let rule = rule(ANY, DpuSelectionPolicy::SameNode, &json!({}));
+        let key = key(&rule, &workload);
+        explain(&rule, &Arc::new(workload), &key, &around)
     };
     let places = of("cloud-dev-12", &nodes).placement.unwrap().nodes;
     assert!(places.len() == 1 && places[0].node == "d1" && places[0].obstacles.is_empty(), "{places:?}");
@@ -223,7 +264,8 @@ fn without_a_tenant_the_isolation_is_left_out() {
         sent: &Selection::default(),
     };
     for policy in [DpuSelectionPolicy::SameNode, DpuSelectionPolicy::Any] {
-        let explanation = explain(&rule(ANY, policy, &json!({})), &Arc::new(nginx()), &around);
+        let rule = rule(ANY, policy, &json!({}));
+        let explanation = explain(&rule, &Arc::new(nginx()), &key(&rule, &nginx()), &around);
         assert_eq!(explanation.outcome, CompanionOutcome::Companion);
         assert_eq!(explanation.placement.unwrap().problem, None, "{policy:?}");
     }

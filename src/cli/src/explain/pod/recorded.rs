@@ -106,7 +106,7 @@ fn isolation(pod: &Value) -> Vec<Mark> {
     marks
 }
 
-/// The companion's facts, and the host of its workload. The other keys of Outrigger are the manager's, and not the step's.
+/// The companion's facts, the host of its workload, and where it has one of its own its DPU. The other keys of Outrigger are the manager's, and not the step's.
 fn companion(admission: &Admission, pod: &Value, roles: &Roles) -> Vec<Mark> {
     if roles.rule.is_none() {
         return Vec::new();
@@ -121,11 +121,11 @@ fn companion(admission: &Admission, pod: &Value, roles: &Roles) -> Vec<Mark> {
         mark(format!("metadata.annotations[{key}]"), value.as_str().unwrap_or_default())
     };
     let mut marks: Vec<Mark> = own.map(fact).collect();
-    let host = annotations.get(keys::HOST).and_then(Value::as_str);
+    let [host, dpu] = [keys::HOST, keys::DPU].map(|key| annotations.get(key).and_then(Value::as_str));
     let labels = &admission.settings().host_labels;
     marks.extend(affinity(pod, |found| {
-        let is_named = host.is_some_and(|host| text(found, "/values/0") == host);
-        is_named && labels.keys().any(|key| text(found, "/key") == key)
+        let (key, value) = (text(found, "/key"), Some(text(found, "/values/0")));
+        value == host && labels.keys().any(|label| label == key) || value == dpu && key == "metadata.name"
     }));
     marks
 }

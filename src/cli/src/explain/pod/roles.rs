@@ -115,6 +115,7 @@ fn companion_role(admission: &Admission, namespace: &str, pod: &Value, companion
     role.fact("tenant", tenant.as_ref().map_or("", |tenant| tenant.as_str()));
     role.fact("workload", label(pod, keys::WORKLOAD).unwrap_or_default());
     role.fact("host of the workload", annotation(pod, keys::HOST));
+    role.fact("its own DPU", annotation(pod, keys::DPU));
     role.fact("end of the workload", annotation(pod, keys::WORKLOAD_ENDED));
     role.fact("DPU", text(pod, "/spec/nodeName"));
     if list(pod, "/spec/schedulingGates").iter().any(|gate| text(gate, "/name") == keys::ADMISSION_GATE) {

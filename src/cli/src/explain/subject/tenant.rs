@@ -31,6 +31,7 @@ pub(super) fn report(state: &State, name: &str) -> Result<Option<Report>, InputE
     let hosts: Vec<&str> = list(object, "/spec/hosts").iter().filter_map(Value::as_str).collect();
     report.fact("hosts", hosts.join(", "));
     let number = |pointer: &str| object.pointer(pointer).and_then(Value::as_i64).map(|n| n.to_string());
+    report.fact("enforcement", text(object, "/status/enforcement"));
     report.fact("DPUs", number("/status/dpus").unwrap_or_default());
     let stream = object.pointer("/status/stream").filter(|stream| stream.is_object());
     if let Some(stream) = stream {

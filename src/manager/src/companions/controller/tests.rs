@@ -9,6 +9,7 @@ use crate::fixtures;
 use outrigger_runtime::environment::Environment;
 use outrigger_runtime::fake_api::{FakeApi, failure, not_found};
 
+mod dpus;
 mod hosts;
 mod linger;
 mod resize;

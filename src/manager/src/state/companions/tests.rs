@@ -29,6 +29,23 @@ fn an_object_without_owner_is_no_companion() {
 }
 
 #[test]
+fn companions_on_single_dpus_are_found_by_their_workload() {
+    let mut cache = CompanionCache::default();
+    let w = key("r", "w");
+    // Labels that come before and after it, and another rule's.
+    let others =
+        [key("r", "w").whole(), key("r", "w-1").on("d"), key("r", "w1").on("d"), key("s", "w").on("d")];
+    let own = [w.on("d1"), w.on("d2")];
+    for (i, key) in others.iter().chain(&own).enumerate() {
+        cache.applied(&i.to_string(), key.clone(), pod(&i.to_string(), true));
+    }
+    assert_eq!(cache.on_dpus(&w).collect::<Vec<_>>(), own);
+    assert_eq!(cache.on_dpus(&own[0]).collect::<Vec<_>>(), own);
+    assert_eq!(cache.counts(&w.rule), Counts { created: 5, ready: 5, ..Counts::default() });
+    assert_eq!(cache.on_dpus(&key("r", "v")).count(), 0);
+}
+
+#[test]
 fn counts_follow() {
     let mut cache = CompanionCache::default();
     let (a, b) = (key("r", "a"), key("r", "b"));

@@ -10,6 +10,8 @@ use super::*;
 use crate::fixtures;
 use crate::state::{Refusal, Why};
 
+mod all;
+
 /// The tenant `blue` with the host `h`, its rule `r` for Pods on the DPU of their node, and as many workloads on that host.
 struct World {
     data: TenantData,

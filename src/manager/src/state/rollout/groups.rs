@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use outrigger_core::fault;
 use outrigger_core::ids::RuleName;
-use outrigger_core::index::{Members, TenantIndex};
+use outrigger_core::index::{Members, TenantIndex, whole};
 use outrigger_core::map::HashSet;
 use outrigger_core::rollout::MaxUnavailable;
 use outrigger_core::workload::{DisruptionGroup, Workload};
@@ -17,7 +17,7 @@ use crate::state::companions::CompanionCache;
 pub(super) struct Groups<'a> {
     index: &'a TenantIndex,
     max: MaxUnavailable,
-    /// Workloads that are without their companion of the rule, or soon will be, or aren't ready again since.
+    /// Workloads that are without a companion of the rule, or soon will be, or aren't ready again since.
     down: HashSet<Arc<str>>,
     /// How many more companions each group may lose, by its id.
     left: Memo<DisruptionGroup, usize>,
@@ -33,16 +33,16 @@ impl<'a> Groups<'a> {
         (rule, max): (&RuleName, MaxUnavailable),
         has_dpu: impl Fn(&str) -> bool,
     ) -> Self {
-        let mut down: HashSet<Arc<str>> = companions.unready(rule, &has_dpu).cloned().collect();
+        let mut down: HashSet<Arc<str>> = companions.unready(rule, &has_dpu).map(whole).collect();
         let soon = rollout.replaced.iter().filter(|(_, stage)| **stage != Stage::Down);
-        down.extend(soon.map(|(workload, _)| workload.clone()));
+        down.extend(soon.map(|(workload, _)| whole(workload)));
         let is_ready = |workload: &Arc<str>| index.workload(workload).is_none_or(|w| w.ready);
         let waits = |workload: &&Arc<str>| {
             !is_ready(workload)
                 && !companions.is_excused(rule, workload, &has_dpu)
                 && !fault("workloads-that-get-ready-are-not-down")
         };
-        down.extend(rollout.settling.iter().filter(waits).cloned());
+        down.extend(rollout.settling.iter().filter(waits).map(whole));
         Self { index, max, down, left: Memo::default() }
     }
 
