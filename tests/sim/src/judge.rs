@@ -278,6 +278,8 @@ impl Judge {
         TENANTS.iter().for_each(|(id, _)| self.named(id, &world.host_names(id)));
         let mut found = self.found.lock();
         found.restored = true;
+        // A snapshot may name an earlier holder, who serves on without a claim that could be seen.
+        found.holders.clear();
         found.possible.restored(&world);
     }
 
