@@ -264,7 +264,10 @@ pub(crate) fn replace_reason(rule: &Rule, host: Option<&str>, o: &Observed) -> O
         Some(DeleteReason::Failed)
     } else if o.gated {
         Some(DeleteReason::NotAdmitted)
-    } else if o.ready && o.trouble == Some(Cause::ResizeInfeasible) {
+    } else if o.ready
+        && (o.trouble == Some(Cause::ResizeInfeasible)
+            || o.trouble == Some(Cause::ResizeDeferred) && fault("deferred-resize-is-replaced"))
+    {
         Some(DeleteReason::ResizeInfeasible)
     } else {
         None

@@ -65,16 +65,18 @@ impl DpuSelectionPolicy {
 
     /// Whether the companion runs in the host of its workload.
     pub fn is_by_host(self) -> bool {
-        self != Self::Any
+        self != Self::Any && !(self == Self::SameNodePrimary && fault("primary-dpu-is-of-any-host"))
     }
 
     /// The terms of node affinity that select among the tenant's DPUs, beside those that name the host
     /// ([`crate::host::HostLabels::terms`]). There may be none.
     pub fn terms(self) -> Vec<Value> {
         match self {
-            Self::SameNodePrimary => vec![json!({"matchExpressions": [
-                {"key": keys::PRIMARY, "operator": "In", "values": ["true"]}]})],
-            Self::SameNode | Self::SameNodeAll | Self::Any => Vec::new(),
+            Self::SameNodePrimary if !fault("any-dpu-of-the-host-is-primary") => {
+                vec![json!({"matchExpressions": [
+                    {"key": keys::PRIMARY, "operator": "In", "values": ["true"]}]})]
+            }
+            Self::SameNode | Self::SameNodePrimary | Self::SameNodeAll | Self::Any => Vec::new(),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::model::Snapshot;
 use crate::network::Trouble;
 use crate::process::pick;
 use crate::trace::Trace;
-use crate::world::{MOVING, SHOP, TENANTS, World};
+use crate::world::{SHOP, TENANTS, World};
 
 mod changes;
 mod dpus;
@@ -89,6 +89,8 @@ struct History {
     failed: BTreeMap<(String, String), u64>,
     /// Images of rules' templates so far.
     images: u64,
+    /// Amounts of memory of rules' templates so far: each is more than those before.
+    memory: u64,
     /// A wire was silent since the last rest.
     was_silent: bool,
     /// Tenants without an agent until the next rest has ended.
@@ -110,11 +112,12 @@ impl History {
             later: None,
             failed: BTreeMap::new(),
             images: 0,
+            memory: 0,
             was_silent: false,
             away: BTreeSet::new(),
             deleted: BTreeSet::new(),
         };
-        if world.scope.crashes {
+        if world.scope.crashes || world.scope.resizes {
             faults::crash_managers(&world, &judge);
         }
         let controllers = tokio::spawn(controllers(world.clone()));
@@ -250,7 +253,7 @@ impl History {
             self.judge.disturbed(blind);
         }
         match happening {
-            Happening::CreatePod => self.create_pod(tenant),
+            Happening::CreatePod => self.create_pod(tenant.0),
             Happening::DeletePod => self.delete_pod(tenant.0),
             Happening::FinishPod => self.finish_pod(tenant.0),
             Happening::RelabelPod => self.relabel_pod(tenant.0),
@@ -288,12 +291,12 @@ impl History {
         }
     }
 
-    fn create_pod(&self, (tenant, hosts): (&'static str, &[&str])) {
+    fn create_pod(&self, tenant: &'static str) {
         // Names come again, as those of StatefulSets do.
         let name = format!("web-{}", self.below(12));
         let app = format!("app-{}", self.below(APPS));
         // Pods may be on a host whose DPU is another tenant's.
-        let hosts: Vec<&str> = hosts.iter().copied().filter(|host| *host != MOVING).chain([MOVING]).collect();
+        let hosts = self.world.nodes(tenant);
         let host = hosts[usize::try_from(self.below(hosts.len() as u64)).unwrap_or_default()];
         let pod = json!({"metadata": {"name": name, "namespace": SHOP, "labels": {"app": app}},
             "spec": {"nodeName": host, "containers": [{"name": "c", "image": "web"}]}});

@@ -17,9 +17,11 @@ use crate::world::hosts::allocated_to;
 use crate::world::kubelet::{NEVER, REFUSED};
 use crate::world::{AFFINITY, TENANTS, World, at, namespace_of, text};
 
+mod amounts;
 mod budgets;
 mod devices;
 mod found;
+mod hosts;
 mod machines;
 mod matching;
 mod offloading;
@@ -35,7 +37,9 @@ mod wanted;
 use found::Found;
 use matching::matches;
 use states::States;
-use wanted::{Wanted, companion, has_no_origin, is_ready, linger, lingers, mark, served, wanted, written};
+use wanted::{
+    Place, Wanted, companion, has_no_origin, is_ready, linger, lingers, mark, served, stuck, wanted, written,
+};
 
 /// By how much the clocks of two processes differ at most: both are ahead or behind by up to a minute.
 const SKEW: Duration = Duration::from_secs(120);
@@ -60,6 +64,7 @@ impl Judge {
     pub fn watch(world: &Arc<World>) -> Arc<Self> {
         let judge = Arc::new(Self { world: Arc::downgrade(world), found: Mutex::default() });
         for (id, _) in TENANTS {
+            judge.named(id, &world.host_names(id));
             let this = judge.clone();
             world.tenants[id].on_commit(move |commit| this.tenant(id, commit));
         }
@@ -173,8 +178,14 @@ impl Judge {
         self.grows(&world, commit);
         self.left_open(&world, commit);
         self.outlives(&world, commit, &key);
+        self.placed(&world, commit, &key);
+        self.amounts_written(&world, commit, &key);
+        if commit.subresource.as_deref() == Some("resize") {
+            self.replaced(&world, commit, &key);
+        }
         if commit.old.is_none() {
             self.created(&world, &key, object);
+            self.hosted(&world, commit, &key, object);
             self.companion_created(&world, commit, &key, object);
             self.was_possible(&world, &commit.client, &key);
             self.beside_the_holder(&world, commit, key.0);
@@ -263,11 +274,13 @@ impl Judge {
 
     /// A cluster is restored from a snapshot: earlier states come back.
     pub fn restored(&self) {
+        let Some(world) = self.world.upgrade() else { return };
+        TENANTS.iter().for_each(|(id, _)| self.named(id, &world.host_names(id)));
         let mut found = self.found.lock();
         found.restored = true;
-        if let Some(world) = self.world.upgrade() {
-            found.possible.restored(&world);
-        }
+        // A snapshot may name an earlier holder, who serves on without a claim that could be seen.
+        found.holders.clear();
+        found.possible.restored(&world);
     }
 
     /// The system has come to rest.
@@ -281,6 +294,9 @@ impl Judge {
             found.reborn.extend(TENANTS.map(|(id, _)| id).into_iter().filter(|id| !world.has_agent(id)));
         }
         found.possible.rested(|id| world.has_agent(id));
+        for (_, states) in found.names.iter_mut().filter(|(id, _)| world.has_agent(id)) {
+            states.drain(..states.len().saturating_sub(1));
+        }
         found.offloadings.clear();
         (found.disturbed, found.blind) = (false, false);
         found.replaced.clear();
@@ -330,6 +346,7 @@ impl Judge {
             && !has_other_devices
             && commit.client.starts_with("manager")
             && !self.has_changed(key.0, &key.2)
+            && !self.may_be_replaced(world, commit, key, old)
         {
             self.violation(
                 world,
@@ -416,17 +433,27 @@ impl Judge {
             let image = text(&pod, "/spec/containers/0/image").to_owned();
             there.entry(key).or_default().push((image, ready));
         }
-        let mut missing = Vec::new();
-        for (key, Wanted { image, has_dpu, pod, .. }) in &wanted {
+        let (mut missing, stuck) = (Vec::new(), stuck(&wanted));
+        for (key, Wanted { image, place: at, pod, rule }) in &wanted {
             let refused = image.starts_with(REFUSED);
-            let stays = refused || image.starts_with(NEVER);
+            let stays = refused || image.starts_with(NEVER) || stuck.contains(&(key.0, key.1.as_str()));
+            let has_dpu = *at == Place::Dpu;
             match there.get(key).map(Vec::as_slice) {
                 // A rollout of a template that never gets ready stops, and one that is refused doesn't begin.
                 Some([(found, _)]) if stays && found != image => {}
                 Some([(found, true)]) if found != image && budgets::hold(&world.tenants[key.0], pod) => {}
                 Some([(_, is_ready)]) if image.starts_with(NEVER) && !is_ready => {}
                 None if refused => {}
-                Some([(found, is_ready)]) if found == image && is_ready == has_dpu => {}
+                Some(_) if *at == Place::NoHost => {
+                    missing.push(format!(
+                        "{key:?}: its workload's Node is in no host, and there is a companion"
+                    ));
+                }
+                Some([(found, is_ready)]) if found == image && *is_ready == has_dpu => {}
+                // One that runs stays where it is.
+                Some([(found, true)]) if found == image && *at == Place::NoPrimary => {}
+                // It runs until its turn in the rollout comes.
+                Some([(found, _)]) if found == image && amounts::asks_for_too_much(rule) => {}
                 None if !has_dpu => {}
                 found => {
                     let place = place(&world, key);
@@ -438,13 +465,15 @@ impl Judge {
         let unwanted = there.keys().filter(|key| !wanted.contains_key(*key));
         missing.extend(unwanted.map(|key| format!("{key:?}: isn't wanted")));
         if missing.is_empty() {
-            missing.extend(Self::devices_missing(&world));
+            missing.extend(Self::devices_missing(&world, &stuck));
+            missing.extend(Self::amounts_missing(&world, &wanted, &stuck));
             missing.extend(Self::offloadings_missing(&world));
             missing.extend(Self::slots_missing(&world));
             missing.extend(self.tenants_missing(&world));
             if world.scope.is_wide() {
                 missing.extend(Self::facts_missing(&world));
                 missing.extend(Self::orders_missing(&world));
+                missing.extend(Self::slices_missing(&world));
             }
         }
         missing

@@ -18,13 +18,17 @@ use crate::trace::Trace;
 
 pub(crate) mod budgets;
 mod devices;
+mod dpus;
 pub(crate) mod hosts;
 pub(crate) mod kubelet;
 mod machines;
+mod names;
+pub(crate) mod resizes;
 mod scope;
 
 use budgets::count_budgets;
 pub use devices::{DEVICE_CLASS, claim_of, devices};
+pub use dpus::dpu;
 pub use machines::{GUESTS, MACHINE, machine, machine_types};
 pub use scope::Scope;
 
@@ -133,8 +137,12 @@ impl World {
             environment,
         });
         world.furnish();
-        let Scope { pages, orderings, .. } = world.scope;
-        let more = More { short_pages: pages, merges_conditions: world.scope.is_wide() };
+        let Scope { pages, orderings, without_resize, .. } = world.scope;
+        let more = More {
+            short_pages: pages,
+            merges_conditions: world.scope.is_wide(),
+            resizes: world.scope.resizes && !without_resize,
+        };
         std::iter::once(&world.infra).chain(world.tenants.values()).for_each(|model| model.set_more(more));
         if orderings {
             world.furnish_hosts();
@@ -174,8 +182,13 @@ impl World {
         make(&self.infra, "nodes", virtual_node);
         for (id, hosts) in TENANTS {
             for host in hosts {
-                make(&self.infra, "nodes", dpu(host));
-                self.dpu_ready(host);
+                for node in self.dpus(host) {
+                    make(&self.infra, "nodes", node.clone());
+                    self.dpu_ready(&node);
+                }
+                if self.scope.primaries {
+                    self.set_primary(host, |number| number == usize::from(*host == MOVING));
+                }
             }
             self.create_tenant(id);
             for namespace in [RULES_NAMESPACE, SHOP] {
@@ -193,8 +206,11 @@ impl World {
             .flat_map(|(_, hosts)| hosts.iter().copied())
             .filter(|host| !taken || *host != MOVING)
             .collect();
-        let spec = json!({"identities": [format!("spiffe://outrigger/tenant/{tenant}")], "hosts": hosts,
+        let mut spec = json!({"identities": [format!("spiffe://outrigger/tenant/{tenant}")], "hosts": hosts,
             "deviceClasses": [DEVICE_CLASS]});
+        if self.scope.names {
+            spec["hostNames"] = names::of_hosts(&hosts);
+        }
         let _ = self.infra.create(ADMIN, "tenants", json!({"metadata": {"name": tenant}, "spec": spec}));
     }
 
@@ -320,6 +336,9 @@ impl World {
             self.schedule();
             self.infra.finish_deletions(|pod, node| is_node(node) && !self.ends_later(pod));
             self.run_pods(&self.infra);
+            if self.scope.resizes {
+                self.run_resizes();
+            }
         }
         for ((id, model), _) in self.tenants.iter().zip(changed).filter(|(_, changed)| *changed) {
             // There are no Nodes: Pods are bound to hosts.
@@ -371,7 +390,10 @@ impl World {
             let at = |subresource| {
                 (pod["metadata"]["namespace"].as_str(), text(&pod, "/metadata/name"), subresource)
             };
-            if let Some(node) = nodes.iter().find(|node| fits(&pod, node) && tolerates(&pod, node)) {
+            let can_run = |node: &&Arc<Value>| {
+                fits(&pod, node) && tolerates(&pod, node) && resizes::cpu(&pod) != resizes::INFEASIBLE
+            };
+            if let Some(node) = self.pick_of(nodes.iter().filter(can_run)) {
                 if !self.allocate(&pod, text(node, "/metadata/name")) {
                     continue;
                 }
@@ -427,13 +449,6 @@ fn tolerates(pod: &Value, node: &Value) -> bool {
             any_or_same("key") && any_or_same("effect") && (exists || toleration["value"] == taint["value"])
         })
     })
-}
-
-/// The Node of the DPU in a host, as it registers: with either of the labels that name hosts.
-pub fn dpu(host: &str) -> Value {
-    let is_even = host.bytes().fold(0, u8::wrapping_add) % 2 == 0;
-    let label = if is_even { keys::DPU_NODE_NAME } else { keys::DPU_HOST };
-    json!({"metadata": {"name": format!("dpu-{host}"), "labels": {label: host}}})
 }
 
 fn named(name: &str) -> Value {

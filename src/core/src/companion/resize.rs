@@ -3,12 +3,15 @@
 //!
 //! Two writes do that: one of the amounts, one of the annotations that say which template the companion is made from, because the
 //! subresource takes no annotations. Which of them is due follows from the Pod as it is, so a manager that ends between them, or makes
-//! one twice, changes nothing: a Pod that has the amounts gets the annotations only, and one that has both gets nothing.
+//! one twice, changes nothing: a Pod that has the amounts gets the annotations only, and one that has both gets nothing. The write of the
+//! amounts is about the Pod as it was read: one that comes late, after its manager has ended, must not take back what the next manager has
+//! made, because a Pod whose annotations are right isn't read again.
 
 use serde_json::{Map, Value, json};
 
 use super::{MAX_ANNOTATIONS, Observed, hash_of};
 use crate::claim::Devices;
+use crate::fault;
 use crate::json;
 use crate::keys;
 use crate::quantity::Quantity;
@@ -24,7 +27,8 @@ const RESOURCES: [&str; 2] = ["cpu", "memory"];
 pub enum Resize {
     /// Nothing: it has them.
     Done,
-    /// This strategic merge patch of the subresource, which carries the uid as precondition and has the amounts that differ, and no others.
+    /// This strategic merge patch of the subresource, which carries uid and resourceVersion as preconditions and has the amounts that
+    /// differ, and no others.
     Patch(Value),
     /// It has to be replaced: it lacks a container, or has a request or limit that the template doesn't ask for. Kubernetes doesn't let
     /// those be removed.
@@ -107,7 +111,9 @@ pub fn resize(template: &Value, pod: &Value) -> Resize {
     if spec.is_empty() {
         return Resize::Done;
     }
-    Resize::Patch(json!({"metadata": {"uid": pod.pointer("/metadata/uid")}, "spec": spec}))
+    let read = |field: &str| pod.pointer(&format!("/metadata/{field}"));
+    let metadata = json!({"uid": read("uid"), "resourceVersion": read("resourceVersion")});
+    Resize::Patch(json!({"metadata": metadata, "spec": spec}))
 }
 
 /// The amounts of a container that have to change; `None` where one would have to be removed.
@@ -153,7 +159,7 @@ pub fn renewed(rule: &Rule, o: &Observed) -> Value {
 impl Observed {
     /// A companion that serves and is being resized. A container may be restarted for that (its `resizePolicy`).
     pub fn is_resizing(&self) -> bool {
-        self.ready && self.trouble == Some(Cause::Resizing)
+        self.ready && self.trouble == Some(Cause::Resizing) && !fault("companion-serves-while-it-is-resized")
     }
 
     /// A companion that serves and doesn't have the amounts of its template yet.
@@ -182,7 +188,7 @@ mod tests {
     /// The Pod that the API server makes of a template.
     fn pod(template: &Value) -> Value {
         let mut pod = template.clone();
-        pod["metadata"]["uid"] = json!("u");
+        pod["metadata"] = json!({"uid": "u", "resourceVersion": "7", "labels": {}});
         for container in pod["spec"]["containers"].as_array_mut().unwrap() {
             let limits = container["resources"]["limits"].as_object().cloned().unwrap_or_default();
             for (resource, limit) in limits {
@@ -197,7 +203,7 @@ mod tests {
 
     /// What a strategic merge patch of containers makes of a Pod.
     fn patched(pod: &Value, patch: &Value) -> Value {
-        assert_eq!(patch["metadata"], json!({"uid": "u"}));
+        assert_eq!(patch["metadata"], json!({"uid": "u", "resourceVersion": "7"}));
         let mut pod = pod.clone();
         for change in patch["spec"]["containers"].as_array().unwrap() {
             let containers = pod["spec"]["containers"].as_array_mut().unwrap();

@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::fault;
+
 /// Names that hosts have as Nodes of one tenant's cluster. A host without an entry is the Node of its own name, unless that is the name of
 /// another host's Node: no Node is in two hosts, and no host is two Nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -79,7 +81,7 @@ fn other_side<'a>(
 ) -> Option<&'a str> {
     match there.get(name) {
         Some(found) => Some(found),
-        None => (!back.contains_key(name)).then_some(name),
+        None => (!back.contains_key(name) || fault("host-of-another-node-is-its-own-node")).then_some(name),
     }
 }
 

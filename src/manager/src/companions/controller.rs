@@ -263,8 +263,8 @@ impl Companion<'_> {
         }
         let (plan, kind) = planned(data, key, &self.location);
         let is_replaced = match &plan {
-            Plan::Resize { .. }
-            | Plan::Delete {
+            Plan::Resize { .. } => !fault("resizes-take-no-part-in-a-rollout"),
+            Plan::Delete {
                 reason: DeleteReason::TemplateChanged | DeleteReason::ResizeInfeasible, ..
             } => true,
             // A rule that was created again has the budget of one whose template changes, as far as its owner references have not had

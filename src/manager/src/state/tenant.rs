@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use outrigger_core::fault;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::{CompanionKey, HostDpus, TenantIndex};
 use outrigger_core::tenant::Limits;
@@ -141,6 +142,9 @@ impl TenantData {
         }
         self.host_names = names.clone();
         self.index.dpus.names = names.clone();
+        if fault("companions-of-renamed-hosts-stay") {
+            return Vec::new();
+        }
         let mut keys = self.companion_keys();
         keys.extend(self.index.matches());
         keys.sort_unstable();

@@ -83,6 +83,31 @@ pub const FAULTS: &[Fault] = &[
         "The tenant's label is required in one term of the node affinity only; terms are ORed.",
     ),
     fault(
+        "any-dpu-of-the-host-is-primary",
+        "core",
+        "With `SameNodePrimary` a companion may run on each DPU of its workload's host, as with `SameNode`.",
+    ),
+    fault(
+        "primary-dpu-is-of-any-host",
+        "core",
+        "With `SameNodePrimary` a companion may run on the primary DPU of each of the tenant's hosts.",
+    ),
+    fault(
+        "host-of-another-node-is-its-own-node",
+        "core",
+        "A Node that has no entry in `hostNames` is in the host of its name, though another Node is in that.",
+    ),
+    fault(
+        "deferred-resize-is-replaced",
+        "core",
+        "A companion whose resize the kubelet has deferred is replaced, as one whose resize is infeasible.",
+    ),
+    fault(
+        "companion-serves-while-it-is-resized",
+        "core",
+        "A companion that is being resized doesn't count as down.",
+    ),
+    fault(
         "leaving-companion-is-told-as-ready",
         "core",
         "A companion that is being deleted counts as ready until it is gone.",
@@ -172,6 +197,26 @@ pub const FAULTS: &[Fault] = &[
         "taints-of-others-are-removed",
         "manager",
         "Taints that others have put on a DPU's Node are lost when it is marked.",
+    ),
+    fault(
+        "companions-of-renamed-hosts-stay",
+        "manager",
+        "Companions aren't looked at again when Nodes of the tenant's cluster are in other hosts than before.",
+    ),
+    fault(
+        "dpus-are-told-by-names-of-hosts",
+        "manager",
+        "The agent hears of DPUs by the names of their hosts, where the Nodes of its cluster have others.",
+    ),
+    fault(
+        "resizes-take-no-part-in-a-rollout",
+        "manager",
+        "Companions are resized whatever `maxUnavailable`, owners and budgets permit, and before the template was tried.",
+    ),
+    fault(
+        "half-of-a-resize-stays",
+        "manager",
+        "A companion that has its amounts, because a manager ended between the two writes of a resize, doesn't get the annotations.",
     ),
     fault(
         "rule-of-others-is-overwritten",

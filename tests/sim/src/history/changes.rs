@@ -12,7 +12,10 @@ use super::{APPS, History};
 use crate::model::Model;
 use crate::world::hosts::{allocated_to, free_devices, set_conditions};
 use crate::world::kubelet::{NEVER, SLOW};
-use crate::world::{ADMIN, DEVICE_CLASS, RULES_NAMESPACE, SCHEDULER, SHOP, claim_of, text};
+use crate::world::resizes::{DEFERRED, INFEASIBLE};
+use crate::world::{
+    ADMIN, DEVICE_CLASS, RULES_NAMESPACE, SCHEDULER, SHOP, TENANTS, claim_of, namespace_of, text,
+};
 
 /// How long a DPU takes to restart at most.
 const RESTARTS: Duration = Duration::from_secs(30);
@@ -46,6 +49,47 @@ impl History {
             let image = format!("{kind}{}", self.images);
             json!({"template": {"spec": {"containers": [{"name": "c", "image": image}]}}})
         };
+        let at = (Some(namespace), text(&rule, "/metadata/name"), None);
+        let _ = model.merge(user, plural, at, json!({"spec": change}));
+    }
+
+    /// Amounts of cpu and memory that no rule has had before. Another class of quality of service, or an amount less, can't be had in place.
+    pub(super) fn amounts(&mut self) -> Value {
+        self.memory += 1;
+        let cpu = match self.below(16) {
+            0 => INFEASIBLE,
+            1..4 => DEFERRED,
+            number => ["1", "2"][usize::from(number % 2 == 0)],
+        };
+        let amounts = json!({"cpu": cpu, "memory": format!("{}Mi", self.memory)});
+        match self.below(12) {
+            0 => json!(null),
+            1 => json!({"limits": amounts}),
+            2 => json!({"requests": amounts, "limits": {"memory": format!("{}Mi", self.memory)}}),
+            _ => json!({"requests": amounts}),
+        }
+    }
+
+    /// The rule of one of the companions gets other amounts of cpu and memory, and stays as it is otherwise.
+    pub(super) fn change_amounts(&mut self) {
+        let Some(companion) = self.companion() else { return };
+        let of_platform = companion["metadata"]["annotations"][keys::ADMIN_RULE].as_str();
+        let own = TENANTS
+            .into_iter()
+            .find(|(id, _)| text(&companion, "/metadata/namespace") == namespace_of(id))
+            .zip(companion["metadata"]["labels"][keys::RULE].as_str());
+        let (model, user, plural, namespace, name) = match (of_platform, own) {
+            (Some(name), _) => (&self.world.infra, ADMIN, "adminworkloadrules", keys::ADMIN_NAMESPACE, name),
+            (None, Some(((id, _), name))) => {
+                (&self.world.tenants[id], "user", "workloadrules", RULES_NAMESPACE, name)
+            }
+            (None, None) => return,
+        };
+        let Some(rule) = model.get(plural, Some(namespace), name) else { return };
+        let model = model.clone();
+        let mut container = rule["spec"]["template"]["spec"]["containers"][0].clone();
+        container["resources"] = self.amounts();
+        let change = json!({"template": {"spec": {"containers": [container]}}});
         let at = (Some(namespace), text(&rule, "/metadata/name"), None);
         let _ = model.merge(user, plural, at, json!({"spec": change}));
     }

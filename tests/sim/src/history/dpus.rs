@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{History, LOOK};
 use crate::world::{ADMIN, MOVING, TENANTS, World, dpu, text};
@@ -18,7 +18,16 @@ impl History {
             let mut hosts = self.world.hosts(tenant);
             hosts.retain(|host| host != MOVING);
             hosts.extend(has.then(|| MOVING.to_owned()));
-            let spec = json!({"spec": {"hosts": hosts}});
+            let mut spec = json!({"hosts": hosts});
+            if self.world.scope.names {
+                // An entry is about one of the tenant's hosts.
+                let mut names = self.world.host_names(tenant);
+                if let Some(names) = names.as_array_mut() {
+                    names.retain(|entry| has || entry["host"] != MOVING);
+                }
+                spec["hostNames"] = names;
+            }
+            let spec = json!({"spec": spec});
             let _ = self.world.infra.merge(ADMIN, "tenants", (None, tenant, None), spec);
         };
         let mut steps = vec![(from, false), (to, self.below(4) > 0)];
@@ -39,21 +48,50 @@ impl History {
     /// The Node of a DPU is deleted. The DPU registers again within a minute or later: without the labels and taints that its Node had.
     pub(super) fn remove_dpu(&self) {
         let Some(host) = self.pick(&Vec::from_iter(hosts())) else { return };
-        let node = dpu(host);
+        let mut node = dpu(host);
+        if self.world.scope.primaries {
+            node = self.pick(&self.world.dpus(host)).unwrap_or(node);
+        }
         let deleted = self.world.infra.delete(ADMIN, "nodes", None, text(&node, "/metadata/name")).is_ok();
         if !deleted || self.below(2) == 0 {
             let pause = self.random().random.below(Duration::from_secs(60));
-            tokio::spawn(register(self.world.clone(), host, pause));
+            tokio::spawn(register(self.world.clone(), node, pause));
         }
     }
 
     /// Some of the DPUs that have left register again.
     pub(super) fn create_missing_dpus(&self) {
         for host in hosts() {
-            if self.below(2) == 0 {
-                tokio::spawn(register(self.world.clone(), host, Duration::ZERO));
+            for node in self.world.dpus(host) {
+                if self.below(2) == 0 {
+                    tokio::spawn(register(self.world.clone(), node, Duration::ZERO));
+                }
             }
         }
+    }
+
+    /// Another DPU of a host is primary, or both are, or none is. One that has registered again isn't, until somebody says so.
+    pub(super) fn move_primary(&self) {
+        let Some(host) = self.pick(&Vec::from_iter(hosts())) else { return };
+        let which = self.below(8);
+        self.world.set_primary(host, |number| match which {
+            0 => false,
+            1 => true,
+            _ => which % 2 == number as u64,
+        });
+    }
+
+    /// Other Nodes of a tenant's cluster are in its hosts, by other entries of the Tenant. A host without one is the Node of its own name.
+    pub(super) fn change_names(&self, tenant: &str) {
+        let mut nodes = self.world.nodes(tenant);
+        let mut entries = Vec::new();
+        for host in self.world.hosts(tenant) {
+            let Some(node) = self.pick(&nodes).filter(|_| self.below(4) > 0) else { continue };
+            nodes.retain(|other| *other != node);
+            entries.push(json!({"node": node, "host": host}));
+        }
+        let spec = json!({"spec": {"hostNames": entries}});
+        let _ = self.world.infra.merge(ADMIN, "tenants", (None, tenant, None), spec);
     }
 }
 
@@ -63,9 +101,8 @@ fn hosts() -> BTreeSet<&'static str> {
 }
 
 /// A DPU registers, unless it has done so. Pods of its former Node don't run on it.
-async fn register(world: Arc<World>, host: &'static str, pause: Duration) {
+async fn register(world: Arc<World>, node: Value, pause: Duration) {
     tokio::time::sleep(pause).await;
-    let node = dpu(host);
     let name = text(&node, "/metadata/name");
     if world.infra.get("nodes", None, name).is_some() {
         return;
@@ -74,5 +111,5 @@ async fn register(world: Arc<World>, host: &'static str, pause: Duration) {
         tokio::time::sleep(LOOK).await;
     }
     let _ = world.infra.create(ADMIN, "nodes", node.clone());
-    world.dpu_ready(host);
+    world.dpu_ready(&node);
 }

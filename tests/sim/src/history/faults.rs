@@ -12,17 +12,24 @@ use crate::world::{INFRA, World, cluster};
 
 /// Of so many companions that managers delete, the manager is killed immediately after one.
 const CRASHES: u64 = 24;
+/// The same of those that they resize, which are fewer.
+const CRASHES_OF_RESIZES: u64 = 6;
 
-/// Kills managers immediately after they have deleted a companion, before they can do anything about it. Others start within 20 s.
+/// Kills managers immediately after they have deleted or resized a companion, before they can do anything about it. Others start within
+/// 20 s.
 pub(super) fn crash_managers(world: &Arc<World>, judge: &Arc<Judge>) {
     let (weak, judge) = (Arc::downgrade(world), judge.clone());
     world.infra.on_commit(move |commit| {
         let is_deletion = commit.kind.plural == "pods" && commit.verb == Verb::Delete;
-        let Some(world) = weak.upgrade().filter(|_| is_deletion) else { return };
+        let is_resize = commit.subresource.as_deref() == Some("resize");
+        let Some(world) = weak.upgrade().filter(|_| is_deletion || is_resize) else { return };
+        if is_deletion && !world.scope.crashes {
+            return;
+        }
         let random = &world.environment.random;
         let mut managers = world.managers.lock();
         let Some(at) = managers.iter().position(|manager| manager.name == commit.client) else { return };
-        if !random.seed().is_multiple_of(CRASHES) {
+        if !random.seed().is_multiple_of(if is_resize { CRASHES_OF_RESIZES } else { CRASHES }) {
             return;
         }
         let victim = managers.remove(at);

@@ -9,7 +9,7 @@ use super::{APPS, History};
 use crate::process::pick;
 use crate::world::hosts::{held, set_conditions};
 use crate::world::kubelet::{LONG_GRACE, NEVER, REFUSED, SLOW};
-use crate::world::{ADMIN, DEVICE_CLASS, MOVING, SHOP, Scope, TENANTS, namespace_of, text};
+use crate::world::{ADMIN, DEVICE_CLASS, MOVING, SHOP, Scope, namespace_of, text};
 
 /// The values of the label and of the annotation that rules read besides; `None` where a workload has none.
 const TIERS: [Option<&str>; 4] = [None, Some(""), Some("a"), Some("b")];
@@ -29,6 +29,9 @@ const OF_PLATFORM: [&str; 2] = ["BeforeStart", "Parallel"];
 /// The same of `maxUnavailable`; `None` for the default.
 const MOST: [Option<&str>; 4] = [Some("25%"), Some("1"), None, Some("50%")];
 
+/// The rule whose companions are replaced also where they could be resized.
+const REPLACES: &str = "rule-3";
+
 /// The number at the end of a name.
 fn number(name: &str) -> usize {
     name.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or_default()
@@ -39,10 +42,11 @@ impl History {
     pub(super) fn wide_event(&mut self, (tenant, _): (&'static str, &[&str])) -> bool {
         let Scope { selectors, foreign, restores, failures, orderings, changes, budgets, drains, .. } =
             self.world.scope;
+        let Scope { primaries, names, resizes, .. } = self.world.scope;
         if self.below(WIDE) != 0 {
             return false;
         }
-        match self.below(20) {
+        match self.below(if primaries || names || resizes { 26 } else { 20 }) {
             0..3 if selectors => self.change_facts(tenant),
             3 if foreign => self.apply_foreign_rule(tenant),
             4 if foreign => self.delete_foreign_rule(tenant),
@@ -58,6 +62,9 @@ impl History {
             17 if drains => self.restart_dpu(),
             18 if orderings => self.give_up_allocation(tenant),
             19 if orderings => self.cut_off(tenant),
+            20..23 if resizes => self.change_amounts(),
+            23..25 if primaries => self.move_primary(),
+            25 if names => self.change_names(tenant),
             _ => return false,
         }
         true
@@ -115,8 +122,12 @@ impl History {
 
     /// The spec of a rule, with an image that no rule has had before.
     pub(super) fn wide_rule(&mut self) -> Value {
-        let Scope { selectors, starts, drains, .. } = self.world.scope;
-        let policy = ["Any", "SameNode"][usize::from(self.below(2) == 1)];
+        let Scope { selectors, starts, drains, primaries, resizes, .. } = self.world.scope;
+        let policy = if primaries {
+            self.pick(&["Any", "SameNode", "SameNodePrimary", "SameNodePrimary"]).unwrap_or_default()
+        } else {
+            ["Any", "SameNode"][usize::from(self.below(2) == 1)]
+        };
         let linger = self.pick(&[0, 0, 30, 180]).unwrap_or_default();
         let kind = match self.below(if starts { 12 } else { 1 }) {
             1..6 => SLOW,
@@ -128,6 +139,9 @@ impl History {
             "containers": [{"name": "c", "image": format!("{kind}{}", self.images)}]});
         if drains && kind != SLOW && self.below(3) == 0 {
             pod["terminationGracePeriodSeconds"] = json!(LONG_GRACE);
+        }
+        if resizes {
+            pod["containers"][0]["resources"] = self.amounts();
         }
         let mut facts = json!(null);
         if selectors {
@@ -183,8 +197,7 @@ impl History {
             1..3 => json!({"key": ".state.extra.labels.tier", "operator": operator, "values": values}),
             3 => json!({"key": ".state.extra.annotations.note", "operator": operator, "values": values}),
             4 => {
-                let hosts: Vec<&str> = TENANTS.iter().flat_map(|(_, hosts)| hosts.iter().copied()).collect();
-                json!({"key": ".state.nodeName", "operator": "In", "values": some(&hosts)})
+                json!({"key": ".state.nodeName", "operator": "In", "values": some(&self.world.all_nodes())})
             }
             _ => return json!([app]),
         };
@@ -204,6 +217,9 @@ impl History {
             let most = most.parse::<u64>().map_or_else(|_| json!(most), |most| json!(most));
             spec["updateStrategy"] =
                 json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": most}});
+            if self.world.scope.resizes && name == REPLACES {
+                spec["updateStrategy"]["rollingUpdate"]["resize"] = json!("Replace");
+            }
         }
         spec
     }
@@ -292,7 +308,7 @@ impl History {
     }
 
     /// One of the companions, by chance.
-    fn companion(&self) -> Option<std::sync::Arc<Value>> {
+    pub(super) fn companion(&self) -> Option<std::sync::Arc<Value>> {
         let pods = self.world.infra.list("pods").into_iter();
         let companions = pods.filter(|pod| pod["metadata"]["labels"][keys::WORKLOAD].is_string());
         pick(&self.random().random, &companions.collect::<Vec<_>>()).cloned()
@@ -358,8 +374,10 @@ impl History {
         let waiting: Vec<_> =
             pods.filter(|pod| held(pod).is_some() && pod["spec"]["nodeName"].is_string()).collect();
         let Some(pod) = self.pick(&waiting) else { return };
-        let hosts: Vec<&str> = TENANTS.iter().flat_map(|(_, hosts)| hosts.iter().copied()).collect();
-        let Some(host) = self.pick(&hosts).filter(|host| pod["spec"]["nodeName"] != *host) else { return };
+        let Some(host) = self.pick(&self.world.all_nodes()).filter(|host| pod["spec"]["nodeName"] != *host)
+        else {
+            return;
+        };
         let (world, judge) = (self.world.clone(), self.judge.clone());
         tokio::spawn(async move {
             if let Some(agent) = world.may_start(tenant, &pod, host).await {

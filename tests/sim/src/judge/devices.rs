@@ -7,6 +7,7 @@ use outrigger_core::keys;
 use serde_json::Value;
 
 use super::Judge;
+use super::amounts::differ;
 use super::wanted::{companion, mark, written};
 use crate::model::Commit;
 use crate::world::kubelet::{NEVER, REFUSED};
@@ -85,7 +86,8 @@ impl Judge {
     }
 
     /// How the claims of companions differ from what their rules ask for.
-    pub(super) fn devices_missing(world: &World) -> Vec<String> {
+    /// `stuck`: rules whose rollouts wait for what never comes.
+    pub(super) fn devices_missing(world: &World, stuck: &BTreeSet<(&'static str, &str)>) -> Vec<String> {
         let (infra, mut missing) = (&world.infra, Vec::new());
         let (mut claimed, mut named, mut earlier) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for pod in infra.list("pods") {
@@ -101,6 +103,7 @@ impl Judge {
             let image = |object: &Value, at: &str| text(object, at).to_owned();
             if image(&pod, "/spec/containers/0/image")
                 != image(&rule, "/spec/template/spec/containers/0/image")
+                || differ(&pod, &rule)
             {
                 earlier.insert(text(&rule, "/metadata/uid").to_owned());
                 continue;
@@ -109,7 +112,8 @@ impl Judge {
             let all = world.tenants[key.0].list("pods");
             let workload = all.iter().find(|pod| text(pod, "/metadata/uid") == key.2);
             if has != asked(&rule)
-                && workload.is_some_and(|pod| super::budgets::hold(&world.tenants[key.0], pod))
+                && (workload.is_some_and(|pod| super::budgets::hold(&world.tenants[key.0], pod))
+                    || stuck.contains(&(key.0, key.1.as_str())))
             {
                 earlier.insert(text(&rule, "/metadata/uid").to_owned());
                 continue;

@@ -75,6 +75,12 @@ pub(super) struct Found {
     pub(super) images: BTreeMap<String, [String; 2]>,
     /// What rules and workloads have been since the last rest.
     pub(super) possible: Possible,
+    /// The entries that Tenants have had about names of Nodes since then; the last ones are the present ones.
+    pub(super) names: BTreeMap<&'static str, Vec<Value>>,
+    /// The policies of rules, by uid and generation.
+    pub(super) policies: BTreeMap<(String, String), String>,
+    /// Since when companions are Ready, by their uids.
+    pub(super) ready_since: BTreeMap<String, Timestamp>,
     /// Which managers serve tenants, and the revisions at which they have claimed their streams.
     pub(super) holders: BTreeMap<&'static str, (String, u64)>,
     /// When managers have claimed the streams of tenants the last time.

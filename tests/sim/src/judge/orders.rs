@@ -9,6 +9,7 @@ use outrigger_core::keys;
 use serde_json::Value;
 
 use super::Judge;
+use super::hosts::is_by_host;
 use super::matching::{could_match, matches};
 use super::rollouts::TOLD;
 use super::wanted::{administrators, companion, is_foreign, is_ready, is_workload, written};
@@ -49,10 +50,16 @@ fn ordering(rule: &Value) -> &str {
 impl Judge {
     /// A companion is written: it may be Ready now, for a host.
     pub(super) fn companion_ready(&self, commit: &Commit) {
-        let Some(pod) = commit.new.as_ref().filter(|pod| is_ready(pod)) else { return };
+        let Some(pod) = &commit.new else { return };
+        let (mut found, uid) = (self.found.lock(), text(pod, "/metadata/uid"));
+        if !is_ready(pod) {
+            found.ready_since.remove(uid);
+            return;
+        }
+        found.ready_since.entry(uid.to_owned()).or_insert(commit.time);
         if let Some(key) = companion(pod) {
             let host = text_of(pod, keys::HOST).to_owned();
-            self.found.lock().ready_on.entry(key).or_default().insert(host);
+            found.ready_on.entry(key).or_default().insert(host);
         }
     }
 
@@ -189,11 +196,8 @@ impl Judge {
             if hidden || !orders(ordering(&rule)) || !matches(&rule, pod, node.as_deref()) {
                 continue;
             }
-            let here = if text(&rule, "/spec/dpuSelectionPolicy") == "SameNode" {
-                node.clone().unwrap_or_default()
-            } else {
-                String::new()
-            };
+            let here = self.hosts_of(id, node.as_deref().unwrap_or_default());
+            let any = !is_by_host(&rule) || node.is_none();
             let key = (id, name.to_owned(), uid.to_owned());
             let ready = self
                 .found
@@ -201,7 +205,7 @@ impl Judge {
                 .ready_on
                 .get(&key)
                 // One of an earlier policy serves on any host.
-                .is_some_and(|hosts| here.is_empty() || hosts.contains(&here) || hosts.contains(""));
+                .is_some_and(|hosts| any || !hosts.is_disjoint(&here) || hosts.contains(""));
             if !ready {
                 let pod = text(pod, "/metadata/name");
                 self.violation(world, format!("{what}: Pod {pod} of {id}, though its companion of {name} was never ready on {here:?}"));

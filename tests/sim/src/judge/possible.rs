@@ -1,6 +1,6 @@
 //! A companion is created only where a state of its rule has matched a state of its workload: of what both have been since the last rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -62,9 +62,23 @@ impl Possible {
 
     fn state(&mut self, key: (&'static str, String), rule: Arc<Value>) {
         let states = self.rules.entry(key).or_default();
-        if states.last().is_none_or(|last| last["spec"]["workloadTerms"] != rule["spec"]["workloadTerms"]) {
+        let is_other = |last: &Arc<Value>| {
+            ["workloadTerms", "template"].iter().any(|part| last["spec"][part] != rule["spec"][part])
+        };
+        if states.last().is_none_or(is_other) {
             states.push(rule);
         }
+    }
+
+    /// The states of a rule.
+    pub(super) fn rules(&self, id: &'static str, rule: &str) -> &[Arc<Value>] {
+        self.rules.get(&(id, rule.to_owned())).map_or(&[][..], Vec::as_slice)
+    }
+
+    /// The Nodes that a workload has been on, or was to be; `None` for one that isn't known.
+    pub(super) fn nodes(&self, id: &'static str, workload: &str) -> Option<BTreeSet<String>> {
+        let states = self.workloads.get(&(id, workload.to_owned()))?;
+        Some(states.iter().filter_map(|(_, node)| node.clone()).collect())
     }
 
     /// A cluster is restored: what is there now has been written by nobody.

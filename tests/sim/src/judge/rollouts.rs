@@ -11,10 +11,14 @@ use jiff::Timestamp;
 use outrigger_core::keys;
 use serde_json::Value;
 
-use super::wanted::{Wanted, companion, is_ready, is_workload, served, wanted};
+use super::amounts::{differ, may_be_deferred};
+use super::hosts::{host_of, is_by_host, is_in};
+use super::matching::matches;
+use super::wanted::{Place, Wanted, companion, is_ready, is_workload, served, wanted};
 use super::{Judge, Key, PLATFORM};
 use crate::model::Commit;
-use crate::world::hosts::is_true;
+use crate::world::hosts::{is_true, node_of};
+use crate::world::resizes::is_resizing;
 use crate::world::{World, at, text};
 
 /// A manager that takes a tenant over knows the replacements of so long before.
@@ -69,7 +73,7 @@ pub(super) fn is_up(companions: &[Arc<Value>], key: &Key) -> bool {
     companions.iter().any(|pod| {
         companion(pod).as_ref() == Some(key)
             && pod["metadata"]["deletionTimestamp"].is_null()
-            && (is_ready(pod) || has_never_run(pod))
+            && (is_ready(pod) && !is_resizing(pod) || has_never_run(pod))
     })
 }
 
@@ -115,17 +119,21 @@ impl Judge {
         }
     }
 
-    /// A manager deletes a companion.
+    /// A manager deletes a companion, or resizes it.
     pub(super) fn replaced(&self, world: &World, commit: &Commit, key: &Key) {
         let Some(old) = commit.old.as_ref().filter(|_| commit.client.starts_with("manager")) else { return };
         let Some(rule) = served(world, key) else { return };
         let all = wanted(world);
-        let Some(Wanted { pod, has_dpu: true, .. }) = all.get(key) else { return };
+        let Some(Wanted { pod, place: Place::Dpu, .. }) = all.get(key) else { return };
+        // The state of the rule that managers know may not match the workload.
+        let node = node_of(&world.tenants[key.0], pod);
+        if !matches(&rule, pod, node.as_deref()) {
+            return;
+        }
         let now = image(&rule, "/spec/template/spec/containers/0/image");
-        if image(old, "/spec/containers/0/image") == now
-            || text(old, "/status/phase") == "Failed"
-            || !is_ready(old)
-        {
+        let is_resize = commit.subresource.as_deref() == Some("resize");
+        let is_other = image(old, "/spec/containers/0/image") != now || differ(old, &rule);
+        if !is_other && !is_resize || text(old, "/status/phase") == "Failed" || !is_ready(old) {
             return;
         }
         let was_current = {
@@ -135,10 +143,15 @@ impl Judge {
             let changed = found.moved || found.restored || found.changed.contains(&(key.0, key.2.clone()));
             !changed && found.images.get(uid).is_some_and(same)
         };
-        self.untried(world, commit, key, (&now, was_current));
+        if !is_resize {
+            self.untried(world, commit, key, (&now, was_current));
+        }
         let version = version(&rule);
-        self.counted(world, commit, key, (&rule, &version), pod);
-        self.budgeted(world, commit, key, &version, pod);
+        // When there is room for those that were deferred, their kubelets resize them together.
+        if image(old, "/spec/containers/0/image") != now || !may_be_deferred(&rule) {
+            self.counted(world, commit, key, (&rule, &version), pod);
+            self.budgeted(world, commit, key, &version, pod);
+        }
         let replaced = Replaced {
             client: commit.client.clone(),
             time: commit.time,
@@ -188,7 +201,7 @@ impl Judge {
                 && replaced.rule == *version
                 && same
                 && !found.changed.contains(&(other.0, other.2.clone()))
-                && all.get(*other).is_some_and(|wanted| wanted.has_dpu)
+                && all.get(*other).is_some_and(|wanted| wanted.place == Place::Dpu)
         });
         let gets_ready = |key: &Key, replaced: &Replaced| {
             let since = found.unready_since.get(&key.2);
@@ -247,7 +260,7 @@ impl Judge {
         for pod in world.infra.list("pods") {
             let Some(key) = companion(&pod).filter(|(id, ..)| world.has_agent(id)) else { continue };
             let Some(Wanted { rule, pod: workload, image: now, .. }) = all.get(&key) else { continue };
-            let node = crate::world::hosts::node_of(&world.tenants[key.0], workload);
+            let node = node_of(&world.tenants[key.0], workload);
             for (name, value) in super::matching::facts(rule, workload, node.as_deref()) {
                 let found = pod["metadata"]["annotations"].get(name).and_then(Value::as_str);
                 if found != value {
@@ -270,12 +283,10 @@ impl Judge {
             }
             let bound =
                 pod["spec"]["nodeName"].as_str().and_then(|node| world.infra.get("nodes", None, node));
-            let is_there = |dpu: &Value| {
-                let labels = [keys::DPU_NODE_NAME, keys::DPU_HOST].map(|key| &dpu["metadata"]["labels"][key]);
-                labels.iter().any(|host| host.is_string() && host.as_str() == node.as_deref())
-            };
-            let same = text(rule, "/spec/dpuSelectionPolicy") == "SameNode";
-            if same && bound.is_some_and(|dpu| !is_there(&dpu)) {
+            let names = world.host_names(key.0);
+            let host = node.as_deref().and_then(|node| host_of(&names, node));
+            let is_there = |dpu: &Value| host.is_some_and(|host| is_in(dpu, host));
+            if is_by_host(rule) && bound.is_some_and(|dpu| !is_there(&dpu)) {
                 missing.push(format!("the companion of {key:?} isn't on the DPU of its workload's host"));
             }
         }

@@ -32,8 +32,24 @@ fn state(image: &str) -> u64 {
     image.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or_default()
 }
 
+impl States {
+    /// The revision at which a rule got a later state, and whether this one is its latest.
+    pub(super) fn known(&self, rule: &str, state: u64) -> (Option<u64>, bool) {
+        let later = self.since.get(rule).and_then(|since| since.range(state + 1..).next());
+        (later.map(|(_, revision)| *revision), self.latest.get(rule) == Some(&state))
+    }
+
+    /// A rule gets a state. One that has gone back gets its later states again.
+    pub(super) fn reach(&mut self, rule: &str, state: u64, revision: u64) {
+        let since = self.since.entry(rule.to_owned()).or_default();
+        since.split_off(&(state + 1));
+        since.entry(state).or_insert(revision);
+        self.latest.insert(rule.to_owned(), state);
+    }
+}
+
 /// The kind of a companion's rule, and the rule as [`States`] names it.
-fn rule_of((id, rule, _): &Key) -> (&'static str, String) {
+pub(super) fn rule_of((id, rule, _): &Key) -> (&'static str, String) {
     match rule.strip_prefix(PLATFORM) {
         Some(name) => named("adminworkloadrules", keys::ADMIN_NAMESPACE, name),
         None => named("workloadrules", &namespace_of(id), rule),
@@ -67,6 +83,8 @@ impl Judge {
         since.entry(state).or_insert(commit.revision);
         let is_late = commit.old.is_none() && states.deleted.get(&rule).is_some_and(|at| commit.sent <= *at);
         drop(guard);
+        self.amounts_asked(&rule, new, commit.revision);
+        self.chosen(new);
         self.newer(world, rule, state, is_late);
     }
 
@@ -74,13 +92,7 @@ impl Judge {
     pub(super) fn companion_created(&self, world: &World, commit: &Commit, key: &Key, companion: &Value) {
         let state = state(text(companion, "/spec/containers/0/image"));
         let (plural, rule) = rule_of(key);
-        let (later, is_current) = {
-            let found = self.found.lock();
-            let since = found.states.since.get(&rule);
-            let later =
-                since.and_then(|since| since.range(state + 1..).next().map(|(_, revision)| *revision));
-            (later, found.states.latest.get(&rule) == Some(&state))
-        };
+        let (later, is_current) = self.found.lock().states.known(&rule, state);
         let was_behind = |process: &str, time: Timestamp, revision| {
             world.infra.shown(process, plural, revision).is_none_or(|at| at >= time)
         };
@@ -102,7 +114,7 @@ impl Judge {
     }
 
     /// A rule or a companion has this state now. `may_go_back`: an earlier one is repaired.
-    fn newer(&self, world: &World, what: String, state: u64, may_go_back: bool) {
+    pub(super) fn newer(&self, world: &World, what: String, state: u64, may_go_back: bool) {
         let (before, restored) = {
             let mut found = self.found.lock();
             (found.states.latest.insert(what.clone(), state).unwrap_or_default(), found.restored)
@@ -112,7 +124,7 @@ impl Judge {
         if state >= before || restored || shared {
             return;
         }
-        let goes_back = format!("{what} goes back from image {before} to {state}");
+        let goes_back = format!("{what} goes back from state {before} to {state}");
         if may_go_back {
             world.trace.line(&world.environment, format_args!("NOTE: {goes_back}"));
         } else {

@@ -48,7 +48,12 @@ impl Judge {
             (metadata["uid"].clone(), metadata["deletionTimestamp"].is_null())
         };
         let [old, new] = states.map(|tenant| tenant.map(|tenant| life(tenant)));
-        let [before, after] = states.map(|tenant| tenant.map(|tenant| tenant["spec"]["hosts"].clone()));
+        let [before, after] = states.map(|tenant| {
+            tenant.map(|tenant| [tenant["spec"]["hosts"].clone(), tenant["spec"]["hostNames"].clone()])
+        });
+        if let Some([_, names]) = &after {
+            self.named(id, names);
+        }
         let mut found = self.found.lock();
         let uids = states.into_iter().flatten().map(|tenant| text(tenant, "/metadata/uid").to_owned());
         found.tenant_uids.extend(uids);
@@ -68,8 +73,9 @@ impl Judge {
             }
         }
         // Another tenant's companions may be on the host that moves.
-        let moves =
-            |hosts: &Option<Value>| hosts.as_ref().is_some_and(|hosts| hosts.to_string().contains(MOVING));
+        let moves = |spec: &Option<[Value; 2]>| {
+            spec.as_ref().is_some_and(|[hosts, _]| hosts.to_string().contains(MOVING))
+        };
         found.moved |= match (&before, &after) {
             (Some(before), Some(after)) => before != after,
             _ => moves(&before) || moves(&after),

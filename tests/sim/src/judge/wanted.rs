@@ -1,6 +1,6 @@
 //! Which companions are wanted, by what the clusters hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,11 +8,13 @@ use jiff::Timestamp;
 use outrigger_core::keys;
 use serde_json::Value;
 
+use super::amounts::asks_for_too_much;
+use super::hosts::{Hosts, is_by_host};
 use super::matching::matches;
 use super::tenants::lives;
 use super::{Key, PLATFORM, PROMPTLY, SKEW};
 use crate::world::hosts::node_of;
-use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, dpu, namespace_of, text};
+use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, namespace_of, text};
 
 /// The companion that a Pod of the infrastructure cluster is.
 pub(super) fn companion(pod: &Value) -> Option<Key> {
@@ -121,18 +123,43 @@ pub(super) fn administrators(world: &World, id: &str) -> Vec<(String, Arc<Value>
 /// A companion that is wanted.
 pub(super) struct Wanted {
     pub(super) image: String,
-    /// There is a DPU that it can be on.
-    pub(super) has_dpu: bool,
+    /// Where it can be.
+    pub(super) place: Place,
     pub(super) rule: Arc<Value>,
     pub(super) pod: Arc<Value>,
+}
+
+/// Where a companion can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// There is a DPU for it.
+    Dpu,
+    /// There is no DPU for it.
+    NoDpu,
+    /// There is a DPU in its host, and none that is primary.
+    NoPrimary,
+    /// Its workload's Node is in no host, so there may be no companion.
+    NoHost,
+}
+
+/// The rules of which a companion can't be where it has to be, though its tenant has DPUs, or can't have its amounts. Those that are to be
+/// replaced wait for it.
+pub(super) fn stuck(wanted: &BTreeMap<Key, Wanted>) -> BTreeSet<(&'static str, &str)> {
+    let is_stuck = |wanted: &Wanted| {
+        matches!(wanted.place, Place::NoPrimary | Place::NoHost) || asks_for_too_much(&wanted.rule)
+    };
+    wanted
+        .iter()
+        .filter(|(_, wanted)| is_stuck(wanted))
+        .map(|((id, rule, _), _)| (*id, rule.as_str()))
+        .collect()
 }
 
 /// The companions that are wanted.
 pub(super) fn wanted(world: &World) -> BTreeMap<Key, Wanted> {
     let mut wanted = BTreeMap::new();
     for (id, _) in TENANTS.into_iter().filter(|(id, _)| lives(world, id)) {
-        let (model, mut hosts) = (&world.tenants[id], world.hosts(id));
-        hosts.retain(|host| world.infra.get("nodes", None, text(&dpu(host), "/metadata/name")).is_some());
+        let (model, hosts) = (&world.tenants[id], Hosts::of(world, id));
         let exists = |(_, rule): &(String, Arc<Value>)| rule["metadata"]["deletionTimestamp"].is_null();
         let own = model.list("workloadrules").into_iter();
         let own = own.filter(|rule| !is_foreign(world, id, text(rule, "/metadata/name")));
@@ -144,14 +171,12 @@ pub(super) fn wanted(world: &World) -> BTreeMap<Key, Wanted> {
             }
             let node = node_of(model, &pod);
             for (name, rule) in &rules {
-                let any = text(rule, "/spec/dpuSelectionPolicy") == "Any";
                 // Without a Node nobody knows where it would be.
-                if matches(rule, &pod, node.as_deref()) && (any || node.is_some()) {
+                if matches(rule, &pod, node.as_deref()) && (!is_by_host(rule) || node.is_some()) {
                     let image = text(rule, "/spec/template/spec/containers/0/image").to_owned();
-                    let has_dpu =
-                        any && !hosts.is_empty() || hosts.iter().any(|host| Some(host) == node.as_ref());
+                    let place = hosts.place(rule, node.as_deref());
                     let key = (id, name.clone(), text(&pod, "/metadata/uid").to_owned());
-                    wanted.insert(key, Wanted { image, has_dpu, rule: rule.clone(), pod: pod.clone() });
+                    wanted.insert(key, Wanted { image, place, rule: rule.clone(), pod: pod.clone() });
                 }
             }
         }

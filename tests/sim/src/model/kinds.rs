@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::resize;
+
 /// A kind of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelKind {
@@ -129,7 +131,10 @@ impl ModelKind {
     /// Sets what the API server sets in a new object of its own accord, as far as Outrigger reads it.
     pub(super) fn set_defaults(&self, object: &mut Value) {
         match (self.group, self.plural) {
-            ("", "pods") => object["status"] = json!({"phase": "Pending", "qosClass": "BestEffort"}),
+            ("", "pods") => {
+                resize::set_requests(object);
+                object["status"] = json!({"phase": "Pending", "qosClass": resize::class(object)});
+            }
             ("", "namespaces") => {
                 object["spec"] = json!({"finalizers": ["kubernetes"]});
                 object["status"] = json!({"phase": "Active"});

@@ -19,6 +19,7 @@ mod owners;
 mod patch;
 mod refusal;
 mod request;
+mod resize;
 mod selector;
 mod service;
 mod store;

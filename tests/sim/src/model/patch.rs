@@ -16,8 +16,8 @@ pub(super) enum PatchBody {
     /// A server-side apply. Fields are merged, lists are replaced. There are no field owners: a field that the manager has applied
     /// before and doesn't apply now stays, and there are no conflicts, so only applies with `force` are accepted.
     Apply(Value),
-    /// `application/strategic-merge-patch+json` of a status, of whose lists only the conditions are merged.
-    Conditions(Value),
+    /// `application/strategic-merge-patch+json`, of whose lists only conditions and containers are merged.
+    Strategic(Value),
 }
 
 impl PatchBody {
@@ -32,7 +32,7 @@ impl PatchBody {
             "application/merge-patch+json" => serde_json::from_slice(body).map(Self::Merge).map_err(wrong),
             "application/json-patch+json" => serde_json::from_slice(body).map(Self::Json).map_err(wrong),
             "application/strategic-merge-patch+json" if merges => {
-                serde_json::from_slice(body).map(Self::Conditions).map_err(wrong)
+                serde_json::from_slice(body).map(Self::Strategic).map_err(wrong)
             }
             // JSON is YAML, and kube sends JSON.
             "application/apply-patch+yaml" if force => {
@@ -50,10 +50,14 @@ impl PatchBody {
         let mut new = old.clone();
         match self {
             Self::Merge(patch) | Self::Apply(patch) => json_patch::merge(&mut new, patch),
-            Self::Conditions(patch) => {
-                let conditions = merged(&old["status"]["conditions"], &patch["status"]["conditions"]);
+            Self::Strategic(patch) => {
                 json_patch::merge(&mut new, patch);
-                new["status"]["conditions"] = conditions;
+                for (part, list, key) in [("status", "conditions", "type"), ("spec", "containers", "name")] {
+                    let more = &patch[part][list];
+                    if more.is_array() {
+                        new[part][list] = merged(&old[part][list], more, key);
+                    }
+                }
             }
             Self::Json(patch) => json_patch::patch(&mut new, patch).map_err(|error| {
                 Refusal::invalid(kind, name, "patch", &format!("the server rejected our request: {error}"))
@@ -67,14 +71,14 @@ impl PatchBody {
     }
 }
 
-/// Conditions with others, by their types: each field of one replaces the one that is there.
-fn merged(old: &Value, more: &Value) -> Value {
+/// The entries of a list with others, by this key: each field of one replaces the one that is there.
+fn merged(old: &Value, more: &Value, key: &str) -> Value {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let mut all = list(old);
-    for condition in list(more) {
-        match all.iter_mut().find(|known| known["type"] == condition["type"]) {
-            Some(known) => json_patch::merge(known, &condition),
-            None => all.push(condition),
+    for entry in list(more) {
+        match all.iter_mut().find(|known| known[key] == entry[key]) {
+            Some(known) => json_patch::merge(known, &entry),
+            None => all.push(entry),
         }
     }
     Value::Array(all)

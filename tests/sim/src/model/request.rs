@@ -94,14 +94,18 @@ impl ParsedRequest {
         }
     }
 
-    /// Whether the path fits to the kind.
-    pub(super) fn fits(&self, kind: &ModelKind) -> bool {
-        let status = self.info.subresource.as_deref() == Some("status") && kind.has_status_subresource;
+    /// Whether the path fits to the kind. `resizes`: Pods have the subresource `resize`.
+    pub(super) fn fits(&self, kind: &ModelKind, resizes: bool) -> bool {
+        let subresource = self.info.subresource.as_deref();
+        let status = match subresource {
+            Some("resize") => resizes && kind.plural == "pods" && self.info.verb == Verb::Patch,
+            subresource => subresource == Some("status") && kind.has_status_subresource,
+        };
         let scope = match self.info.verb {
             Verb::List | Verb::Watch => kind.namespaced || self.info.namespace.is_none(),
             _ => kind.namespaced == self.info.namespace.is_some(),
         };
         let verb = !matches!(self.info.verb, Verb::Create | Verb::Delete | Verb::List | Verb::Watch);
-        self.info.version == kind.version && scope && (self.info.subresource.is_none() || (status && verb))
+        self.info.version == kind.version && scope && (subresource.is_none() || (status && verb))
     }
 }

@@ -33,6 +33,9 @@ pub type ResponseBody = UnsyncBoxBody<Bytes, BoxError>;
 /// The path of the discovery of the kinds of devices.
 const DEVICES: &str = "/apis/resource.k8s.io/v1";
 
+/// The path of the discovery of the kinds of the core group.
+const CORE: &str = "/api/v1";
+
 /// How long a list waits for a resourceVersion in the future.
 const AHEAD: Duration = Duration::from_secs(3);
 
@@ -65,6 +68,12 @@ pub(super) async fn serve<L: Link>(
             &json!({"kind": "APIResourceList", "groupVersion": "resource.k8s.io/v1", "resources": [
             {"name": "resourceslices", "singularName": "resourceslice", "namespaced": false, "kind": "ResourceSlice", "verbs": ["list"]}]}),
         );
+    }
+    if parts.uri.path() == CORE && model.state.lock().more.resizes {
+        let pods = ["pods", "pods/resize"].map(|name| {
+            json!({"name": name, "singularName": "pod", "namespaced": true, "kind": "Pod", "verbs": ["get", "patch"]})
+        });
+        return respond(200, &json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": pods}));
     }
     let Some(request) = ParsedRequest::new(&parts, &user, link.client(), sent) else { return no_path() };
     let (info, restarts) = (request.info.clone(), model.restarts());
@@ -102,8 +111,11 @@ async fn answer<L: Link>(
         return respond(201, &token_review(body));
     }
     let info = &request.info;
-    let kind = model.state.lock().find(Some(&info.group), &info.plural).map(|found| found.kind);
-    let Some(kind) = kind.filter(|kind| request.fits(kind)) else { return absent(info) };
+    let (kind, resizes) = {
+        let state = model.state.lock();
+        (state.find(Some(&info.group), &info.plural).map(|found| found.kind), state.more.resizes)
+    };
+    let Some(kind) = kind.filter(|kind| request.fits(kind, resizes)) else { return absent(info) };
     let metadata_only = request.metadata_only;
     let result = match request.info.verb {
         Verb::Watch => {

@@ -170,6 +170,8 @@ pub struct More {
     pub short_pages: bool,
     /// Strategic merge patches of statuses are merged. Otherwise they are refused.
     pub merges_conditions: bool,
+    /// Pods have the subresource `resize`.
+    pub resizes: bool,
 }
 
 /// The contents of a storage at some time.

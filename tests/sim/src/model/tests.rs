@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::{ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt};
 use outrigger_runtime::environment::Environment;
@@ -375,4 +375,70 @@ async fn an_update_that_changes_nothing_is_not_written_whoever_owns_the_fields()
     let change = json!({"metadata": {"labels": {"a": "b"}}});
     let other = nodes.patch("a", &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
     assert_ne!(other.resource_version(), version);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_resized_within_their_class_where_that_is_served() {
+    let model = model();
+    let container = json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}});
+    let pod = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"containers": [container, {"name": "d"}]}});
+    model.create("user", "pods", pod).unwrap();
+    let pods: Api<Pod> = Api::namespaced(model.client(Direct, "user"), "n");
+    let resize = async |resources: Value| {
+        let container = json!({"name": "c", "image": "other", "resources": resources});
+        let patch = Patch::Strategic(json!({"spec": {"containers": [container]}}));
+        let answer = pods.patch_subresource("resize", "p", &PatchParams::default(), &patch).await;
+        answer.map(|pod| pod.metadata.generation).map_err(|error| match error {
+            kube::Error::Api(status) => status.code,
+            other => panic!("{other:?}"),
+        })
+    };
+    let more = json!({"requests": {"cpu": "2"}});
+    assert_eq!(resize(more.clone()).await, Err(404));
+    model.set_more(More { merges_conditions: true, resizes: true, ..More::default() });
+    assert_eq!(resize(more).await, Ok(Some(2)));
+    let resized = model.get("pods", Some("n"), "p").unwrap();
+    let expected = json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": "2"}}});
+    assert_eq!(resized["spec"]["containers"], json!([expected, {"name": "d"}]));
+    assert_eq!(resize(json!({"limits": {"cpu": "3"}})).await, Ok(Some(3)), "it stays Burstable");
+    model
+        .create(
+            "user",
+            "pods",
+            json!({"metadata": {"name": "q", "namespace": "n"}, "spec": {"containers": [{"name": "c"}]}}),
+        )
+        .unwrap();
+    let first = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}});
+    let refused =
+        pods.patch_subresource("resize", "q", &PatchParams::default(), &Patch::Strategic(first)).await;
+    assert!(matches!(refused, Err(kube::Error::Api(status)) if status.code == 422), "it was BestEffort");
+}
+
+#[test]
+fn a_limit_is_the_request_where_there_is_none_and_both_decide_the_class() {
+    let model = model();
+    for (number, (resources, requests, class)) in [
+        (json!({}), json!(null), "BestEffort"),
+        (json!({"requests": {"cpu": "1"}}), json!({"cpu": "1"}), "Burstable"),
+        (json!({"limits": {"cpu": "1"}}), json!({"cpu": "1"}), "Burstable"),
+        (
+            json!({"limits": {"cpu": "1", "memory": "1Gi"}}),
+            json!({"cpu": "1", "memory": "1Gi"}),
+            "Guaranteed",
+        ),
+        (
+            json!({"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "1"}}),
+            json!({"cpu": "1", "memory": "1Gi"}),
+            "Burstable",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let pod = json!({"metadata": {"name": format!("p-{number}"), "namespace": "n"},
+            "spec": {"containers": [{"name": "c", "resources": resources}]}});
+        let made = model.create("user", "pods", pod).unwrap();
+        assert_eq!(made["spec"]["containers"][0]["resources"]["requests"], requests, "{resources}");
+        assert_eq!(made["status"]["qosClass"], class, "{resources}");
+    }
 }

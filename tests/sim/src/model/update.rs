@@ -6,6 +6,7 @@ use super::kinds::ModelKind;
 use super::link::{RequestInfo, Verb};
 use super::object::{self, text};
 use super::refusal::Refusal;
+use super::resize;
 use super::write::Write;
 
 /// An update of a stored object by a replacement or a patch.
@@ -57,6 +58,10 @@ impl Update<'_> {
             object::set(&mut new, "generation", json!((generation + 1).max(self.generation)));
         }
         validate(self.kind, &new)?;
+        if self.info.subresource.as_deref() == Some("resize") && resize::class(&new) != resize::class(old) {
+            let why = "Pod QOS Class may not change as a result of resizing";
+            return Err(Refusal::invalid(self.kind, self.name(), "spec", why));
+        }
         self.validate_finalizers(&new)?;
         let finished = object::is_leaving(old) && !is_held(self.kind, &new);
         Ok((new, finished))
@@ -100,6 +105,11 @@ impl Update<'_> {
             let spec = new["spec"].take();
             new.clone_from(self.old);
             return object::put(new, "spec", spec);
+        }
+        if subresource == "resize" {
+            let spec = new["spec"].take();
+            new.clone_from(self.old);
+            return resize::take_amounts(&spec, new);
         }
         let mut status = new["status"].take();
         if status.is_object() && status["qosClass"].is_null() {

@@ -14,7 +14,7 @@ use outrigger_runtime::serve::Peer;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use super::{ADMIN, MOVING, SCHEDULER, SHOP, TENANTS, World, at, claim_of, text};
+use super::{ADMIN, SCHEDULER, SHOP, TENANTS, World, at, claim_of, text};
 use crate::admission::{admitted, review};
 use crate::model::{Admitted, Attempt, Model, Verb};
 use crate::process::pick;
@@ -40,13 +40,12 @@ const AGAIN: (Duration, Duration) = (Duration::from_secs(10), Duration::from_sec
 impl World {
     /// Gives the tenants' clusters Nodes and classes of devices, and has their API servers call the gates of agents.
     pub(super) fn furnish_hosts(self: &Arc<Self>) {
-        for (id, hosts) in TENANTS {
+        for (id, _) in TENANTS {
             let model = &self.tenants[id];
             for class in [keys::COMPANIONS_DRIVER, keys::COMPANIONS_BINDING_CLASS] {
                 let _ = model.create(ADMIN, "deviceclasses", super::named(class));
             }
-            let hosts = hosts.iter().filter(|host| **host != MOVING);
-            for host in hosts.chain([&MOVING]) {
+            for host in self.nodes(id) {
                 let _ = model.create(ADMIN, "nodes", super::named(host));
                 let status = json!({"status": {"allocatable": {"pods": "8"}}});
                 let _ = model.merge("kubelet", "nodes", (None, host, Some("status")), status);
@@ -67,11 +66,10 @@ impl World {
 
     /// The kubelet of a DPU says that its Node is Ready. Where it isn't, managers say that the host takes no companions, and agents publish
     /// no devices for it, so no Pod that waits for its companions is scheduled.
-    pub(crate) fn dpu_ready(&self, host: &str) {
+    pub(crate) fn dpu_ready(&self, node: &Value) {
         if self.scope.orderings {
-            let node = super::dpu(host);
             let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-            let at = (None, text(&node, "/metadata/name"), Some("status"));
+            let at = (None, text(node, "/metadata/name"), Some("status"));
             let _ = self.infra.merge("kubelet", "nodes", at, ready);
         }
     }

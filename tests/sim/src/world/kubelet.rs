@@ -121,6 +121,9 @@ fn run(model: &Model, pod: &Value, ready: bool) {
     } else {
         set_conditions(pod, &[("Ready", false), ("ContainersReady", false)])
     };
-    let status = json!({"phase": "Running", "conditions": conditions});
+    let mut status = json!({"phase": "Running", "conditions": conditions});
+    if !super::resizes::cpu(pod).is_empty() {
+        status["observedGeneration"] = pod["metadata"]["generation"].clone();
+    }
     let _ = model.merge("kubelet", "pods", at, json!({"status": status}));
 }

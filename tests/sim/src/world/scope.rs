@@ -33,6 +33,14 @@ pub struct Scope {
     pub slow_kubelets: bool,
     /// Managers are killed immediately after they have deleted a companion.
     pub crashes: bool,
+    /// Hosts have two DPUs, of which one is primary, both or none are, and rules ask for the primary one.
+    pub primaries: bool,
+    /// Nodes of tenants' clusters have other names than their hosts, by entries of the Tenants that change.
+    pub names: bool,
+    /// Templates ask for cpu and memory, and rules change in these only.
+    pub resizes: bool,
+    /// API servers don't serve the subresource `resize`.
+    pub without_resize: bool,
 }
 
 impl Scope {
@@ -61,6 +69,10 @@ impl Scope {
             drains: has(4),
             slow_kubelets: has(3),
             crashes: has(3),
+            primaries: has(2),
+            names: has(2),
+            resizes: has(3),
+            without_resize: has(1),
         }
     }
 

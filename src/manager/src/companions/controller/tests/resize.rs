@@ -73,7 +73,8 @@ impl Resized {
 
     fn has(&self, cpu: &str) {
         let container = json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
-        let pod = json!({"metadata": {"uid": "pod"}, "spec": {"containers": [container]}});
+        let pod =
+            json!({"metadata": {"uid": "pod", "resourceVersion": "7"}, "spec": {"containers": [container]}});
         self.world.api.answers("GET", &self.pod, 200, pod);
     }
 
@@ -97,8 +98,10 @@ async fn what_is_due_follows_from_the_pod_as_it_is() {
     let r = Resized::new("1");
     assert_eq!(r.step().await, (1, 1, 0));
     let patches = r.world.api.calls("PATCH");
+    // Of that state only: a late one takes nothing back.
+    let read = json!({"uid": "pod", "resourceVersion": "7"});
     let wanted = json!([{"name": "c", "resources": {"requests": {"cpu": "2"}}}]);
-    assert_eq!(patches[0].1, json!({"metadata": {"uid": "pod"}, "spec": {"containers": wanted}}));
+    assert_eq!(patches[0].1, json!({"metadata": read, "spec": {"containers": wanted}}));
     assert_eq!(patches[1].1["metadata"]["annotations"][keys::RULE_GENERATION], "2");
     assert!(!r.world.state().lock().rollouts.concerns(&id().key), "another one may be next");
     // The manager has ended between the two writes.
