@@ -79,7 +79,7 @@ impl<'a> Context<'a> {
 
     /// The level of enforcement of a tenant.
     pub(crate) fn enforcement(&self, tenant: &Tenant) -> Enforcement {
-        tenant.enforcement.unwrap_or(self.settings.enforcement)
+        tenant.level(self.settings.enforcement)
     }
 
     pub(crate) fn is_manager(&self, request: &Request) -> bool {

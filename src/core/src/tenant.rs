@@ -34,6 +34,11 @@ pub struct Tenant {
 }
 
 impl Tenant {
+    /// How strictly the checks that concern its own Pods alone are enforced. `installation`: the level of Tenants that name none.
+    pub fn level(&self, installation: Enforcement) -> Enforcement {
+        self.enforcement.unwrap_or(installation)
+    }
+
     /// Hosts that no Node of the tenant's cluster is in, because the Node of the same name is in another one, each with that one.
     pub fn without_node(&self) -> impl Iterator<Item = (&str, &str)> {
         let hosts = self.hosts.iter().filter(|host| self.host_names.node(host).is_none());

@@ -110,7 +110,7 @@ impl Reporter {
         let registry = &self.0.registry;
         for entry in registry.ids().iter().filter_map(|id| registry.get(id)) {
             let Ok(tenant) = &entry.tenant else { continue };
-            *counts.entry(tenant.enforcement.unwrap_or(self.0.args.enforcement)).or_default() += 1;
+            *counts.entry(tenant.level(self.0.args.enforcement)).or_default() += 1;
             let since = entry.below_enforce_since().map(|since| since.as_second());
             first = first.into_iter().chain(since).min();
         }

@@ -346,7 +346,12 @@ impl<'a> Subject<'a> {
                 report.warnings = lint::rule(&rule, &lint_context(view, args));
                 let (rule, served) = (Arc::new(rule), report.errors.is_empty());
                 if self.selected != Some(false) {
-                    let dpus = view.dpus(&args.admission.host_labels);
+                    // Other rules have one companion for a workload, whatever DPUs there are.
+                    let dpus = if rule.policy().is_on_all() {
+                        view.dpus(&args.admission.host_labels)
+                    } else {
+                        HostDpus::default()
+                    };
                     let explained = |workload: &Arc<Workload>, key: &CompanionKey| {
                         explained(&rule, self.created, (workload, key), served, sent, view, args)
                     };
@@ -412,12 +417,11 @@ fn unordered(ordering: Ordering, pod: &Unordered, created: Option<&Time>) -> Opt
     })
 }
 
-/// The companions that a rule has for a workload if it matches: one, or one on each DPU of the workload's host. Where none of these is known,
-/// the key has no DPU.
+/// The companions that a rule has for a workload if it matches: one on each of these DPUs that is in the workload's host, or where there is
+/// none, one whose key has no DPU.
 fn keys_of(rule: &Rule, workload: &Workload, dpus: &HostDpus) -> Vec<CompanionKey> {
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
-    let on_all = dpus.of(rule, workload).filter(|_| rule.policy().is_on_all()).map(|dpu| key.on(dpu));
-    let on_all: Vec<CompanionKey> = on_all.collect();
+    let on_all: Vec<CompanionKey> = dpus.of(rule, workload).map(|dpu| key.on(dpu)).collect();
     if on_all.is_empty() { vec![key] } else { on_all }
 }
 

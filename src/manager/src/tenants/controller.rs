@@ -123,7 +123,7 @@ impl Tenants {
                     entry.object.controller_owner_ref(&()).and_then(|owner| serde_json::to_value(owner).ok());
                 let state =
                     namespace::ensure(&self.context, tenant, &owner.unwrap_or_default(), myself).await?;
-                let level = tenant.enforcement.unwrap_or(self.context.args.enforcement);
+                let level = tenant.level(self.context.args.enforcement);
                 let refused = enforcement::would_be_refused(&self.context.client, tenant, level).await?;
                 Some((state, level, refused))
             }

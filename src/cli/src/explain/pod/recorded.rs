@@ -106,7 +106,8 @@ fn isolation(pod: &Value) -> Vec<Mark> {
     marks
 }
 
-/// The companion's facts, the host of its workload, and where it has one of its own its DPU. The other keys of Outrigger are the manager's, and not the step's.
+/// The companion's facts, the host of its workload, and the DPU that the companion has to run on, where it names one. The manager writes
+/// Outrigger's other keys, and not this step.
 fn companion(admission: &Admission, pod: &Value, roles: &Roles) -> Vec<Mark> {
     if roles.rule.is_none() {
         return Vec::new();

@@ -48,9 +48,13 @@ fn companions_on_all_dpus_count_as_ready_once_each_is() {
     assert_eq!(world.stage(), (Stage::Pending, Some(Cause::Pending)));
     let d2 = key("w0").on("d2").workload;
     world.shows(&key("w0").on("d1").workload, |o| o.ready = true);
-    assert_eq!(world.stage(), (Stage::Pending, Some(Cause::Pending)), "the other one isn't there");
+    assert_eq!(
+        world.stage(),
+        (Stage::Pending, Some(Cause::Pending)),
+        "the companion on the other DPU doesn't exist yet"
+    );
     world.shows(&d2, |o| o.unplaced = true);
-    assert_eq!(world.stage(), (Stage::NoDpu, Some(Cause::DpuNotReady)), "the other DPU is");
+    assert_eq!(world.stage(), (Stage::NoDpu, Some(Cause::DpuNotReady)), "the other DPU isn't ready");
     world.shows(&d2, |o| o.ready = true);
     assert_eq!(world.stage(), (Stage::Ready, None));
     // Another DPU comes, and goes before it is the tenant's.
