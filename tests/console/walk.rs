@@ -153,24 +153,25 @@ fn found<'a>(words: &'a BTreeSet<String>, pages: &[(String, String)]) -> BTreeSe
 async fn a_tenants_user_finds_nothing_of_another_tenant_on_any_page() {
     let o = Outrigger::shared().await;
     let (north, south) = (Walker::new(o, "north").await, Walker::new(o, "south").await);
-    for (own, other) in [(&north, &south), (&south, &north)] {
-        let workload = format!("/chain?workload={}/first-of-{}", own.t.source, own.t.id);
-        for console in [
-            own.console_of_workloads().await,
-            own.console(&[]).await,
-            own.console(&[format!("--tenant={}", own.t.id)]).await,
-            // Whoever names another tenant gets no more.
-            own.console(&[format!("--tenant={}", other.t.id)]).await,
-        ] {
-            console.browser.shows(&["Not visible:"]).await;
-            let pages = walk(&console, other, [workload.clone()]).await;
-            assert!(pages.len() > 25, "{}", pages.len());
-            assert_eq!(found(&other.secrets, &pages), BTreeSet::new(), "of {} by {}", other.t.id, own.t.id);
-        }
-        // The control case: it sees its own workload, with the rule.
+    let workload_of = |of: &Walker| format!("/chain?workload={}/first-of-{}", of.t.source, of.t.id);
+    let consoles = [
+        (&north, &south, north.console_of_workloads().await),
+        (&north, &south, north.console(&[]).await),
+        (&south, &north, south.console(&[format!("--tenant={}", south.t.id)]).await),
+        // Whoever names another tenant gets no more.
+        (&south, &north, south.console(&[format!("--tenant={}", north.t.id)]).await),
+    ];
+    for (own, other, console) in &consoles {
+        console.browser.shows(&["Not visible:"]).await;
+        let pages = walk(console, other, [workload_of(own)]).await;
+        assert!(pages.len() > 25, "{}", pages.len());
+        assert_eq!(found(&other.secrets, &pages), BTreeSet::new(), "of {} by {}", other.t.id, own.t.id);
+    }
+    // The control case: each sees its own workload, with the rule.
+    for own in [&north, &south] {
         let console = own.console_of_workloads().await;
         let own_label = format!("{}/first-of-{}", own.t.source, own.t.id);
-        console.shows(&workload, &["only rules of", &own_label]).await;
+        console.shows(&workload_of(own), &["only rules of", &own_label]).await;
     }
     // An administrator sees both on the same pages.
     let console = Console::of(o).await;

@@ -198,4 +198,8 @@ async fn a_tenant_reads_nothing_of_the_platform_and_of_other_tenants() {
     }
     assert!(all.is_empty(), "{} names:\n{}", all.len(), all.join("\n"));
     o.plane.command("term agent-lk").unwrap();
+    // Nothing has room for companions of one of them, and the scheduler would try again and again.
+    let rules = [PLATFORM, "lk-platform-rule-2"];
+    let delete = ["delete", "adminworkloadrules", "-n", keys::ADMIN_NAMESPACE, "--wait=false"];
+    o.plane.infra.kubectl(&[&delete[..], &rules].concat()).unwrap();
 }

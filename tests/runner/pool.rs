@@ -31,7 +31,7 @@ const LEFT_OVER: Duration = Duration::from_secs(60);
 
 /// The part of the processors that has to be idle before a further job begins. Control planes cost as much for each second in which they
 /// run, whatever they do, so suites beside each other on busy processors take longer altogether than one after the other.
-const IDLE: f64 = 0.3;
+const IDLE: f64 = 0.2;
 
 /// How long the processors are watched for that, and the least time between two beginnings: a job's load shows later.
 const WATCHED: Duration = Duration::from_secs(10);

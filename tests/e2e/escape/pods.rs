@@ -249,6 +249,13 @@ async fn controllers_make_nothing_that_their_user_may_not() {
         // A DaemonSet makes Pods for Nodes of nobody too, and they stay without.
         assert!(node.is_null() || *node == json!(s.own), "{pod}");
     }
+    // The scheduler would try again to place those of the DaemonSet, one for each Node of all tests, whenever a Node changes.
+    let all = "daemonsets,jobs,replicasets,statefulsets";
+    s.t.outrigger
+        .plane
+        .infra
+        .kubectl(&["delete", all, "--all", "-n", &s.t.namespace, "--wait=false"])
+        .unwrap();
 }
 
 #[tokio::test]
@@ -274,4 +281,5 @@ async fn a_namespace_whose_tenant_is_not_known_takes_nothing() {
     failures.none();
     admin.post(TENANTS, &tenant("ghost", json!({}))).await.unwrap();
     eventually("its Tenant is known", || mallory.post(pods, &pod)).await;
+    o.plane.infra.kubectl(&["delete", "pods", "--all", "-n", "tenant-ghost", "--wait=false"]).unwrap();
 }
