@@ -49,11 +49,10 @@ compile:
 ci-times: ## Print what each step and each test program of the last .ci/run took
 	@tests/step.sh
 
-RUNNER := CARGO=$(CARGO) $(CARGO) run --locked --quiet -p outrigger-tests --bin runner --
+RUNNER := $(CARGO) build --locked --bin outrigger --bin runner && CARGO=$(CARGO) target/debug/runner
 
 .PHONY: long long-record
 long: test-tools ## Run the tests that take longer than CI allows (SHARD=2/4 a part of them); resumes
-	$(CARGO) build --locked --bin outrigger
 	@$(RUNNER) long $(if $(SHARD),--shard $(SHARD)) $(ONLY)
 
 long-record: ## Write into tests/long.jsonl and docs/reliability.md on which commit each long test has passed last
@@ -61,7 +60,6 @@ long-record: ## Write into tests/long.jsonl and docs/reliability.md on which com
 
 .PHONY: matrix matrix-record
 matrix: test-tools ## Run tests on each supported release of Kubernetes (hours the first time); ONLY=1.34 on one; resumes
-	$(CARGO) build --locked --bin outrigger
 	@$(RUNNER) matrix $(ONLY)
 
 matrix-record: ## Write the matrix's results of this commit into docs/compatibility.md

@@ -63,12 +63,11 @@ fn whole(programs: &[Program], runs: Vec<InEnvironment>) -> anyhow::Result<Vec<J
     Ok(runs.into_iter().map(|run| Job::whole(run, suites.clone())).collect())
 }
 
-/// The programs of a kind that cargo builds with these arguments.
-fn programs(kind: &str, args: &[&str]) -> anyhow::Result<Vec<Program>> {
+/// Builds all test programs. Always those of the whole workspace: of fewer crates cargo chooses other features, and compiles all again.
+fn programs() -> anyhow::Result<Vec<Program>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(args)
-        .args(["--locked", "--message-format=json-render-diagnostics"])
+        .args(["test", "--workspace", "--no-run", "--locked", "--message-format=json-render-diagnostics"])
         .current_dir(root())
         .stderr(Stdio::inherit())
         .output()
@@ -77,16 +76,12 @@ fn programs(kind: &str, args: &[&str]) -> anyhow::Result<Vec<Program>> {
         bail!("the tests can't be built");
     }
     let text = String::from_utf8(output.stdout)?;
-    Ok(text.lines().filter_map(|line| program(kind, &serde_json::from_str(line).ok()?)).collect())
+    Ok(text.lines().filter_map(|line| program(&serde_json::from_str(line).ok()?)).collect())
 }
 
-/// The program of a kind that a message of cargo names.
-fn program(kind: &str, message: &Value) -> Option<Program> {
-    let is_wanted = match kind {
-        "test" => message["profile"]["test"] == true,
-        _ => message["target"]["kind"][0] == kind,
-    };
-    let path = message["executable"].as_str().filter(|_| is_wanted)?;
+/// The test program that a message of cargo names.
+fn program(message: &Value) -> Option<Program> {
+    let path = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
     let manifest = Path::new(message["manifest_path"].as_str()?);
     Some(Program {
         name: message["target"]["name"].as_str()?.to_owned(),
@@ -108,12 +103,11 @@ mod tests {
             "manifest_path": "/d/Cargo.toml", "target": {"kind": ["bin"], "name": "n"}, "executable": path})
         };
         let found = Program { name: "n".to_owned(), path: "/p".into(), directory: "/d".into() };
-        assert_eq!(program("test", &message(true, json!("/p"))), Some(found.clone()));
-        assert_eq!(program("bin", &message(false, json!("/p"))), Some(found));
+        assert_eq!(program(&message(true, json!("/p"))), Some(found));
         for other in
             [message(false, json!("/p")), message(true, Value::Null), json!({"reason": "build-finished"})]
         {
-            assert_eq!(program("test", &other), None, "{other}");
+            assert_eq!(program(&other), None, "{other}");
         }
     }
 }

@@ -22,13 +22,6 @@ fn histories_of_many_seeds_keep_every_invariant_and_come_to_rest() {
 }
 
 #[test]
-#[ignore = "long"]
-fn long_histories_keep_every_invariant_and_come_to_rest() {
-    let ran = sim(&["--first=200", "--count=2000", "--events=300"]);
-    assert!(ran.status.success(), "{}", text(&ran));
-}
-
-#[test]
 fn a_seed_leads_to_one_history() {
     let histories = ["2", "3", "5"].map(|seed| {
         let run = || text(&sim(&["--seed", seed, "--events=100"]));
