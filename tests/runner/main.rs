@@ -46,7 +46,7 @@ enum What {
     /// Runs every test that isn't ignored.
     Test {
         /// Runs so many programs at once at most.
-        #[arg(long, default_value_t = 3)]
+        #[arg(long, default_value_t = 2)]
         most: usize,
         /// Words in the names of programs and suites; all run without one.
         #[arg(value_name = "WORD")]
