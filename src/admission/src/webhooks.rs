@@ -135,7 +135,8 @@ static MUTATE_PODS: Endpoint = Endpoint {
     ..PLAIN
 };
 
-static VALIDATE_PODS: Endpoint =
+/// Validation of Pods and their bindings in tenants' namespaces.
+pub static VALIDATE_PODS: Endpoint =
     Endpoint { path: "/validate/pods", label: "ValidatePods", handler: pods::validate, ..PLAIN };
 
 /// What most webhooks have in common.
