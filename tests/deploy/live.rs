@@ -214,7 +214,7 @@ async fn existing(s: &Stage) {
     let paths = ["spec.serviceAccount", "spec.serviceAccountName"];
     let refused = paths.map(|path| format!("running-refused Pod tenant-blue/build {path}"));
     s.finds("the Pod is no longer allowed", &refused.each_ref().map(String::as_str)).await;
-    s.kubectl(&["delete", "pod", "build", "-n", "tenant-blue", "--force"]);
+    s.kubectl(&["delete", "pod", "build", "-n", "tenant-blue"]);
     s.finds("it is gone", &[]).await;
 }
 

@@ -193,6 +193,12 @@ impl Finding {
         Self { check, subject: subject.clone(), path: path.to_string(), message: message.to_string() }
     }
 
+    /// The field, and what was found.
+    pub(crate) fn text(&self) -> String {
+        let Self { path, message, .. } = self;
+        if path.is_empty() { message.clone() } else { format!("{path}: {message}") }
+    }
+
     /// Why admission refuses an object, or would do so at the level Enforce.
     pub(crate) fn of_decision(check: &'static Check, subject: &Subject, decision: Decision) -> Vec<Self> {
         let would_deny = decision.would_deny();

@@ -79,7 +79,8 @@ pub(super) fn report(admission: &Admission, host_labels: &HostLabels) -> Result<
             look.subject(object);
         }
     }
-    Ok(Report { findings: look.findings, notes: look.notes, files: look.files })
+    let namespaces = namespaces(admission);
+    Ok(Report { findings: look.findings, notes: look.notes, namespaces, files: look.files })
 }
 
 struct ClusterState<'a> {
@@ -239,6 +240,12 @@ impl Examination<'_> {
         }
         Ok(())
     }
+}
+
+/// The namespaces of tenants.
+pub(super) fn namespaces(admission: &Admission) -> BTreeSet<String> {
+    let all = admission.state().of("", "Namespace").map(|namespace| namespace.name.clone());
+    all.filter(|name| admission.owner(name).is_some()).collect()
 }
 
 /// What admission decides about the creation of an object by anybody.

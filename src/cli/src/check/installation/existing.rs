@@ -17,7 +17,7 @@ use super::parts::{Installation, Part, is_running};
 use crate::admission::Admission;
 use crate::check::findings::{Finding, REFUSED, RUNNING, Subject};
 use crate::check::live;
-use crate::check::look::{ANYBODY, decision};
+use crate::check::look::{self, ANYBODY, decision};
 use crate::cluster::{Cluster, POD, each};
 use crate::companion::{as_new, creation, is_of_rule};
 use crate::files::InputError;
@@ -28,34 +28,44 @@ const MOST_PODS: usize = 100_000;
 /// Most findings. More objects are counted.
 const MOST_FINDINGS: usize = 200;
 
-/// Examines rules and running Pods, where the webhook is in the cluster.
-pub(super) async fn examine(installation: &Installation, args: &AdmissionArgs) -> Vec<Finding> {
+/// Examines rules and running Pods, where the webhook is in the cluster. Returns the namespaces of tenants beside the findings, where all
+/// of them were examined.
+pub(super) async fn examine(
+    installation: &Installation,
+    args: &AdmissionArgs,
+) -> (Vec<Finding>, BTreeSet<String>) {
+    let nothing = (Vec::new(), BTreeSet::new());
     if !installation.has(Part::Webhook) {
-        return Vec::new();
+        return nothing;
     }
     let cluster = &installation.cluster;
     let admission = match known(cluster, installation.admission(args)).await {
         Ok(Some(admission)) => admission,
-        Ok(None) => return Vec::new(),
+        Ok(None) => return nothing,
         Err(error) => {
             cluster
                 .note(format!("whether admission would refuse rules and running Pods isn't known: {error}"));
-            return Vec::new();
+            return nothing;
         }
     };
     let mut existing = Existing::new(&admission);
+    let mut namespaces = look::namespaces(&admission);
     if let Err(error) = existing.rules() {
         cluster.note(format!("not all rules were examined: {error}"));
+        namespaces.clear();
     }
     let read = each(&cluster.api(POD, ""), ListParams::default(), |pod| existing.pod(&pod)).await;
     if let Err(why) = read {
-        cluster.note(format!(
-            "not all running Pods were examined, because they can't be listed: {}",
-            why.brief()
-        ));
+        let why = why.brief();
+        cluster.note(format!("not all running Pods were examined, because they can't be listed: {why}"));
+        namespaces.clear();
     }
+    if existing.pods > MOST_PODS {
+        namespaces.clear();
+    }
+    namespaces.retain(|namespace| !existing.ownerless.contains(namespace));
     existing.notes().into_iter().for_each(|note| cluster.note(note));
-    existing.findings
+    (existing.findings, namespaces)
 }
 
 /// What admission decides by. `None`: not all of it may be read, which is noted, and a decision without it could be wrong.

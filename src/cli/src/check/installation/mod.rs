@@ -19,7 +19,7 @@ mod roles;
 mod versions;
 mod webhooks;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -88,10 +88,12 @@ pub(super) async fn report(
     let infrastructure = Box::pin(read(args, admission, infrastructure, OWN_FLAG, &args.part)).await?;
     let alone = args.tenant_kubeconfig.is_none() && args.tenant_context.is_none();
     let mut findings = Box::pin(own(&infrastructure, alone)).await?;
-    findings.extend(Box::pin(existing::examine(&infrastructure, admission)).await);
+    let (existing, mut namespaces) = Box::pin(existing::examine(&infrastructure, admission)).await;
+    findings.extend(existing);
+    namespaces.insert(infrastructure.names.system.clone());
     let mut notes = infrastructure.cluster.notes();
     if alone {
-        return Ok(Report { findings, notes, files: BTreeMap::new() });
+        return Ok(Report { findings, notes, namespaces, files: BTreeMap::new() });
     }
     let cluster =
         ClusterArgs { kubeconfig: args.tenant_kubeconfig.clone(), context: args.tenant_context.clone() };
@@ -104,7 +106,7 @@ pub(super) async fn report(
         Finding { message, ..finding }
     }));
     notes.extend(tenant.cluster.notes().into_iter().map(|note| format!("{TENANTS}{note}")));
-    Ok(Report { findings, notes, files: BTreeMap::new() })
+    Ok(Report { findings, notes, namespaces, files: BTreeMap::new() })
 }
 
 /// Examines one cluster, but for the objects that admission is about.
@@ -118,7 +120,8 @@ pub(crate) async fn of_cluster(
 ) -> anyhow::Result<Report> {
     let installation = Box::pin(read(args, admission, cluster, OWN_FLAG, &args.part)).await?;
     let findings = Box::pin(own(&installation, true)).await?;
-    Ok(Report { findings, notes: installation.cluster.notes(), files: BTreeMap::new() })
+    let notes = installation.cluster.notes();
+    Ok(Report { findings, notes, namespaces: BTreeSet::new(), files: BTreeMap::new() })
 }
 
 async fn connect(cluster: &ClusterArgs, flag: &str) -> Result<Cluster, InputError> {

@@ -135,8 +135,8 @@ impl Installation {
             manager_user: users("manager-user", &own.manager_user),
             scheduler_user: users("scheduler-user", &own.scheduler_user),
             scheduler_name: users("scheduler-name", &own.scheduler_name),
-            host_labels: either(all("host-label"), &own.host_labels),
-            enforcement: either(all("enforcement"), &own.enforcement),
+            host_labels: either(&all("host-label"), &own.host_labels),
+            enforcement: either(&all("enforcement"), &own.enforcement),
             admin_rules_namespace: self.names.rules.clone(),
             admin_resources_namespace: self.names.resources.clone(),
             ..own.clone()
@@ -271,7 +271,7 @@ pub(crate) fn argument(deployment: &Value, flag: &str) -> Option<String> {
 }
 
 /// The first of these texts as a value; `own` if there is none, or if it is no such value.
-fn either<T: FromStr + Clone>(texts: Vec<String>, own: &T) -> T {
+fn either<T: FromStr + Clone>(texts: &[String], own: &T) -> T {
     texts.first().and_then(|text| text.parse().ok()).unwrap_or_else(|| own.clone())
 }
 
