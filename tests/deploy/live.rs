@@ -193,8 +193,29 @@ async fn a_healthy_installation_has_no_findings_and_a_faulty_one_has_its_faults(
     versions(&s).await;
     agents(&s).await;
     open_gate(&s).await;
+    existing(&s).await;
     limited(&s);
     processes(&s).await;
+}
+
+/// A Pod that its Tenant no longer allows.
+async fn existing(s: &Stage) {
+    let allow = |accounts: Value| s.patch("tenant", BLUE, &json!({"spec": {"serviceAccounts": accounts}}));
+    allow(json!(["builder"]));
+    s.kubectl(&["create", "serviceaccount", "builder", "-n", "tenant-blue"]);
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "build", "namespace": "tenant-blue"},
+        "spec": {"serviceAccountName": "builder", "containers": [{"name": "c", "image": "i"}]}});
+    eventually("the webhook knows that the account is allowed", || async {
+        s.infra().apply(std::slice::from_ref(&pod))
+    })
+    .await;
+    s.finds("the Pod is allowed", &[]).await;
+    allow(json!([]));
+    let paths = ["spec.serviceAccount", "spec.serviceAccountName"];
+    let refused = paths.map(|path| format!("running-refused Pod tenant-blue/build {path}"));
+    s.finds("the Pod is no longer allowed", &refused.each_ref().map(String::as_str)).await;
+    s.kubectl(&["delete", "pod", "build", "-n", "tenant-blue"]);
+    s.finds("it is gone", &[]).await;
 }
 
 /// A gate that answers whoever reaches it. The Deployment runs nothing here: kwok plays its Pod.

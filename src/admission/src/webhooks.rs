@@ -135,7 +135,8 @@ static MUTATE_PODS: Endpoint = Endpoint {
     ..PLAIN
 };
 
-static VALIDATE_PODS: Endpoint =
+/// Validation of Pods and their bindings in tenants' namespaces.
+pub static VALIDATE_PODS: Endpoint =
     Endpoint { path: "/validate/pods", label: "ValidatePods", handler: pods::validate, ..PLAIN };
 
 /// What most webhooks have in common.
@@ -217,7 +218,8 @@ static WEBHOOKS: &[Webhook] = &[
         name: "pods",
         why: "New Pods and bindings in tenants' namespaces; see the mutating webhook of the same name. Subresources are resources of\n\
               their own: those that change what a Pod is are named. Policies protect the status, which kubelets write all the time.\n\
-              Both ways to bind are named. There is no match condition, because it would convert each new Pod once more.",
+              Both ways to bind are named. There is no match condition: which tenant's DPUs a Pod has to stay on is in the labels of\n\
+              its namespace, which match conditions don't see (docs/performance.md).",
         endpoint: &VALIDATE_PODS,
         rules: &[
             namespaced(&[("pods", "Pod")], &["CREATE"]),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use clap::Args;
 use outrigger_admission::caches::Caches;
 use outrigger_admission::review::{Kind, Request};
-use outrigger_admission::webhooks::{self, Call};
-use outrigger_admission::{Context, Decision, Settings, StepObserver};
+use outrigger_admission::webhooks::{self, Call, VALIDATE_PODS};
+use outrigger_admission::{CacheStale, Context, Decision, Settings, StepObserver};
 use outrigger_core::ids::TenantId;
 use outrigger_core::tenant::hosts::HostNames;
 use outrigger_runtime::cache::Change;
@@ -137,6 +137,15 @@ impl Admission {
             return refused;
         }
         admission.decision
+    }
+
+    /// What the validating webhook says of a Pod or a binding as it is, without the mutation that comes before.
+    ///
+    /// # Errors
+    /// The state doesn't have what it depends on.
+    pub(crate) fn validate_pod(&self, request: &mut Request) -> Result<Decision, CacheStale> {
+        let admission = VALIDATE_PODS.decide(Context::new(&self.caches, &self.settings), request)?;
+        Ok(admission.decision)
     }
 
     pub(crate) fn caches(&self) -> &Caches {

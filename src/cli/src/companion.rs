@@ -10,6 +10,7 @@ use outrigger_api::WorkloadRule;
 use outrigger_core::companion::{self, Action, Home, Observed, plan};
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::{CompanionKey, Desired};
+use outrigger_core::json::label;
 use outrigger_core::keys;
 use outrigger_core::node::Node;
 use outrigger_core::validate::message;
@@ -73,6 +74,44 @@ pub(crate) fn creation(user: &str, namespace: &str, object: &Value) -> Result<Re
     let request = json!({"uid": "offline", "kind": kind, "operation": "CREATE", "namespace": namespace,
         "userInfo": {"username": user}, "object": object});
     serde_json::from_value(request).map_err(|error| InputError::new("request", error))
+}
+
+/// Whether a stored Pod is a companion: only the manager may set the label.
+pub(crate) fn is_of_rule(pod: &Value) -> bool {
+    label(pod, keys::RULE).is_some()
+}
+
+/// A stored Pod as if it were created: without what only a running one has. What Outrigger itself wrote under its keys is no user's
+/// doing, and left out if the manager isn't the creator.
+pub(crate) fn as_new(pod: &Value, by_manager: bool) -> Value {
+    let mut pod = pod.clone();
+    let remove = |object: &mut Value, names: &[&str]| {
+        if let Some(map) = object.as_object_mut() {
+            map.retain(|key, _| !names.contains(&key.as_str()));
+        }
+    };
+    remove(&mut pod, &["status"]);
+    remove(
+        &mut pod["metadata"],
+        &[
+            "uid",
+            "resourceVersion",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "generation",
+            "managedFields",
+        ],
+    );
+    remove(&mut pod["spec"], &["nodeName", "ephemeralContainers"]);
+    if !by_manager {
+        for part in ["labels", "annotations"] {
+            if let Some(map) = pod["metadata"].get_mut(part).and_then(Value::as_object_mut) {
+                map.retain(|key, _| !keys::is_own(key));
+            }
+        }
+    }
+    pod
 }
 
 /// The name of the first DPU in a host.

@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use outrigger_admission::Decision;
 use outrigger_core::field::FieldError;
 use outrigger_core::reason::Cause;
 use serde::Serialize;
@@ -140,6 +141,10 @@ checks! {
         "Finish the upgrade, or check with the outrigger of the version that is installed.";
     LEVELS = "enforcement-differs", Warning, "Webhook and manager give Tenants that name none different levels of enforcement",
         "Give both the same --enforcement: docs/tenants.md, Levels of enforcement.";
+    RUNNING = "running-refused", Error, "Admission would refuse a running Pod, or its binding, if it were created now",
+        "Correct what creates it, or allow it in the Tenant; then delete the Pod.";
+    BELOW = "refused-at-enforce", Warning, "Admission would refuse it at the level Enforce, and its Tenant has a lower one",
+        "Correct it before the level is raised: docs/tenants.md, Levels of enforcement.";
     GATE_OPEN = "gate-open", Note, "The agent's gate answers clients without a certificate",
         "Let the API servers show one, and set --tls-client-ca-file: docs/ordering.md, Enabling it.";
 }
@@ -186,6 +191,27 @@ impl Finding {
         message: impl fmt::Display,
     ) -> Self {
         Self { check, subject: subject.clone(), path: path.to_string(), message: message.to_string() }
+    }
+
+    /// The field, and what was found.
+    pub(crate) fn text(&self) -> String {
+        let Self { path, message, .. } = self;
+        if path.is_empty() { message.clone() } else { format!("{path}: {message}") }
+    }
+
+    /// Why admission refuses an object, or would do so at the level Enforce.
+    pub(crate) fn of_decision(check: &'static Check, subject: &Subject, decision: Decision) -> Vec<Self> {
+        let would_deny = decision.would_deny();
+        match decision {
+            Decision::Deny { message, causes, .. } if causes.is_empty() => {
+                vec![Self::new(check, subject, "", message)]
+            }
+            Decision::Deny { causes, .. } => Self::of_faults(check, subject, causes).collect(),
+            Decision::Allow { warnings, .. } if would_deny => {
+                warnings.iter().map(|warning| Self::new(&BELOW, subject, "", warning)).collect()
+            }
+            Decision::Allow { .. } => Vec::new(),
+        }
     }
 
     pub(crate) fn of_faults<'a>(

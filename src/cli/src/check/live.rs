@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::Client;
 use kube::api::ListParams;
 use outrigger_api::{AdminWorkloadRule, Machine, NamespaceOffloading, Tenant, WorkloadRule};
 use outrigger_runtime::cluster::ClusterArgs;
@@ -13,7 +14,12 @@ use crate::state::State;
 
 /// Reads the objects that are examined, with notes on those that can't be read. A cluster need not have all kinds.
 pub(super) async fn read(cluster: &ClusterArgs) -> Result<(State, Vec<String>), InputError> {
-    let mut reader = Reader::new(client(cluster, "--kubeconfig").await?);
+    read_from(client(cluster, "--kubeconfig").await?).await
+}
+
+/// The same by a client.
+pub(super) async fn read_from(client: Client) -> Result<(State, Vec<String>), InputError> {
+    let mut reader = Reader::new(client);
     reader.must::<Namespace>(None, ListParams::default()).await?;
     reader.may::<Tenant>(None, ListParams::default()).await?;
     reader.may::<WorkloadRule>(None, ListParams::default()).await?;

@@ -20,7 +20,7 @@ use crate::files::{InputError, Object};
 use outrigger_core::node::Node;
 
 /// The user as whom objects are created to see whether admission allows them. It has no rights of its own.
-const ANYBODY: &str = "outrigger:check";
+pub(super) const ANYBODY: &str = "outrigger:check";
 
 /// Outrigger's kinds, which admission judges unchanged.
 const OWN: [(&str, &str); 4] = [
@@ -79,7 +79,8 @@ pub(super) fn report(admission: &Admission, host_labels: &HostLabels) -> Result<
             look.subject(object);
         }
     }
-    Ok(Report { findings: look.findings, notes: look.notes, files: look.files })
+    let namespaces = namespaces(admission);
+    Ok(Report { findings: look.findings, notes: look.notes, namespaces, files: look.files })
 }
 
 struct ClusterState<'a> {
@@ -110,13 +111,9 @@ impl Examination<'_> {
     /// Examines an object of one of Outrigger's kinds: admission's decision, and doubts.
     fn own(&mut self, object: &Object, around: &ClusterState<'_>) -> Result<(), InputError> {
         let subject = self.subject(object);
-        let mut request = creation(ANYBODY, &subject.namespace, &object.value)?;
-        match self.admission.decide(&mut request) {
-            Decision::Deny { message, causes, .. } if causes.is_empty() => {
-                self.findings.push(Finding::new(&REFUSED, &subject, "", message));
-            }
-            Decision::Deny { causes, .. } => {
-                self.findings.extend(Finding::of_faults(&REFUSED, &subject, causes));
+        match decision(self.admission, &subject, object)? {
+            refused @ Decision::Deny { .. } => {
+                self.findings.extend(Finding::of_decision(&REFUSED, &subject, refused));
             }
             Decision::Allow { warnings, .. } => match object.kind.as_str() {
                 "WorkloadRule" | "AdminWorkloadRule" => self.rule(object, &subject, &warnings, around)?,
@@ -243,6 +240,21 @@ impl Examination<'_> {
         }
         Ok(())
     }
+}
+
+/// The namespaces of tenants.
+pub(super) fn namespaces(admission: &Admission) -> BTreeSet<String> {
+    let all = admission.state().of("", "Namespace").map(|namespace| namespace.name.clone());
+    all.filter(|name| admission.owner(name).is_some()).collect()
+}
+
+/// What admission decides about the creation of an object by anybody.
+pub(super) fn decision(
+    admission: &Admission,
+    subject: &Subject,
+    object: &Object,
+) -> Result<Decision, InputError> {
+    Ok(admission.decide(&mut creation(ANYBODY, &subject.namespace, &object.value)?))
 }
 
 /// The namespace of an object; `default` for namespaced kinds without one, as kubectl takes it.

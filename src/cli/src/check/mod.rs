@@ -7,10 +7,11 @@ mod live;
 mod look;
 mod machines;
 mod nodes;
+mod open_reports;
 mod rules;
 mod sarif;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -56,6 +57,8 @@ enum Output {
     Json,
     /// SARIF 2.1.0, for code scanners.
     Sarif,
+    /// Report and ClusterReport of openreports.io/v1alpha1, for kubectl apply.
+    Openreports,
 }
 
 /// The report; what it serialises is stable.
@@ -63,6 +66,8 @@ enum Output {
 pub(crate) struct Report {
     findings: Vec<Finding>,
     notes: Vec<String>,
+    /// Namespaces of tenants of which nothing else is to be said.
+    namespaces: BTreeSet<String>,
     files: BTreeMap<Subject, String>,
 }
 
@@ -87,6 +92,7 @@ impl CheckArgs {
             Output::Text => report.document().text(&mut anstream::stdout().lock())?,
             Output::Json => print_json(&report)?,
             Output::Sarif => print_json(&sarif::log(&report))?,
+            Output::Openreports => print_json(&open_reports::list(&report))?,
         }
         let failed = report.findings.iter().any(|finding| finding.check.severity == Severity::Error);
         Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -151,17 +157,17 @@ impl Readable for Report {
     }
 }
 
-fn finding(Finding { check, path, message, .. }: &Finding) -> Item {
+fn finding(finding: &Finding) -> Item {
+    let check = finding.check;
     let severity = format!("{}:", check.severity.as_str());
     let severity = match check.severity {
         Severity::Error => bad(severity),
         Severity::Warning => odd(severity),
         Severity::Note => dim(severity),
     };
-    let path = if path.is_empty() { String::new() } else { format!("{path}: ") };
     // Where the message says it, once is enough.
     let help = (!check.help.contains("the message")).then(|| item![dim(check.help)]);
-    item![severity, format_args!(" {path}{message} [{}]", check.words())].with(help)
+    item![severity, format_args!(" {} [{}]", finding.text(), check.words())].with(help)
 }
 
 impl<'a> JsonFinding<'a> {

@@ -29,17 +29,13 @@ pub(super) fn log(report: &Report) -> Value {
 }
 
 fn result(finding: &Finding, report: &Report) -> Value {
-    let Finding { check, subject, path, message } = finding;
+    let Finding { check, subject, path, .. } = finding;
     let name = if path.is_empty() { subject.to_string() } else { format!("{subject} {path}") };
     let mut location = json!({"logicalLocations": [{"fullyQualifiedName": name, "kind": "object"}]});
     if let Some(file) = report.files.get(subject) {
         location["physicalLocation"] = json!({"artifactLocation": {"uri": uri(file)}});
     }
-    let text = if path.is_empty() {
-        format!("{subject}: {message}")
-    } else {
-        format!("{subject}: {path}: {message}")
-    };
+    let text = format!("{subject}: {}", finding.text());
     json!({"ruleId": check.id, "ruleIndex": CHECKS.iter().position(|known| known.id == check.id),
         "level": check.severity.as_str(), "message": {"text": text}, "locations": [location]})
 }

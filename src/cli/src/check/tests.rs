@@ -117,7 +117,12 @@ fn what_others_have_written_does_nothing_to_a_terminal() {
     let check = CHECKS[0];
     let finding = crate::check::findings::Finding::new(check, &subject, "p\u{7}", "m\r\n\u{202e}\u{9b}1m é");
     let notes = vec!["n\u{1b}]0;x\u{7}".to_owned()];
-    let report = Report { findings: vec![finding], notes, files: std::collections::BTreeMap::new() };
+    let report = Report {
+        findings: vec![finding],
+        notes,
+        namespaces: [].into(),
+        files: std::collections::BTreeMap::new(),
+    };
     let mut styled = Vec::new();
     report.document().text(&mut styled).unwrap();
     let text = String::from_utf8(styled).unwrap();

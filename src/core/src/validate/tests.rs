@@ -124,6 +124,18 @@ fn what_is_allowed_is_allowed() {
     }
 }
 
+/// So nothing that sees a Pod without the labels of its namespace, such as a match condition of a webhook, can tell for any of them
+/// that no check has anything to say.
+#[test]
+fn what_one_tenant_may_create_no_other_may() {
+    let other = Policy { tenant: TenantId::new("red").unwrap(), ..policy() };
+    for Escape { name, allowed, .. } in escapes() {
+        let control = changed(&good(), &allowed);
+        assert_eq!(check(&policy(), false, &control, None), [], "{name}");
+        assert_ne!(check(&other, false, &control, None), [], "{name}");
+    }
+}
+
 #[test]
 fn every_way_out_is_refused_with_its_path_and_value() {
     let good = good();

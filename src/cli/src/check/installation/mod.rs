@@ -1,7 +1,8 @@
 //! `outrigger check --live`: whether an installation works.
 //!
 //! **In**: an infrastructure cluster, a tenant's, or both, which are only read. **Out**: findings on certificates and the CAs
-//! that verify them, reachability of the webhook, versions and rights; and notes on what couldn't be examined. Whether the
+//! that verify them, reachability of the webhook, versions and rights, and on rules and running Pods that admission would refuse if
+//! they were created now; and notes on what couldn't be examined. Whether the
 //! installed objects are the shipped ones is left to `helm diff` and `kubectl diff`.
 //!
 //! `certificates`, `reach`, `rights`, `roles` and `versions` judge plain data; the other modules ask the clusters.
@@ -10,6 +11,7 @@ mod access;
 mod agents;
 mod certificates;
 mod connections;
+mod existing;
 pub(crate) mod parts;
 pub(crate) mod reach;
 mod rights;
@@ -17,7 +19,7 @@ mod roles;
 mod versions;
 mod webhooks;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -44,8 +46,8 @@ const TENANTS_FLAG: &str = "--tenant-kubeconfig";
 #[command(next_help_heading = "Installation")]
 pub(crate) struct LiveArgs {
     /// Examine the installation itself instead of what it serves: whether CA bundles verify the certificates that are shown,
-    /// when certificates expire, whether the API server reaches the webhook, whether service accounts have their rights, and
-    /// whether the versions of the parts work together.
+    /// when certificates expire, whether the API server reaches the webhook, whether service accounts have their rights, whether
+    /// the versions of the parts work together, and which rules and running Pods admission would refuse now.
     #[arg(long, conflicts_with = "filename")]
     pub(super) live: bool,
 
@@ -83,27 +85,31 @@ pub(super) async fn report(
     cluster: &ClusterArgs,
 ) -> anyhow::Result<Report> {
     let infrastructure = connect(cluster, OWN_FLAG).await?;
-    if args.tenant_kubeconfig.is_none() && args.tenant_context.is_none() {
-        return of_cluster(infrastructure, args, admission).await;
-    }
     let infrastructure = Box::pin(read(args, admission, infrastructure, OWN_FLAG, &args.part)).await?;
-    let mut findings = Box::pin(own(&infrastructure)).await?;
+    let alone = args.tenant_kubeconfig.is_none() && args.tenant_context.is_none();
+    let mut findings = Box::pin(own(&infrastructure, alone)).await?;
+    let (existing, mut namespaces) = Box::pin(existing::examine(&infrastructure, admission)).await;
+    findings.extend(existing);
+    namespaces.insert(infrastructure.names.system.clone());
     let mut notes = infrastructure.cluster.notes();
+    if alone {
+        return Ok(Report { findings, notes, namespaces, files: BTreeMap::new() });
+    }
     let cluster =
         ClusterArgs { kubeconfig: args.tenant_kubeconfig.clone(), context: args.tenant_context.clone() };
     let tenant = connect(&cluster, TENANTS_FLAG).await?;
     let tenant = Box::pin(read(args, admission, tenant, TENANTS_FLAG, &[Part::Agent])).await?;
-    let mut theirs = Box::pin(own(&tenant)).await?;
+    let mut theirs = Box::pin(own(&tenant, false)).await?;
     theirs.extend(agents::between(&infrastructure, &tenant).await);
     findings.extend(theirs.into_iter().map(|finding| {
         let message = format!("{TENANTS}{}", finding.message);
         Finding { message, ..finding }
     }));
     notes.extend(tenant.cluster.notes().into_iter().map(|note| format!("{TENANTS}{note}")));
-    Ok(Report { findings, notes, files: BTreeMap::new() })
+    Ok(Report { findings, notes, namespaces, files: BTreeMap::new() })
 }
 
-/// Examines one cluster.
+/// Examines one cluster, but for the objects that admission is about.
 ///
 /// # Errors
 /// As [`report`].
@@ -113,11 +119,9 @@ pub(crate) async fn of_cluster(
     admission: &AdmissionArgs,
 ) -> anyhow::Result<Report> {
     let installation = Box::pin(read(args, admission, cluster, OWN_FLAG, &args.part)).await?;
-    let mut findings = Box::pin(own(&installation)).await?;
-    if installation.has(Part::Agent) && installation.has(Part::Manager) {
-        findings.extend(agents::between(&installation, &installation).await);
-    }
-    Ok(Report { findings, notes: installation.cluster.notes(), files: BTreeMap::new() })
+    let findings = Box::pin(own(&installation, true)).await?;
+    let notes = installation.cluster.notes();
+    Ok(Report { findings, notes, namespaces: BTreeSet::new(), files: BTreeMap::new() })
 }
 
 async fn connect(cluster: &ClusterArgs, flag: &str) -> Result<Cluster, InputError> {
@@ -137,8 +141,8 @@ async fn read(
     Ok(installation.map_err(|why| InputError::new(flag, why))?)
 }
 
-/// Examines what one cluster alone can tell.
-async fn own(installation: &Installation) -> anyhow::Result<Vec<Finding>> {
+/// Examines what one cluster alone can tell. `alone`: manager and agent may both be in it.
+async fn own(installation: &Installation, alone: bool) -> anyhow::Result<Vec<Finding>> {
     let now = expiry::now();
     let mut findings = installation.versions();
     findings.extend(installation.levels());
@@ -150,6 +154,9 @@ async fn own(installation: &Installation) -> anyhow::Result<Vec<Finding>> {
     let agent = agents::agent(installation, now, &findings).await;
     findings.extend(agent);
     findings.extend(agents::open_gate(installation));
+    if alone && installation.has(Part::Agent) && installation.has(Part::Manager) {
+        findings.extend(agents::between(installation, installation).await);
+    }
     Ok(findings)
 }
 

@@ -1,6 +1,7 @@
 //! The parts of Outrigger in one cluster, and what their Deployments say.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -118,6 +119,28 @@ impl Installation {
     /// The value of a part's flag.
     pub(crate) fn argument(&self, part: Part, flag: &str) -> Option<String> {
         argument(self.deployments.get(&part)?, flag)
+    }
+
+    /// The webhook's settings; those that its Deployment doesn't have are this command's.
+    pub(crate) fn admission(&self, own: &AdmissionArgs) -> AdmissionArgs {
+        let all = |flag| {
+            self.deployments.get(&Part::Webhook).map(|webhook| arguments(webhook, flag)).unwrap_or_default()
+        };
+        let users = |flag, own: &[String]| {
+            let of = all(flag);
+            let found = of.iter().flat_map(|value| value.split(',')).map(str::to_owned);
+            if of.is_empty() { own.to_vec() } else { found.collect() }
+        };
+        AdmissionArgs {
+            manager_user: users("manager-user", &own.manager_user),
+            scheduler_user: users("scheduler-user", &own.scheduler_user),
+            scheduler_name: users("scheduler-name", &own.scheduler_name),
+            host_labels: either(&all("host-label"), &own.host_labels),
+            enforcement: either(&all("enforcement"), &own.enforcement),
+            admin_rules_namespace: self.names.rules.clone(),
+            admin_resources_namespace: self.names.resources.clone(),
+            ..own.clone()
+        }
     }
 
     pub(crate) fn running(&self, part: Part) -> BTreeSet<Version> {
@@ -244,21 +267,34 @@ fn own_container(deployment: &Value) -> (usize, &Value) {
 
 /// The value of a flag in a Deployment's arguments, or of its variable in the environment.
 pub(crate) fn argument(deployment: &Value, flag: &str) -> Option<String> {
+    arguments(deployment, flag).into_iter().next()
+}
+
+/// The first of these texts as a value; `own` if there is none, or if it is no such value.
+fn either<T: FromStr + Clone>(texts: &[String], own: &T) -> T {
+    texts.first().and_then(|text| text.parse().ok()).unwrap_or_else(|| own.clone())
+}
+
+/// All values of a flag, which may be given several times.
+fn arguments(deployment: &Value, flag: &str) -> Vec<String> {
     let (_, container) = own_container(deployment);
     let args = list(container, "/args");
     let name = format!("--{flag}");
-    for (i, arg) in args.iter().filter_map(Value::as_str).enumerate() {
-        match arg.strip_prefix(&name) {
-            Some("") => return args.get(i + 1).and_then(Value::as_str).map(str::to_owned),
-            Some(rest) if rest.starts_with('=') => return Some(rest[1..].to_owned()),
-            _ => {}
-        }
+    let given = args.iter().filter_map(Value::as_str).enumerate();
+    let given = given.filter_map(|(i, arg)| match arg.strip_prefix(&name)? {
+        "" => args.get(i + 1)?.as_str(),
+        rest => rest.strip_prefix('='),
+    });
+    let given: Vec<String> = given.map(str::to_owned).collect();
+    if !given.is_empty() {
+        return given;
     }
     let variable = format!("OUTRIGGER_{}", flag.to_uppercase().replace('-', "_"));
     let env = list(container, "/env");
-    let found = env.iter().find(|other| text(other, "/name") == variable)?;
+    let found = env.iter().find(|other| text(other, "/name") == variable);
     // API servers leave an empty value out.
-    found.get("valueFrom").is_none().then(|| text(found, "/value").to_owned())
+    let found = found.filter(|variable| variable.get("valueFrom").is_none());
+    found.map(|variable| text(variable, "/value").to_owned()).into_iter().collect()
 }
 
 /// The volume's Secret or ConfigMap from which a Deployment's Pods have a file of this name, and the key.
@@ -307,6 +343,12 @@ async fn running(
     deployments.iter().map(|(part, deployment)| (*part, running_versions(deployment, &pods))).collect()
 }
 
+/// Whether a Pod hasn't ended, and isn't being deleted.
+pub(crate) fn is_running(pod: &Value) -> bool {
+    pod.pointer("/metadata/deletionTimestamp").is_none()
+        && !matches!(text(pod, "/status/phase"), "Failed" | "Succeeded")
+}
+
 /// The versions of a part by its Pods' images; without those, by the Deployment's image, else by the label that Helm
 /// sets.
 pub(crate) fn running_versions(deployment: &Value, pods: &[Value]) -> BTreeSet<Version> {
@@ -319,11 +361,7 @@ pub(crate) fn running_versions(deployment: &Value, pods: &[Value]) -> BTreeSet<V
             all.iter().all(|(key, value)| of_pod.and_then(|labels| labels.get(key)) == Some(value))
         })
     };
-    let runs = |pod: &&Value| {
-        pod.pointer("/metadata/deletionTimestamp").is_none()
-            && !matches!(text(pod, "/status/phase"), "Failed" | "Succeeded")
-            && is_selected(pod)
-    };
+    let runs = |pod: &&Value| is_running(pod) && is_selected(pod);
     let containers = pods.iter().filter(runs).flat_map(|pod| list(pod, "/spec/containers"));
     let own = containers.filter(|container| text(container, "/name") == name);
     let versions: BTreeSet<Version> =

@@ -9,7 +9,6 @@ use outrigger_admission::review::Request;
 use outrigger_admission::webhooks::Call;
 use outrigger_admission::{Decision, StepObserver};
 use outrigger_core::json::text;
-use outrigger_core::keys;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -19,7 +18,7 @@ use super::recorded::{self, Recorded};
 use super::roles::{self, Role};
 use super::written::written;
 use crate::admission::Admission;
-use crate::companion::{PodName, creation};
+use crate::companion::{PodName, as_new, creation, is_of_rule};
 use crate::files::InputError;
 use crate::slots::is_new;
 use crate::state::unscheduled;
@@ -123,8 +122,7 @@ impl Report {
             ));
         }
         let written = written(admission, pod, name)?;
-        let by_manager = written.as_ref().is_some_and(|written| written.by_manager)
-            || pod["metadata"]["labels"].get(keys::RULE).is_some();
+        let by_manager = written.as_ref().is_some_and(|written| written.by_manager) || is_of_rule(pod);
         let user = if by_manager { admission.manager() } else { user };
         let creation_of = |pod: &Value| creation(user, &name.namespace, pod);
         let new = is_new(pod);
@@ -218,37 +216,4 @@ impl StepObserver for Watched {
 fn owned(labels: BTreeMap<&str, &str>, name: &str) -> BTreeMap<String, String> {
     let own = [("kubernetes.io/metadata.name", name)];
     labels.into_iter().chain(own).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
-}
-
-/// A stored Pod as if it were created: without what only a running one has. What Outrigger itself wrote under its keys is no user's
-/// doing, and left out if the manager isn't the creator.
-fn as_new(pod: &Value, by_manager: bool) -> Value {
-    let mut pod = pod.clone();
-    let remove = |object: &mut Value, names: &[&str]| {
-        if let Some(map) = object.as_object_mut() {
-            map.retain(|key, _| !names.contains(&key.as_str()));
-        }
-    };
-    remove(&mut pod, &["status"]);
-    remove(
-        &mut pod["metadata"],
-        &[
-            "uid",
-            "resourceVersion",
-            "creationTimestamp",
-            "deletionTimestamp",
-            "deletionGracePeriodSeconds",
-            "generation",
-            "managedFields",
-        ],
-    );
-    remove(&mut pod["spec"], &["nodeName", "ephemeralContainers"]);
-    if !by_manager {
-        for part in ["labels", "annotations"] {
-            if let Some(map) = pod["metadata"].get_mut(part).and_then(Value::as_object_mut) {
-                map.retain(|key, _| !keys::is_own(key));
-            }
-        }
-    }
-    pod
 }

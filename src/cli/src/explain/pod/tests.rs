@@ -10,6 +10,8 @@ const STORED: &str = include_str!("../../../../../docs/examples/pods/stored.yaml
 /// A namespace that is offloaded, with Pods.
 const OFFLOADED: &str = include_str!("tests/offloaded.yaml");
 
+const SHIPPED: &str = include_str!("../../../../../webhooks/policies.yaml");
+
 const POLICIES: &str = r"
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -477,6 +479,12 @@ fn policies_are_named_whose_selectors_and_bindings_select_the_pod() {
         json!([{"policy": "pods-of-tenants", "binding": "bound", "actions": ["Deny", "Audit"], "matchConditions": ["not-the-manager"]}])
     );
     assert_eq!(policies(&[OFFLOADED], "plain", "alone"), json!([]));
+    // The API server converts a Pod for each policy that selects it, so there is one for a tenant's new Pods.
+    let (report, _) = explained(&[CLUSTER, STORED, SHIPPED], "tenant-blue", "debug").unwrap();
+    assert_eq!(
+        report["policies"],
+        json!([{"policy": "outrigger-pods", "binding": "outrigger-pods", "actions": ["Deny"], "matchConditions": []}])
+    );
 
     // A selector of a later version may select the Pod.
     let future = POLICIES.replace("operator: Exists", "operator: Near");
