@@ -79,6 +79,9 @@ pub struct Status {
     /// Of its containers, those of the status.
     #[serde(default)]
     pub container_statuses: Option<Vec<Container>>,
+    /// The same of its init containers.
+    #[serde(default)]
+    pub init_container_statuses: Option<Vec<Container>>,
     /// Name of the ResourceClaim that was generated for [`Spec::held`].
     #[serde(default, rename = "resourceClaimStatuses", deserialize_with = "companions_claim")]
     pub companions_claim: Option<String>,
@@ -114,6 +117,7 @@ pub struct Condition {
 
 /// What is said of a container.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Container {
     /// Its name.
     #[serde(default)]
@@ -121,6 +125,9 @@ pub struct Container {
     /// What it does.
     #[serde(default)]
     pub state: Option<ContainerState>,
+    /// Identifier that its runtime has given it, `containerd://…`. A container that is restarted is another one.
+    #[serde(default, rename = "containerID")]
+    pub container_id: Option<String>,
 }
 
 /// What a container does.
@@ -129,6 +136,9 @@ pub struct ContainerState {
     /// It waits, and why.
     #[serde(default)]
     pub waiting: Option<full::ContainerStateWaiting>,
+    /// It runs.
+    #[serde(default)]
+    pub running: Option<full::ContainerStateRunning>,
 }
 
 /// The fields of an object's metadata that Outrigger reads.

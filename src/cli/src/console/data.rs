@@ -141,7 +141,7 @@ impl PodEntry {
             resource_version: 0,
             template_hash: String::new(),
             content_hash: None,
-            fixed_hash: None,
+            parts: None,
             claim: None,
             host: None,
             held: None,

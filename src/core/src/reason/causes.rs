@@ -88,6 +88,9 @@ causes! {
     Resizing = "Resizing", Companion, Platform,
         "The companion is being given the amounts of cpu and memory that the rule asks for now",
         "wait", "look at the condition PodResizeInProgress of the companion if it takes long";
+    Updating = "Updating", Companion, Platform,
+        "The companion has been changed in place to what the rule asks for now, and the DPU has not carried that out yet",
+        "wait", "look at the kubelet of the companion's DPU if it takes long";
     RuleNotServed = "RuleNotServed", Rule, Agent,
         "The Pod waits for the rule's companion, and the manager doesn't say that there will be one",
         "look at the conditions of the rule", "look at the conditions of the rule";

@@ -35,11 +35,11 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 const STALE_PAUSE: Duration = Duration::from_secs(1);
 
 mod confirm;
-mod resize;
+mod in_place;
 
 pub(crate) struct Companions {
     context: Arc<Context>,
-    resizes: resize::Resizes,
+    resizes: in_place::Resizes,
     /// Rules of which the API server has said that they are deleted.
     deleted_rules: DeletedRules,
 }
@@ -96,7 +96,7 @@ impl Controller for Companions {
 /// The companion that a step is made for.
 struct Companion<'a> {
     context: &'a Context,
-    resizes: &'a resize::Resizes,
+    resizes: &'a in_place::Resizes,
     deleted_rules: &'a DeletedRules,
     state: &'a TenantState,
     id: &'a CompanionId,
@@ -157,8 +157,8 @@ impl Companion<'_> {
                 traced.continues();
                 done
             }
-            Plan::Resize { uid } => {
-                let done = self.resize(&uid).instrument(traced.span("resize")).await;
+            Plan::InPlace { uid, .. } => {
+                let done = self.change(&uid).instrument(traced.span("change")).await;
                 traced.continues();
                 done
             }
@@ -263,7 +263,7 @@ impl Companion<'_> {
         }
         let (plan, kind) = planned(data, key, &self.location);
         let is_replaced = match &plan {
-            Plan::Resize { .. } => !fault("resizes-take-no-part-in-a-rollout"),
+            Plan::InPlace { .. } => !fault("resizes-take-no-part-in-a-rollout"),
             Plan::Delete {
                 reason: DeleteReason::TemplateChanged | DeleteReason::ResizeInfeasible, ..
             } => true,
