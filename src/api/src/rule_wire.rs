@@ -204,6 +204,7 @@ pub fn status(message: &v1::RuleStatus, generation: i64, now: Timestamp) -> Work
     WorkloadRuleStatus {
         observed_generation: message.current.then_some(generation),
         matched: Some(message.matched),
+        wanted: None,
         created: Some(message.created),
         ready: Some(message.ready),
         updated: Some(message.updated),

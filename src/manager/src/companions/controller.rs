@@ -74,21 +74,20 @@ impl Controller for Companions {
         let companion = Companion { context, resizes, deleted_rules, state: &state, id, location };
         let action = companion.step(&mut traced).await;
         // Whatever the result, it may be another companion's turn now, or another one may have to give way.
-        let others = {
+        let (others, on_dpus) = {
             let mut data = state.lock();
             data.assess(std::slice::from_ref(&id.key), &context.registry, context.environment.clock.wall());
             let moment = context.moment();
             let mut others = data.turns(&id.key.rule, &context.registry, moment);
             others.extend(data.lingering_beyond(&id.key.rule));
-            if id.key.dpu().is_none() {
-                others.extend(data.on_dpus(&id.key));
-            }
+            let on_dpus = if id.key.dpu().is_none() { data.on_dpus(&id.key) } else { Default::default() };
             if let Some((key, pause)) = data.rollouts.look(&id.key.rule, moment.now) {
                 context.queues.companions.add_after(state.id(key), pause);
             }
-            others
+            (state.ids(others), state.ids(on_dpus))
         };
-        context.queues.companions.add(state.ids(others));
+        traced.passes_to(&on_dpus);
+        context.queues.companions.add(on_dpus.into_iter().chain(others));
         Ok(action)
     }
 }

@@ -36,6 +36,7 @@ pub(super) fn compute(
     WorkloadRuleStatus {
         observed_generation: Some(entry.generation),
         matched: Some(rule.matched()),
+        wanted: data.index.rule(name).filter(|rule| rule.policy().is_on_all()).map(|_| rule.wanted()),
         created: Some(counts.created),
         ready: Some(counts.ready),
         updated: Some(rule.updated().unwrap_or(counts.created)),
