@@ -87,11 +87,46 @@ pub struct Status {
     pub companions_claim: Option<String>,
 }
 
+impl Status {
+    /// What is said of containers, and then of init containers.
+    pub fn containers(&self) -> impl Iterator<Item = &Container> {
+        self.container_statuses.iter().chain(&self.init_container_statuses).flatten()
+    }
+}
+
 /// Reads which ResourceClaim was generated for the claim of [`keys::COMPANIONS_CLAIM`], and keeps nothing of others.
 fn companions_claim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let statuses = Option::<Vec<full::PodResourceClaimStatus>>::deserialize(deserializer)?;
     let ours = statuses.into_iter().flatten().find(|status| status.name == keys::COMPANIONS_CLAIM);
     Ok(ours.and_then(|status| status.resource_claim_name))
+}
+
+/// Reads the first device that isn't healthy of those that a container has, and keeps nothing of others.
+fn unhealthy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    struct Allocated {
+        #[serde(default)]
+        name: String,
+        #[serde(default)]
+        resources: Option<Vec<Device>>,
+    }
+    #[derive(Deserialize)]
+    struct Device {
+        #[serde(default, rename = "resourceID")]
+        id: String,
+        #[serde(default)]
+        health: Option<String>,
+        #[serde(default)]
+        message: Option<String>,
+    }
+    let all = Option::<Vec<Allocated>>::deserialize(deserializer)?;
+    Ok(all.into_iter().flatten().find_map(|Allocated { name, resources }| {
+        let mut devices = resources.into_iter().flatten();
+        let Device { id, message, .. } =
+            devices.find(|device| device.health.as_deref() == Some("Unhealthy"))?;
+        let message = message.map(|message| format!(": {message}")).unwrap_or_default();
+        Some(format!("device {id} of {name} is unhealthy{message}"))
+    }))
 }
 
 /// A condition of a Pod.
@@ -128,6 +163,10 @@ pub struct Container {
     /// Identifier that its runtime has given it, `containerd://…`. A container that is restarted is another one.
     #[serde(default, rename = "containerID")]
     pub container_id: Option<String>,
+    /// Words about the first of its devices that is Unhealthy (KEP-4680, `allocatedResourcesStatus`): the device, for which resource or
+    /// request it was allocated, and what the driver says. `None` where the kubelet says that of none.
+    #[serde(default, rename = "allocatedResourcesStatus", deserialize_with = "unhealthy")]
+    pub unhealthy: Option<String>,
 }
 
 /// What a container does.

@@ -261,10 +261,11 @@ impl Observed {
         self.ready && changes && !fault("companion-serves-while-it-is-resized")
     }
 
-    /// A companion that serves and isn't as its template says yet.
-    pub fn is_to_be_changed(&self) -> bool {
-        let waits = [Cause::Resizing, Cause::ResizeDeferred, Cause::ResizeInfeasible, Cause::Updating];
-        self.ready && self.trouble.is_some_and(|trouble| waits.contains(&trouble))
+    /// A companion that serves and isn't as it should be: it isn't as its template says yet, or a device of it is unhealthy.
+    pub fn is_impaired(&self) -> bool {
+        let changing = [Cause::Resizing, Cause::ResizeDeferred, Cause::ResizeInfeasible, Cause::Updating];
+        let is_impaired = |trouble| changing.contains(&trouble) || trouble == Cause::DeviceUnhealthy;
+        self.ready && self.trouble.is_some_and(is_impaired)
     }
 }
 

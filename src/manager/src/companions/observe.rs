@@ -117,8 +117,9 @@ pub(super) fn look(pod: &Pod, rule_uid: &str) -> Observed {
     // A Pod with gates has such a condition too, before the scheduler looks for a Node.
     let unplaced = condition("PodScheduled")
         .is_some_and(|c| c.status == "False" && c.reason.as_deref() != Some("SchedulingGated"));
-    let change = change(pod).filter(|_| ready);
-    let message = match &change {
+    let (change, trouble) = (change(pod).filter(|_| ready), trouble(pod));
+    let wrong = change.or_else(|| unhealthy(pod).filter(|_| trouble != Some(Cause::Completed)));
+    let message = match &wrong {
         Some((cause, words)) => format!("{cause}{words}"),
         None if ready => String::new(),
         None => why_not_ready(pod),
@@ -129,7 +130,7 @@ pub(super) fn look(pod: &Pod, rule_uid: &str) -> Observed {
         unplaced,
         failed: status.and_then(|s| s.phase.as_deref()) == Some("Failed"),
         message,
-        trouble: trouble(pod).or(change.map(|(cause, _)| cause)),
+        trouble: wrong.map(|(cause, _)| cause).or(trouble),
         ready,
         ..look_at(&pod.metadata, rule_uid)
     }
@@ -198,8 +199,7 @@ fn change(pod: &Pod) -> Option<(Cause, String)> {
         let mut former = restarts.map_or("", String::as_str).split(' ');
         is_running && container.container_id.as_deref().is_some_and(|id| former.any(|former| former == id))
     };
-    let mut containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
-    if let Some(Container { name, .. }) = containers.find(is_former) {
+    if let Some(Container { name, .. }) = status.containers().find(is_former) {
         return Some((Cause::Updating, format!(": container {name} still runs the earlier image")));
     }
     let is_present = |observed: Option<i64>| observed.is_none_or(|observed| observed >= generation);
@@ -221,6 +221,13 @@ fn change(pod: &Pod) -> Option<(Cause, String)> {
     let progress = progress.map(|words| (Cause::Resizing, words));
     let cause = if restarts.is_some() { Cause::Updating } else { Cause::Resizing };
     progress.or_else(|| (!is_present(status.observed_generation)).then(|| (cause, String::new())))
+}
+
+/// That a device of a Pod is unhealthy, and words about it, which begin with a colon.
+fn unhealthy(pod: &Pod) -> Option<(Cause, String)> {
+    let containers = pod.status.as_ref()?.containers();
+    let mut told = containers.filter_map(|container| container.unhealthy.as_ref());
+    told.next().map(|words| (Cause::DeviceUnhealthy, format!(": {words}")))
 }
 
 /// Why a Pod isn't ready; empty when nobody says: the scheduler's message, else a waiting container, else the message of the Pod's status.
@@ -374,6 +381,30 @@ mod tests {
         // The kubelet has not looked at the present state.
         assert_eq!(of("True", Some(""), "x://1", Some(2)), (Some(Cause::Updating), "Updating".to_owned()));
         assert_eq!(of("True", None, "x://1", Some(2)), (Some(Cause::Resizing), "Resizing".to_owned()));
+    }
+
+    #[test]
+    fn an_unhealthy_device_is_a_cause_whether_the_companion_is_ready_or_not() {
+        let of = |phase: &str, ready: &str, health: &[&str], state: serde_json::Value| {
+            let device = |(i, health): (usize, &&str)| json!({"resourceID": format!("d{i}"), "health": health, "message": "hot"});
+            let devices: Vec<_> = health.iter().enumerate().map(device).collect();
+            let container = json!({"name": "c", "state": state,
+                "allocatedResourcesStatus": [{"name": "example.com/x"}, {"name": "claim:own/r", "resources": devices}]});
+            let status = json!({"phase": phase, "conditions": [{"type": "Ready", "status": ready}],
+                "containerStatuses": [{"name": "fine"}, container]});
+            let pod: Pod = serde_json::from_value(json!({"metadata": {}, "status": status})).unwrap();
+            let observed = look(&pod, "u");
+            (observed.trouble, observed.message)
+        };
+        let words = "DeviceUnhealthy: device d1 of claim:own/r is unhealthy: hot".to_owned();
+        let unhealthy = (Some(Cause::DeviceUnhealthy), words);
+        let (running, crashes) = (json!({"running": {}}), json!({"waiting": {"reason": "CrashLoopBackOff"}}));
+        let bad = ["Healthy", "Unhealthy", "Unknown"];
+        assert_eq!(of("Running", "True", &bad, running.clone()), unhealthy);
+        assert_eq!(of("Running", "False", &bad, crashes.clone()), unhealthy, "that may be why");
+        assert_eq!(of("Running", "False", &["Unknown"], crashes).0, Some(Cause::CrashLoop));
+        assert_eq!(of("Running", "True", &["Healthy", "Unknown"], running.clone()), (None, String::new()));
+        assert_eq!(of("Succeeded", "False", &bad, running).0, Some(Cause::Completed));
     }
 
     #[test]

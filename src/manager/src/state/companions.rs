@@ -23,8 +23,8 @@ pub(crate) struct Counts {
     pub ready: i64,
     /// Of `ready`, those that are being changed in place: a container of them may be restarted for it.
     pub changing: i64,
-    /// Of `ready`, those that don't have the amounts of cpu and memory of their template yet, for whatever reason.
-    pub to_be_changed: i64,
+    /// Of `ready`, those that aren't as they should be ([`Observed::is_impaired`]).
+    pub impaired: i64,
     /// Of these, claims that no Pod has used yet. A rollout doesn't wait for them.
     pub idle: i64,
     /// Besides these, companions that outlive their workloads.
@@ -342,11 +342,11 @@ impl CompanionCache {
         ended.map(|workload| CompanionKey { rule: rule.clone(), workload: workload.clone() }).collect()
     }
 
-    /// A ready companion of a rule that doesn't have the amounts of cpu and memory of its template yet, for the first cause.
-    pub(crate) fn to_be_changed<'a>(&'a self, rule: &'a RuleName) -> Option<(CompanionKey, &'a Observed)> {
-        let exist = self.counts(rule).to_be_changed > 0;
+    /// A ready companion of a rule that isn't as it should be, for the first cause.
+    pub(crate) fn impaired<'a>(&'a self, rule: &'a RuleName) -> Option<(CompanionKey, &'a Observed)> {
+        let exist = self.counts(rule).impaired > 0;
         let all = exist.then(|| self.of_rule(rule)).into_iter().flatten();
-        all.filter(|(_, o)| o.is_to_be_changed() && o.ended.is_none()).min_by_key(|(_, o)| o.trouble)
+        all.filter(|(_, o)| o.is_impaired() && o.ended.is_none()).min_by_key(|(_, o)| o.trouble)
     }
 
     pub(crate) fn of_rule<'a>(
@@ -451,7 +451,7 @@ impl RuleCompanions {
         self.counts.created += change;
         self.counts.ready += change * i64::from(o.ready);
         self.counts.changing += change * i64::from(o.is_changing());
-        self.counts.to_be_changed += change * i64::from(o.is_to_be_changed());
+        self.counts.impaired += change * i64::from(o.is_impaired());
         self.counts.idle += change * i64::from(!o.ready && o.kind == Kind::Claim);
         let made = (o.template_hash.clone(), o.content_hash.clone());
         if o.ready {
