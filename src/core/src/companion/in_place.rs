@@ -9,7 +9,7 @@
 //! containers otherwise. Until it does, the Pod is ready with the earlier image. So the write records which containers run by then: as long
 //! as one of them does, the companion isn't as its template says.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -103,6 +103,11 @@ fn containers_of(list: &str) -> &'static str {
     if list == LISTS[0] { "/spec/containers" } else { "/spec/initContainers" }
 }
 
+fn image_of<'a>(containers: &'a [Value], name: Option<&Value>) -> Option<&'a str> {
+    let container = containers.iter().find(|container| container.get("name") == name)?;
+    Some(text(container, "/image"))
+}
+
 fn hashed(kind: char, value: &Value) -> String {
     let mut hash = Sha256::new();
     hash_canonical(value, &mut hash);
@@ -153,10 +158,8 @@ pub fn in_place(rule: &Rule, o: &Observed) -> Option<InPlace> {
 pub struct Fields {
     /// The part of a strategic merge patch that is about the spec: what differs, and nothing else.
     spec: Map<String, Value>,
-    /// Identifiers of the containers that run and are to be restarted.
-    restarted: Vec<String>,
-    /// The Pod has the annotation [`keys::RESTARTS`].
-    has_record: bool,
+    /// The annotation [`keys::RESTARTS`].
+    restarts: String,
     /// `metadata.resourceVersion` of the Pod.
     version: Value,
 }
@@ -169,15 +172,13 @@ impl Fields {
         let wanted = meaning::of(&rule.template());
         let present: BTreeSet<&str> = o.parts.as_deref()?.split('.').collect();
         let is_new = |part: String| !present.contains(part.as_str());
-        let mut fields = Self {
-            has_record: annotation(pod, keys::RESTARTS).is_some(),
-            version: pod.pointer("/metadata/resourceVersion").cloned().unwrap_or_default(),
-            ..Self::default()
-        };
+        let version = pod.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
+        let mut fields = Self { version, ..Self::default() };
         for name in LISTS {
             let containers = list(&wanted, containers_of(name)).iter();
             fields.images(name, containers.filter(|container| is_new(image_part(name, container))), pod)?;
         }
+        fields.restarts = fields.restarts(pod);
         let added = list(&wanted, "/spec/tolerations").iter();
         let tolerated = list(pod, "/spec/tolerations");
         let added: Vec<_> = added
@@ -202,25 +203,41 @@ impl Fields {
     fn images<'a>(&mut self, name: &str, wanted: impl Iterator<Item = &'a Value>, pod: &Value) -> Option<()> {
         let mut changed = Vec::new();
         for container in wanted {
-            let (called, image) = (container.get("name"), text(container, "/image"));
-            let of_name = |entry: &&Value| entry.get("name") == called;
-            let present = list(pod, containers_of(name)).iter().find(of_name)?;
-            if text(present, "/image") == image {
-                continue;
+            let called = container.get("name");
+            let image = text(container, "/image");
+            if image_of(list(pod, containers_of(name)), called)? != image {
+                changed.push(json!({"name": called, "image": image}));
             }
-            changed.push(json!({"name": called, "image": image}));
-            // Init containers that have ended aren't run again.
-            let statuses =
-                if name == LISTS[0] { "/status/containerStatuses" } else { "/status/initContainerStatuses" };
-            let status = list(pod, statuses).iter().find(of_name);
-            let status = status.filter(|status| status.pointer("/state/running").is_some());
-            let id = status.map_or("", |status| text(status, "/containerID"));
-            self.restarted.extend((!id.is_empty()).then(|| id.to_owned()));
         }
         if !changed.is_empty() {
             self.spec.insert(name.to_owned(), changed.into());
         }
         Some(())
+    }
+
+    /// The containers that run and that the kubelet will restart, each as `IDENTIFIER=IMAGE`, with the image that it runs: the Pod's, unless
+    /// the last change says otherwise, because the kubelet may not have acted on that. One that runs what it is to run isn't restarted.
+    fn restarts(&self, pod: &Value) -> String {
+        let last: BTreeMap<&str, &str> = annotation(pod, keys::RESTARTS)
+            .map(|last| last.split(' ').filter_map(|entry| entry.split_once('=')).collect())
+            .unwrap_or_default();
+        let mut restarts = Vec::new();
+        for (name, statuses) in
+            LISTS.iter().zip(["/status/containerStatuses", "/status/initContainerStatuses"])
+        {
+            let changes = self.spec.get(*name).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+            let running =
+                list(pod, statuses).iter().filter(|status| status.pointer("/state/running").is_some());
+            for status in running {
+                let (called, id) = (status.get("name"), text(status, "/containerID"));
+                let has = image_of(list(pod, containers_of(name)), called).unwrap_or_default();
+                let runs = last.get(id).copied().unwrap_or(has);
+                if !id.is_empty() && runs != image_of(changes, called).unwrap_or(has) {
+                    restarts.push(format!("{id}={runs}"));
+                }
+            }
+        }
+        restarts.join(" ")
     }
 
     /// The same for a Pod that was written since, by somebody who knew the state that these are about.
@@ -233,9 +250,7 @@ impl Fields {
     /// uid and resourceVersion as preconditions.
     pub fn patch(self, rule: &Rule, o: &Observed) -> Value {
         let mut patch = renewed(rule, o);
-        if !self.restarted.is_empty() || !self.has_record {
-            patch["metadata"]["annotations"][keys::RESTARTS] = self.restarted.join(" ").into();
-        }
+        patch["metadata"]["annotations"][keys::RESTARTS] = self.restarts.into();
         patch["metadata"]["resourceVersion"] = self.version;
         patch["spec"] = self.spec.into();
         patch

@@ -190,7 +190,7 @@ keys! {
         Annotation on "companions that are Pods" by "manager": "Hashes of the parts of its template: what can't be changed in place, amounts of cpu and memory, images, tolerations, `activeDeadlineSeconds`. They tell whether a companion of another template can be changed in place";
     /// It is written with a change of images ([`crate::companion::Fields`]).
     pub const RESTARTS = "outrigger.dev/restarts",
-        Annotation on "companions whose images, tolerations or `activeDeadlineSeconds` were changed in place" by "manager": "Identifiers of the containers that ran an earlier image by then. As long as one of them runs, the companion counts as down for `maxUnavailable`";
+        Annotation on "companions whose images, tolerations or `activeDeadlineSeconds` were changed in place" by "manager": "The containers that ran an earlier image by then, each as `IDENTIFIER=IMAGE`. As long as one of them runs, the companion counts as down for `maxUnavailable`";
     pub const HOST = "outrigger.dev/host",
         Annotation on "companions with `SameNode`, `SameNodePrimary` or `SameNodeAll`" by "manager": "The host that the workload runs on: the name of its Node in the tenant's cluster, or what the Tenant's `spec.hostNames` maps that to";
     /// With the rule and the workload it identifies the companion.

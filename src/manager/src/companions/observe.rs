@@ -196,7 +196,8 @@ fn change(pod: &Pod) -> Option<(Cause, String)> {
     let restarts = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(keys::RESTARTS));
     let is_former = |container: &&Container| {
         let is_running = container.state.as_ref().is_some_and(|state| state.running.is_some());
-        let mut former = restarts.map_or("", String::as_str).split(' ');
+        let former = restarts.map_or("", String::as_str).split(' ').filter_map(|entry| entry.split_once('='));
+        let mut former = former.map(|(id, _)| id);
         is_running && container.container_id.as_deref().is_some_and(|id| former.any(|former| former == id))
     };
     if let Some(Container { name, .. }) = status.containers().find(is_former) {
@@ -370,14 +371,14 @@ mod tests {
         let nothing = || (None, String::new());
         let earlier =
             (Some(Cause::Updating), "Updating: container c still runs the earlier image".to_owned());
-        assert_eq!(of("True", Some("x://0 x://1"), "x://1", Some(3)), earlier);
-        assert_eq!(of("True", Some("x://0 x://1"), "x://2", Some(3)), nothing());
+        assert_eq!(of("True", Some("x://0=i:1 x://1=c:1"), "x://1", Some(3)), earlier);
+        assert_eq!(of("True", Some("x://0=i:1 x://1=c:1"), "x://2", Some(3)), nothing());
         assert_eq!(
             of("True", Some(""), "", None),
             nothing(),
             "a kubelet that doesn't say which containers it runs"
         );
-        assert_eq!(of("False", Some("x://1"), "x://1", Some(3)), nothing(), "it doesn't serve");
+        assert_eq!(of("False", Some("x://1=c:1"), "x://1", Some(3)), nothing(), "it doesn't serve");
         // The kubelet has not looked at the present state.
         assert_eq!(of("True", Some(""), "x://1", Some(2)), (Some(Cause::Updating), "Updating".to_owned()));
         assert_eq!(of("True", None, "x://1", Some(2)), (Some(Cause::Resizing), "Resizing".to_owned()));

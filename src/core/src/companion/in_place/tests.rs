@@ -159,7 +159,7 @@ fn a_patch_has_the_fields_that_the_template_changes_and_which_containers_they_re
     let annotations = &made["metadata"]["annotations"];
     assert_eq!(annotations[keys::TEMPLATE_PARTS], json!(rule_and_companion(to.clone(), &before).0.parts()));
     // The init container has ended, and isn't run again.
-    assert_eq!(annotations[keys::RESTARTS], "x://1");
+    assert_eq!(annotations[keys::RESTARTS], "x://1=c:1");
     assert_eq!(
         made["spec"],
         json!({"containers": [{"name": "c", "image": "c:2"}], "initContainers": [{"name": "c", "image": "i:2"}],
@@ -173,12 +173,26 @@ fn a_patch_has_the_fields_that_the_template_changes_and_which_containers_they_re
     let tolerations = json!({"tolerations": [toleration("a"), toleration("z"), toleration("b")]});
     assert_eq!(made["spec"], tolerations);
     assert_eq!(made["metadata"]["annotations"][keys::RESTARTS], "");
-    // What the Pod has already is left out, and an earlier record stays.
-    let mut later = pod(&to);
-    later["metadata"]["annotations"] = json!({keys::RESTARTS: "x://1"});
-    let made = patch(&before, &to, &later).unwrap();
-    assert_eq!(made["spec"], json!({}));
-    assert!(made["metadata"]["annotations"].get(keys::RESTARTS).is_none());
+    // What the Pod has already is left out.
+    let made = patch(&before, &to, &pod(&to)).unwrap();
+    assert_eq!((&made["spec"], &made["metadata"]["annotations"][keys::RESTARTS]), (&json!({}), &json!("")));
+}
+
+#[test]
+fn what_a_container_runs_is_known_until_the_kubelet_has_acted() {
+    let of = |image: &str| whole(image, "i:1", &[], None);
+    // The Pod has the image `from`, and a container that runs another one by the last change.
+    let restarts = |from: &str, last: &str, to: &str| {
+        let mut present = pod(&of(from));
+        present["metadata"]["annotations"] = json!({keys::RESTARTS: last});
+        let made = patch(&of(from), &of(to), &present).unwrap();
+        made["metadata"]["annotations"][keys::RESTARTS].clone()
+    };
+    assert_eq!(restarts("c:2", "x://1=c:1", "c:3"), "x://1=c:1");
+    assert_eq!(restarts("c:2", "x://1=c:1", "c:1"), "", "no kubelet restarts it for what it runs");
+    assert_eq!(restarts("c:2", "x://9=c:1", "c:1"), "x://1=c:2", "that one has ended");
+    // Of another container, on which the kubelet hasn't acted either.
+    assert_eq!(restarts("c:1", "x://2=d:0", "c:2"), "x://1=c:1 x://2=d:0");
 }
 
 #[test]
