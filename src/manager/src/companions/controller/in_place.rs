@@ -126,15 +126,16 @@ impl Companion<'_> {
                 Resize::Impossible => return Ok(false),
             }
         }
-        match fields {
-            Some(fields) if !self.patch_fields(&fields.patch(&rule, &observed)).await? => return Ok(false),
-            Some(_) => {}
-            None => drop(self.annotate(Kind::Pod, &renewed(&rule, &observed)).await?),
+        let is_changed = match fields {
+            Some(fields) => self.patch_fields(&fields.patch(&rule, &observed)).await?,
+            None => self.annotate(Kind::Pod, &renewed(&rule, &observed)).await.map(|_| true)?,
+        };
+        if is_changed {
+            let mut data = self.state.lock();
+            data.rollouts.changed_in_place(&self.id.key);
+            data.companion_observed(&self.id.key);
         }
-        let mut data = self.state.lock();
-        data.rollouts.changed_in_place(&self.id.key);
-        data.companion_observed(&self.id.key);
-        Ok(true)
+        Ok(is_changed)
     }
 
     /// The companion's rule, and the companion and what changes of it in place, if it has this uid.

@@ -9,7 +9,8 @@ use crate::state::validation::TemplateValidation;
 fn asking(generation: i64, cpu: &str) -> Value {
     let mut rule = fixtures::rule();
     rule["metadata"]["generation"] = json!(generation);
-    rule["spec"]["template"]["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}});
+    let container = &mut rule["spec"]["template"]["spec"]["containers"][0];
+    (container["image"], container["resources"]) = (json!("i:1"), json!({"requests": {"cpu": cpu}}));
     rule
 }
 
