@@ -51,7 +51,7 @@ impl Resized {
 
     /// The rule asks for another image too, and that it is given in place.
     fn asks_for_an_image(&self, cpu: &str) {
-        let mut rule = asking(2, cpu);
+        let mut rule = asking(3, cpu);
         rule["spec"]["template"]["spec"]["containers"][0]["image"] = json!("i:2");
         rule["spec"]["updateStrategy"] = json!({"rollingUpdate": {"mutableFields": "InPlace"}});
         let state = self.world.state();
@@ -198,7 +198,7 @@ async fn another_image_is_given_in_one_write_with_the_annotations() {
     assert_eq!(r.step().await, (0, 1, 0));
     let patch = r.world.api.calls("PATCH").pop().unwrap().1;
     assert_eq!(patch["metadata"]["resourceVersion"], "7", "a late one takes nothing back");
-    assert_eq!(patch["metadata"]["annotations"][keys::RULE_GENERATION], "2");
+    assert_eq!(patch["metadata"]["annotations"][keys::RULE_GENERATION], "3");
     assert_eq!(patch["spec"], json!({"containers": [{"name": "c", "image": "i:2"}]}));
     assert_eq!(r.is_asked_for_the_discovery(), 0);
     // Amounts before it: the write of the image is about the Pod that has them.
