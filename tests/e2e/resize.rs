@@ -1,5 +1,5 @@
-//! Rules that ask for other amounts of cpu and memory: the API server takes the resize of a running companion. No kubelet acts on it here,
-//! so the tests write what one would write; `tests/rack` has a real one.
+//! Rules that ask for other amounts of cpu and memory, or for other fields that the API server changes of a running companion. No kubelet acts
+//! on it here, so the tests write what one would write; `tests/rack` has a real one.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -93,4 +93,66 @@ async fn other_amounts_are_given_in_place_and_what_cannot_be_given_is_replaced()
     replaces["updateStrategy"] = json!({"rollingUpdate": {"resize": "Replace"}});
     t.rule("r", replaces).await;
     t.replaced(&fourth).await;
+}
+
+/// A kubelet says that it runs this as a companion's only container.
+async fn runs(t: &Tenant, pod: &Pod, id: &str) {
+    let mut containers = serde_json::to_value(&pod.status.as_ref().unwrap().container_statuses).unwrap();
+    containers[0]["containerID"] = id.into();
+    let patch = json!({"status": {"containerStatuses": containers}});
+    t.pods().patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await.unwrap();
+}
+
+#[tokio::test]
+async fn other_fields_change_in_place_where_the_rule_wants_it() {
+    let t = Tenant::new(Outrigger::shared().await, "update", &[("a", 1)]).await;
+    let asks = |image: &str, tolerations: &[&str], deadline: i64| {
+        let tolerations: Vec<_> =
+            tolerations.iter().map(|key| json!({"key": key, "operator": "Exists"})).collect();
+        let mut spec = rule_with("/template/spec/containers/0/image", json!(image));
+        spec["template"]["spec"]["tolerations"] = json!(tolerations);
+        spec["template"]["spec"]["activeDeadlineSeconds"] = json!(deadline);
+        spec["updateStrategy"] = json!({"rollingUpdate": {"mutableFields": "InPlace"}});
+        spec
+    };
+    let has = |pod: &Pod| {
+        let spec = pod.spec.as_ref().unwrap();
+        let tolerations = spec.tolerations.iter().flatten().filter_map(|t| t.key.clone());
+        let tolerations: Vec<_> = tolerations.filter(|key| key.len() == 1).collect();
+        let image = spec.containers[0].image.clone().unwrap_or_default();
+        (image, tolerations, spec.active_deadline_seconds.unwrap_or_default())
+    };
+    let changed = async |image: &str, keys: &[&str], deadline: i64| {
+        let rule = t.rule("r", asks(image, keys, deadline)).await;
+        let generation = rule.metadata.generation.unwrap_or_default().to_string();
+        eventually("the companion has what the rule asks for", || async {
+            let now = t.companion().await;
+            let is_new = annotation(&now, keys::RULE_GENERATION) == Some(&*generation);
+            holds(is_new, format!("{now:?}")).map(|()| now)
+        })
+        .await
+    };
+    let expected = |image: &str, keys: &[&str], deadline| {
+        (image.to_owned(), keys.iter().map(ToString::to_string).collect::<Vec<_>>(), deadline)
+    };
+    t.web("w").await;
+    let before = changed("i:1", &["p"], 9000).await;
+    runs(&t, &before, "x://1").await;
+
+    // Its only container has to be started again, so it counts as down until another one runs.
+    let after = changed("i:2", &["p"], 9000).await;
+    assert_eq!((after.uid(), has(&after)), (before.uid(), expected("i:2", &["p"], 9000)));
+    let words = format!("{}: Updating: container", after.name_any());
+    t.condition_says("r", "Ready", Status::False, "Updating", &[&words]).await;
+    runs(&t, &after, "x://2").await;
+    t.condition("r", "Ready", Status::True, "AllReady").await;
+    let after = changed("i:2", &["p", "q"], 8000).await;
+    assert_eq!((after.uid(), has(&after)), (before.uid(), expected("i:2", &["p", "q"], 8000)));
+
+    // A deadline doesn't become more, and no toleration is removed.
+    let second = changed("i:2", &["p", "q"], 8001).await;
+    assert_ne!(second.uid(), before.uid());
+    let third = changed("i:2", &["p"], 8001).await;
+    assert_ne!(third.uid(), second.uid());
+    assert_eq!(has(&third), expected("i:2", &["p"], 8001));
 }

@@ -1,4 +1,4 @@
-//! A running container that gets other amounts of cpu and memory from its kubelet, by its cgroup.
+//! A running container that gets other amounts of cpu and memory from its kubelet, by its cgroup, and one that gets another image.
 
 use outrigger_tests::rack::Rack;
 use outrigger_tests::tenant::rule;
@@ -68,4 +68,37 @@ async fn a_running_container_gets_another_limit_and_is_not_started_again() {
     };
     assert_eq!(run(&now), run(&former));
     hosts.kubectl(&["delete", "deployment", "resized"]).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_image_runs_in_the_same_pod_and_until_then_the_rule_says_so() {
+    let turn = turn().await;
+    let (rack, infra, hosts) = (turn.rack, &turn.rack.plane.infra, &turn.rack.plane.tenant);
+    // Both images have the program, and only one of them its name.
+    let of = |image: &str| {
+        let mut spec = spec("updated", &runs("echo here"));
+        spec["template"]["spec"]["containers"][0]["image"] = json!(image);
+        spec["updateStrategy"] = json!({"rollingUpdate": {"mutableFields": "InPlace"}});
+        rule("tenant-blue", "updated", spec)
+    };
+    infra.apply(&[of("busybox:1")]).unwrap();
+    hosts.apply(&[deployment("updated", 1)]).unwrap();
+    let former = ready(rack, "infra", "updated", 1).await.remove(0);
+    let id = |pod: &Value| pod["status"]["containerStatuses"][0]["containerID"].clone();
+
+    infra.apply(&[of("pause:1")]).unwrap();
+    eventually("the rule says that all companions are as it asks", || async {
+        let rule = infra.get(&["workloadrule", "-n", "tenant-blue", "updated"]).in_words()?;
+        let conditions = rule["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let ready = conditions.into_iter().find(|condition| condition["type"] == "Ready").unwrap_or_default();
+        let is_current = ready["observedGeneration"] == rule["metadata"]["generation"];
+        holds(is_current && ready["reason"] == "AllReady", ready.to_string())
+    })
+    .await;
+    let now = pods(rack, "infra", "updated").unwrap().remove(0);
+    assert_eq!(now["metadata"]["uid"], former["metadata"]["uid"]);
+    let restarted = format!("{}=busybox:1", id(&former).as_str().unwrap());
+    assert_eq!(now["metadata"]["annotations"]["outrigger.dev/restarts"], restarted);
+    assert_ne!(id(&now), id(&former), "another container runs");
+    hosts.kubectl(&["delete", "deployment", "updated"]).unwrap();
 }

@@ -160,7 +160,7 @@ fn strip(object: &mut Value) {
             keys::STREAM_CLAIM,
             keys::FIRST_COMPANION,
             keys::TEMPLATE_HASH,
-            keys::FIXED_HASH,
+            keys::TEMPLATE_PARTS,
         ],
     );
     for condition in

@@ -79,9 +79,19 @@ pub struct Status {
     /// Of its containers, those of the status.
     #[serde(default)]
     pub container_statuses: Option<Vec<Container>>,
+    /// The same of its init containers.
+    #[serde(default)]
+    pub init_container_statuses: Option<Vec<Container>>,
     /// Name of the ResourceClaim that was generated for [`Spec::held`].
     #[serde(default, rename = "resourceClaimStatuses", deserialize_with = "companions_claim")]
     pub companions_claim: Option<String>,
+}
+
+impl Status {
+    /// What is said of containers, and then of init containers.
+    pub fn containers(&self) -> impl Iterator<Item = &Container> {
+        self.container_statuses.iter().chain(&self.init_container_statuses).flatten()
+    }
 }
 
 /// Reads which ResourceClaim was generated for the claim of [`keys::COMPANIONS_CLAIM`], and keeps nothing of others.
@@ -89,6 +99,34 @@ fn companions_claim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
     let statuses = Option::<Vec<full::PodResourceClaimStatus>>::deserialize(deserializer)?;
     let ours = statuses.into_iter().flatten().find(|status| status.name == keys::COMPANIONS_CLAIM);
     Ok(ours.and_then(|status| status.resource_claim_name))
+}
+
+/// Reads the first device that isn't healthy of those that a container has, and keeps nothing of others.
+fn unhealthy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    struct Allocated {
+        #[serde(default)]
+        name: String,
+        #[serde(default)]
+        resources: Option<Vec<Device>>,
+    }
+    #[derive(Deserialize)]
+    struct Device {
+        #[serde(default, rename = "resourceID")]
+        id: String,
+        #[serde(default)]
+        health: Option<String>,
+        #[serde(default)]
+        message: Option<String>,
+    }
+    let all = Option::<Vec<Allocated>>::deserialize(deserializer)?;
+    Ok(all.into_iter().flatten().find_map(|Allocated { name, resources }| {
+        let mut devices = resources.into_iter().flatten();
+        let Device { id, message, .. } =
+            devices.find(|device| device.health.as_deref() == Some("Unhealthy"))?;
+        let message = message.map(|message| format!(": {message}")).unwrap_or_default();
+        Some(format!("device {id} of {name} is unhealthy{message}"))
+    }))
 }
 
 /// A condition of a Pod.
@@ -114,6 +152,7 @@ pub struct Condition {
 
 /// What is said of a container.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Container {
     /// Its name.
     #[serde(default)]
@@ -121,6 +160,13 @@ pub struct Container {
     /// What it does.
     #[serde(default)]
     pub state: Option<ContainerState>,
+    /// Identifier that its runtime has given it, `containerd://…`. A container that is restarted is another one.
+    #[serde(default, rename = "containerID")]
+    pub container_id: Option<String>,
+    /// Words about the first of its devices that is Unhealthy (KEP-4680, `allocatedResourcesStatus`): the device, for which resource or
+    /// request it was allocated, and what the driver says. `None` where the kubelet says that of none.
+    #[serde(default, rename = "allocatedResourcesStatus", deserialize_with = "unhealthy")]
+    pub unhealthy: Option<String>,
 }
 
 /// What a container does.
@@ -129,6 +175,9 @@ pub struct ContainerState {
     /// It waits, and why.
     #[serde(default)]
     pub waiting: Option<full::ContainerStateWaiting>,
+    /// It runs.
+    #[serde(default)]
+    pub running: Option<full::ContainerStateRunning>,
 }
 
 /// The fields of an object's metadata that Outrigger reads.

@@ -204,6 +204,7 @@ pub fn status(message: &v1::RuleStatus, generation: i64, now: Timestamp) -> Work
     WorkloadRuleStatus {
         observed_generation: message.current.then_some(generation),
         matched: Some(message.matched),
+        wanted: None,
         created: Some(message.created),
         ready: Some(message.ready),
         updated: Some(message.updated),
@@ -217,9 +218,13 @@ fn update_strategy(message: &v1::RuleUpdateStrategy) -> UpdateStrategy {
     let most = (!most.is_empty())
         .then(|| most.parse().map_or_else(|_| IntOrString::String(most.clone()), IntOrString::Int));
     let kind = if message.r#type.is_empty() { "RollingUpdate".to_owned() } else { message.r#type.clone() };
-    let resize = Some(message.resize.clone()).filter(|resize| !resize.is_empty());
-    let says_something = most.is_some() || resize.is_some();
-    let rolling_update = says_something.then_some(RollingUpdate { max_unavailable: most, resize });
+    let said = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    let rolling = RollingUpdate {
+        max_unavailable: most,
+        resize: said(&message.resize),
+        mutable_fields: said(&message.mutable_fields),
+    };
+    let rolling_update = (rolling != RollingUpdate::default()).then_some(rolling);
     UpdateStrategy { kind, rolling_update }
 }
 
@@ -233,6 +238,7 @@ fn update_strategy_message(strategy: &UpdateStrategy) -> v1::RuleUpdateStrategy 
         r#type: strategy.kind.clone(),
         max_unavailable: most.unwrap_or_default(),
         resize: rolling.and_then(|rolling| rolling.resize.clone()).unwrap_or_default(),
+        mutable_fields: rolling.and_then(|rolling| rolling.mutable_fields.clone()).unwrap_or_default(),
     }
 }
 
@@ -300,6 +306,7 @@ mod tests {
                     r#type: "RollingUpdate".into(),
                     max_unavailable: "10%".into(),
                     resize: "Replace".into(),
+                    mutable_fields: "InPlace".into(),
                 }),
                 device_claims: vec![
                     v1::RuleDeviceClaim {
@@ -341,7 +348,9 @@ mod tests {
     #[test]
     fn fingerprints_of_rules_do_not_change() {
         let mut data = rule().data.unwrap();
-        data.update_strategy.as_mut().unwrap().resize.clear();
+        let strategy = data.update_strategy.as_mut().unwrap();
+        strategy.resize.clear();
+        strategy.mutable_fields.clear();
         assert_eq!(revision(&data), "9e987fd97ea48fb029b5007dfd093a1a");
         // As kubectl creates it, with the defaults of the API server.
         let object = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",

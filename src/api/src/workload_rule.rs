@@ -174,6 +174,14 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["InPlace", "Replace"]))]
     pub resize: Option<String>,
+
+    /// mutableFields defines what happens to a companion if the template changes in fields that Kubernetes allows to change in a
+    /// running Pod: images of containers and init containers, tolerations that are added, and activeDeadlineSeconds that is set or
+    /// becomes less. InPlace: the running companion is changed, which restarts containers whose image changes; init containers that have
+    /// ended aren't run again. Replace: the companion is replaced. Defaults to Replace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["InPlace", "Replace"]))]
+    pub mutable_fields: Option<String>,
 }
 
 /// WorkloadTerm is a list of expressions that are ANDed.
@@ -370,14 +378,20 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
             default
         });
         let rolling = spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
-        let resizes = match rolling.and_then(|rolling| rolling.resize.as_deref()) {
-            None | Some("" | "InPlace") => true,
-            Some("Replace") => false,
-            Some(other) => {
-                errors.refuse("spec.updateStrategy.rollingUpdate.resize", other, "use InPlace or Replace");
-                true
-            }
-        };
+        let mut is_in_place =
+            |field: &str, value: Option<&String>, default: bool| match value.map(String::as_str) {
+                None | Some("") => default,
+                Some("InPlace") => true,
+                Some("Replace") => false,
+                Some(other) => {
+                    let path = format!("spec.updateStrategy.rollingUpdate.{field}");
+                    errors.refuse(path, other, "use InPlace or Replace");
+                    default
+                }
+            };
+        let resizes = is_in_place("resize", rolling.and_then(|rolling| rolling.resize.as_ref()), true);
+        let fields = rolling.and_then(|rolling| rolling.mutable_fields.as_ref());
+        let updates = is_in_place("mutableFields", fields, false);
         match name {
             Some(name) if errors.is_empty() => Ok(RuleSpec {
                 name,
@@ -391,6 +405,7 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
                 devices: device_claim::devices(spec),
                 update,
                 resizes,
+                updates,
                 ordering,
                 linger_seconds: spec.linger_seconds.unwrap_or_default(),
             }),

@@ -25,6 +25,7 @@ mod delete_reason;
 mod facts;
 mod held;
 mod host;
+mod in_place;
 mod linger;
 mod name;
 mod resize;
@@ -36,10 +37,11 @@ pub use facts::{annotations_size, injected_list, while_it_waits};
 pub use held::Held;
 pub use host::host;
 use host::unknown_host;
+pub use in_place::{Fields, InPlace, in_place, parts, renewed};
 pub use linger::{LingerStep, Lingering, UNREADABLE_END, equal_part};
 pub(crate) use name::device_template_name;
 pub use name::{name, own_name};
-pub use resize::{Resize, fixed_hash, renewed, resize};
+pub use resize::{Resize, resize};
 pub use stream_claim::StreamClaim;
 
 /// Most bytes that keys and values of all annotations of an object may have together
@@ -117,8 +119,8 @@ pub struct Observed {
     pub template_hash: String,
     /// Annotation [`keys::CONTENT_HASH`]; `None` for none.
     pub content_hash: Option<String>,
-    /// Annotation [`keys::FIXED_HASH`]; `None` for none.
-    pub fixed_hash: Option<String>,
+    /// Annotation [`keys::TEMPLATE_PARTS`]; `None` for none.
+    pub parts: Option<String>,
     /// Annotation [`keys::HOST`].
     pub host: Option<String>,
     /// When its workload ended, in milliseconds since 1970: annotation [`keys::WORKLOAD_ENDED`]; `None` for none,
@@ -146,8 +148,8 @@ pub struct Observed {
     pub was_ready: bool,
     /// A Pod: the scheduler has found no Node for it.
     pub unplaced: bool,
-    /// A Pod: what keeps a container from running, that it ended without an error, or, where it is ready, that it doesn't have the amounts
-    /// of cpu and memory that it asks for; `None` when nothing is wrong with it.
+    /// A Pod: what keeps a container from running, that it ended without an error, or, where it is ready, that it isn't yet
+    /// what it asks to be since it was changed in place; `None` when nothing is wrong with it.
     pub trouble: Option<Cause>,
     /// Why it isn't running or as it asks to be, in the scheduler's or the kubelet's words; empty when there is nothing to say.
     pub message: String,
@@ -172,10 +174,12 @@ pub enum Action {
     Create(Value),
     /// Change annotations in place, by this JSON merge patch, which carries the uid as precondition.
     Annotate(Value),
-    /// Resize it in place where the Pod, the API server and its amounts permit that, and delete it otherwise.
-    Resize {
+    /// Change it in place where the Pod and the API server permit that, and delete it otherwise.
+    InPlace {
         /// The uid that it must have.
         uid: String,
+        /// What changes.
+        change: InPlace,
     },
     /// Keep it for a while after its workload, then delete it. What that takes now depends on the time.
     Linger(Lingering),
@@ -238,10 +242,10 @@ pub fn plan(
         (Desired::Wanted { rule, workload }, None) => create(key, rule, workload, home),
         (Desired::Wanted { rule, workload }, Some(o)) => {
             match replace_reason(rule, host(rule, workload, home.host_names), o) {
-                Some(DeleteReason::TemplateChanged) if resize::is_possible(rule, o) => {
-                    Action::Resize { uid: o.uid.clone() }
-                }
-                Some(reason) => delete(o, reason),
+                Some(reason) => match in_place(rule, o).filter(|_| reason == DeleteReason::TemplateChanged) {
+                    Some(change) => Action::InPlace { uid: o.uid.clone(), change },
+                    None => delete(o, reason),
+                },
                 None => annotate(rule, workload, o),
             }
         }
@@ -339,8 +343,8 @@ fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>)
     if rule.content_hash() != rule.template_hash() {
         annotations.insert(keys::CONTENT_HASH.into(), rule.content_hash().to_owned());
     }
-    if let Some(hash) = rule.fixed_hash() {
-        annotations.insert(keys::FIXED_HASH.into(), hash.to_owned());
+    if let Some(parts) = rule.parts() {
+        annotations.insert(keys::TEMPLATE_PARTS.into(), parts.to_owned());
     }
     if key.rule.is_admin() {
         annotations.insert(keys::ADMIN_RULE.into(), key.rule.as_str().to_owned());

@@ -205,7 +205,9 @@ impl Facts<'_> {
             _ if o.ready => READY,
             _ if o.failed => wrong(Stage::Failed, Cause::Failed),
             Some(Cause::Completed) => wrong(Stage::Lost, Cause::Completed),
-            Some(trouble @ (Cause::DeviceNotReady | Cause::DeviceBindingFailed)) if self.was_ready => {
+            Some(trouble @ (Cause::DeviceNotReady | Cause::DeviceBindingFailed | Cause::DeviceUnhealthy))
+                if self.was_ready =>
+            {
                 wrong(Stage::Lost, trouble)
             }
             // Devices are made ready after the allocation.

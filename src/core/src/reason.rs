@@ -109,6 +109,7 @@ impl Cause {
             Self::WorkloadNotScheduled
                 | Self::RollingOut
                 | Self::Resizing
+                | Self::Updating
                 | Self::Untried
                 | Self::NoStatus
                 | Self::Syncing

@@ -282,11 +282,13 @@ pub struct Rule {
     kind: template::Kind,
     template_hash: String,
     content_hash: String,
-    fixed_hash: Option<String>,
+    parts: Option<String>,
     devices: Devices,
     update: UpdateStrategy,
     /// Whether its companions are resized in place, where that is possible.
     pub(crate) resizes: bool,
+    /// Whether its companions get other images, more tolerations and another `activeDeadlineSeconds` in place, where that is possible.
+    pub(crate) updates: bool,
     ordering: Ordering,
     linger: Duration,
     copied: bool,
@@ -365,9 +367,9 @@ impl Rule {
         &self.content_hash
     }
 
-    /// [`crate::companion::fixed_hash`] of it.
-    pub fn fixed_hash(&self) -> Option<&str> {
-        self.fixed_hash.as_deref()
+    /// [`crate::companion::parts`] of it.
+    pub fn parts(&self) -> Option<&str> {
+        self.parts.as_deref()
     }
 
     /// Whether it makes the same as a companion with these hashes, [`crate::keys::TEMPLATE_HASH`] and

@@ -32,8 +32,11 @@ pub(crate) fn wants(policy: DpuSelectionPolicy, template: &Value) -> Json {
 }
 
 /// Words of the scheduler that aren't about labels and taints (`ErrReason` in its plugins, and what they say before they look at
-/// Nodes), in lower case. Those of volumes come before those of claims: a PersistentVolumeClaim is named in both.
-const WORDS: [(&str, Cause); 13] = [
+/// Nodes), in lower case. Those of volumes come before those of claims: a PersistentVolumeClaim is named in both. The first two are about
+/// binding conditions of devices (`ErrDeviceBindingFailed`, `ErrDeviceBindingTimeout`), and contain a driver's own words.
+const WORDS: [(&str, Cause); 15] = [
+    ("device binding failed", Cause::DeviceBindingFailed),
+    ("device binding timeout", Cause::DeviceNotReady),
     ("insufficient ", Cause::Unschedulable),
     ("too many pods", Cause::Unschedulable),
     ("free ports", Cause::PortTaken),
@@ -174,6 +177,16 @@ mod tests {
                 "",
             ),
             ("0/1 nodes are available: 1 cannot allocate all claims.", Some(Cause::DeviceUnavailable), ""),
+            (
+                "running PreBind plugin \"DynamicResources\": device binding failed: claim=c, reason=NoLink, message=\"volume gone\"",
+                Some(Cause::DeviceBindingFailed),
+                "",
+            ),
+            (
+                "running PreBind plugin \"DynamicResources\": device binding timeout: claim=c",
+                Some(Cause::DeviceNotReady),
+                "",
+            ),
             (
                 "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules.",
                 Some(Cause::PodsApart),

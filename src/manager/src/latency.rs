@@ -66,6 +66,13 @@ impl TracedStep<'_> {
         span
     }
 
+    /// Steps of these companions follow for the same message, and none of this one.
+    pub(crate) fn passes_to(&mut self, ids: &[CompanionId]) {
+        if let Some(request) = self.request.take_if(|_| !ids.is_empty()) {
+            self.latency.requested(ids, &request);
+        }
+    }
+
     pub(crate) fn created(&mut self) {
         if let Some(request) = self.request.take() {
             let took = self.latency.clock.now() - request.at;
@@ -122,6 +129,26 @@ mod tests {
         drop(latency.begin(&id));
         latency.begin(&id).created();
         assert_eq!(count(), 1);
+        assert!(latency.requests.lock().is_empty());
+    }
+
+    #[test]
+    fn the_message_of_a_workload_counts_for_its_companion_on_each_dpu() {
+        let mut registry = Registry::default();
+        let latency = CompanionLatency::new(Environment::system().clock, &Metrics::new(&mut registry));
+        let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
+        let whole = CompanionId { namespace: "n".into(), key };
+        let on = ["d1", "d2"].map(|dpu| CompanionId { key: whole.key.on(dpu), ..whole.clone() });
+        let request = latency.request(&Span::none());
+        latency.requested(std::slice::from_ref(&whole), &request);
+        latency.begin(&whole).passes_to(&on);
+        for id in &on {
+            assert_eq!(latency.begin(id).request.as_ref().unwrap().at, request.at);
+        }
+        // Where no message has asked, none is passed on; where there is no DPU, none either.
+        latency.begin(&whole).passes_to(&on);
+        latency.requested(std::slice::from_ref(&whole), &request);
+        latency.begin(&whole).passes_to(&[]);
         assert!(latency.requests.lock().is_empty());
     }
 }

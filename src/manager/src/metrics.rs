@@ -46,6 +46,7 @@ pub(crate) enum Operation {
     Create,
     Annotate,
     Resize,
+    Update,
     Delete,
 }
 

@@ -16,6 +16,11 @@ pub struct WorkloadRuleStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matched: Option<i64>,
 
+    /// wanted is the number of companions that these workloads should have. Present with SameNodeAll, in the infrastructure cluster only:
+    /// else it is matched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<i64>,
+
     /// created is the number of companions that exist and are not being deleted. Companions that outlive their workloads
     /// count neither here nor in ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -141,7 +141,7 @@ impl PodEntry {
             resource_version: 0,
             template_hash: String::new(),
             content_hash: None,
-            fixed_hash: None,
+            parts: None,
             claim: None,
             host: None,
             held: None,
@@ -381,7 +381,7 @@ impl Data {
             if !row.reason.is_empty() && takes(&[&row.namespace, &row.name], tenant) {
                 let missing = entry(&mut found, &row.reason);
                 missing.rules += 1;
-                missing.lacking += (row.matched - row.created).max(0);
+                missing.lacking += (row.wanted - row.created).max(0);
             }
         }
         let mut all: Vec<_> = found.into_values().collect();

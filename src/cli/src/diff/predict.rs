@@ -331,10 +331,10 @@ impl<'a> Prediction<'a> {
             Action::Annotate(_) => (Change::Annotated, String::new()),
             Action::Linger(lingering) => (Change::Lingering, lingers(lingering.ended, lingering.time)),
             Action::Create(_) => (Change::Created, String::new()),
-            Action::Resize { .. } if !self.stays(key, DeleteReason::TemplateChanged) => {
-                (Change::Resized, "in place where the cluster and the DPU permit that".to_owned())
+            Action::InPlace { .. } if self.stays(key, DeleteReason::TemplateChanged) => {
+                (Change::Outdated, ON_DELETE.to_owned())
             }
-            Action::Resize { .. } => (Change::Outdated, ON_DELETE.to_owned()),
+            Action::InPlace { change, .. } => Change::in_place(*change),
             Action::Delete { reason, .. } if self.stays(key, *reason) => {
                 (Change::Outdated, ON_DELETE.to_owned())
             }

@@ -47,6 +47,7 @@ impl Report {
             Change::Created,
             Change::Replaced,
             Change::Resized,
+            Change::Updated,
             Change::Outdated,
             Change::Annotated,
             Change::Lingering,
@@ -76,7 +77,7 @@ fn one_rule(rule: &RuleVerdict) -> Item {
 
 fn row(entry: &CompanionChange, of_several: bool) -> Row {
     let grade = match entry.change {
-        Change::Created | Change::Resized | Change::Annotated => Grade::Good,
+        Change::Created | Change::Resized | Change::Updated | Change::Annotated => Grade::Good,
         Change::Replaced | Change::Outdated | Change::Lingering | Change::Deleted => Grade::Odd,
         Change::Refused => Grade::Bad,
     };

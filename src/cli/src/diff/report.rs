@@ -1,5 +1,6 @@
 //! The report of `outrigger diff`. docs/diff.md describes its structure, which is stable.
 
+use outrigger_core::companion::InPlace;
 use outrigger_core::field::FieldError;
 use serde::Serialize;
 
@@ -112,6 +113,8 @@ pub(crate) enum Change {
     Replaced,
     /// It gets other amounts of cpu and memory in place, or is replaced where that isn't possible.
     Resized,
+    /// It gets other images, more tolerations or another `activeDeadlineSeconds` in place, or is replaced where that isn't possible.
+    Updated,
     /// It keeps an earlier template until somebody deletes it.
     Outdated,
     /// Its annotations change in place.
@@ -124,12 +127,27 @@ pub(crate) enum Change {
 }
 
 impl Change {
+    /// The change of a companion that is changed in place, and words about it.
+    pub(crate) fn in_place(change: InPlace) -> (Self, String) {
+        match change {
+            InPlace { images: true, .. } => (
+                Self::Updated,
+                "in place where it is ready: containers of another image are restarted".to_owned(),
+            ),
+            InPlace { others: true, .. } => (Self::Updated, "in place where it is ready".to_owned()),
+            InPlace { .. } => {
+                (Self::Resized, "in place where the cluster and the DPU permit that".to_owned())
+            }
+        }
+    }
+
     /// For people.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Created => "created",
             Self::Replaced => "replaced",
             Self::Resized => "resized",
+            Self::Updated => "updated",
             Self::Outdated => "outdated",
             Self::Annotated => "annotated",
             Self::Lingering => "lingering",

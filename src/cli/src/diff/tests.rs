@@ -95,6 +95,8 @@ fn each_kind_of_change() {
     let image = |rule| with(rule, "/spec/template/spec/containers/0/image", json!("i:2"));
     let amounts =
         |rule| with(rule, "/spec/template/spec/containers/0/resources", json!({"requests": {"cpu": "1"}}));
+    let in_place =
+        |rule| with(rule, "/spec/updateStrategy", json!({"rollingUpdate": {"mutableFields": "InPlace"}}));
     let on_delete = |rule| with(rule, "/spec/updateStrategy", json!({"type": "OnDelete"}));
     let another = json!([{"asAnnotation": {"name": "all"}}]);
     for (state_rules, new, expected) in [
@@ -103,6 +105,9 @@ fn each_kind_of_change() {
         (vec![old()], image(old()), &["Replaced shop/web"]),
         (vec![old()], amounts(old()), &["Resized shop/web"]),
         (vec![old()], image(amounts(old())), &["Replaced shop/web"]),
+        (vec![old()], in_place(image(old())), &["Updated shop/web"]),
+        (vec![old()], in_place(image(amounts(old()))), &["Updated shop/web"]),
+        (vec![old()], in_place(amounts(old())), &["Resized shop/web"]),
         (vec![old()], on_delete(image(old())), &["Outdated shop/web"]),
         (vec![old()], on_delete(amounts(old())), &["Outdated shop/web"]),
         (vec![old()], with(old(), "/spec/workloadInfoInject", another), &["Annotated shop/web"]),

@@ -131,6 +131,8 @@ pub(crate) struct RuleRow {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) matched: i64,
+    /// How many companions the matching workloads should have.
+    pub(crate) wanted: i64,
     pub(crate) created: i64,
     pub(crate) ready: i64,
     /// Reason and message of the first condition that isn't True; empty where all are.

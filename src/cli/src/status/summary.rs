@@ -64,6 +64,15 @@ pub(crate) fn leader(lease: &Value, now: i64) -> Option<LeaderRow> {
     Some(LeaderRow { holder: text(lease, "/spec/holderIdentity").to_owned(), renewed, expired })
 }
 
+/// How many companions a rule's workloads should have. Rules with one companion on each DPU say it, those of the platform for each tenant.
+fn wanted(object: &Value) -> i64 {
+    let said = |of: &Value, field: &str| of.pointer(field).and_then(Value::as_i64);
+    let of_tenant = |tenant: &Value| said(tenant, "/wanted").unwrap_or_else(|| number(tenant, "/matched"));
+    let tenants = object.pointer("/status/tenants").and_then(Value::as_object);
+    let of_tenants = tenants.map(|tenants| tenants.values().map(of_tenant).sum());
+    said(object, "/status/wanted").or(of_tenants).unwrap_or_else(|| number(object, "/status/matched"))
+}
+
 /// A WorkloadRule, or an AdminWorkloadRule.
 pub(crate) fn rule(object: &Value) -> RuleRow {
     let (mut reason, mut message) = problem(object, &["Accepted", "Synced", "Ready"]);
@@ -76,6 +85,7 @@ pub(crate) fn rule(object: &Value) -> RuleRow {
         namespace: text(object, "/metadata/namespace").to_owned(),
         name: text(object, "/metadata/name").to_owned(),
         matched: number(object, "/status/matched"),
+        wanted: wanted(object),
         created: number(object, "/status/created"),
         ready: number(object, "/status/ready"),
         reason,

@@ -9,15 +9,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{MAX_ANNOTATIONS, Observed, hash_of};
-use crate::claim::Devices;
-use crate::fault;
+use super::in_place::LISTS;
 use crate::json;
-use crate::keys;
 use crate::quantity::Quantity;
-use crate::reason::Cause;
-use crate::rule::{DpuSelectionPolicy, Rule};
-use crate::template::{self, Kind};
 
 /// The resources of a container that can be changed in place.
 const RESOURCES: [&str; 2] = ["cpu", "memory"];
@@ -35,40 +29,22 @@ pub enum Resize {
     Impossible,
 }
 
-/// Hash of what the template means without what can be changed in place: the same for templates that differ in amounts of cpu and
-/// memory only. 16 hex digits. `None` where nothing can be: the companion is no Pod, or a container has an amount as an environment
-/// variable, which would stay as it is.
-pub fn fixed_hash(policy: DpuSelectionPolicy, template: &Value, devices: &Devices) -> Option<String> {
-    if template::kind(template) != Kind::Pod {
-        return None;
-    }
-    let mut template = template::meaning::of(template);
-    for list in ["containers", "initContainers"] {
-        let all = template.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut);
-        for container in all.into_iter().flatten() {
-            let mut variables = json::list(container, "/env").iter();
-            if variables.any(|variable| variable.pointer("/valueFrom/resourceFieldRef").is_some()) {
-                return None;
-            }
-            if is_resizable(list, container) {
-                take_amounts(container);
-            }
-        }
-    }
-    Some(hash_of(policy, &template, devices.content()))
-}
-
 /// Containers that have ended when the others run can't be resized; those that run beside them can.
-fn is_resizable(list: &str, container: &Value) -> bool {
+pub(super) fn is_resizable(list: &str, container: &Value) -> bool {
     list == "containers" || json::text(container, "/restartPolicy") == "Always"
 }
 
-fn take_amounts(container: &mut Value) {
-    let Some(container) = container.as_object_mut() else { return };
-    let Some(Value::Object(resources)) = container.get_mut("resources") else { return };
+/// Takes the amounts of cpu and memory out of a container, and returns them.
+pub(super) fn take_amounts(container: &mut Map<String, Value>) -> Value {
+    let mut taken = json!({});
+    let Some(Value::Object(resources)) = container.get_mut("resources") else { return taken };
     for list in ["requests", "limits"] {
         if let Some(Value::Object(amounts)) = resources.get_mut(list) {
-            amounts.retain(|resource, _| !RESOURCES.contains(&resource.as_str()));
+            for resource in RESOURCES {
+                if let Some(amount) = amounts.remove(resource) {
+                    taken[list][resource] = amount;
+                }
+            }
             if amounts.is_empty() {
                 resources.remove(list);
             }
@@ -77,22 +53,13 @@ fn take_amounts(container: &mut Value) {
     if resources.is_empty() {
         container.remove("resources");
     }
-}
-
-/// Whether a companion differs from what its rule makes in amounts of cpu and memory only, as far as that is known without the Pod, and
-/// the rule wants it to be resized.
-pub(super) fn is_possible(rule: &Rule, o: &Observed) -> bool {
-    let room = keys::CONTENT_HASH.len() + rule.content_hash().len();
-    rule.resizes
-        && o.fixed_hash.is_some()
-        && o.fixed_hash.as_deref() == rule.fixed_hash()
-        && o.annotations_size + room <= MAX_ANNOTATIONS
+    taken
 }
 
 /// What `pod`, the companion as the API server has it, needs so that it has the amounts of the template that it is made from now.
 pub fn resize(template: &Value, pod: &Value) -> Resize {
     let mut spec = Map::new();
-    for list in ["containers", "initContainers"] {
+    for list in LISTS {
         let pointer = format!("/spec/{list}");
         let mut changed = Vec::new();
         for wanted in json::list(template, &pointer).iter().filter(|wanted| is_resizable(list, wanted)) {
@@ -146,35 +113,11 @@ fn is_as_much(a: &Value, b: &Value) -> bool {
     exact(a).zip(exact(b)).map_or(a == b, |(a, b)| a == b)
 }
 
-/// The JSON merge patch by which a companion that has the amounts of its rule's template counts as made from it.
-pub fn renewed(rule: &Rule, o: &Observed) -> Value {
-    let content = Some(rule.content_hash()).filter(|content| *content != rule.template_hash());
-    json!({"metadata": {"uid": o.uid, "annotations": {
-        keys::TEMPLATE_HASH: rule.template_hash(),
-        keys::CONTENT_HASH: content,
-        keys::RULE_GENERATION: rule.generation().to_string(),
-    }}})
-}
-
-impl Observed {
-    /// A companion that serves and is being resized. A container may be restarted for that (its `resizePolicy`).
-    pub fn is_resizing(&self) -> bool {
-        self.ready && self.trouble == Some(Cause::Resizing) && !fault("companion-serves-while-it-is-resized")
-    }
-
-    /// A companion that serves and doesn't have the amounts of its template yet.
-    pub fn is_to_be_resized(&self) -> bool {
-        let waits = [Cause::Resizing, Cause::ResizeDeferred, Cause::ResizeInfeasible];
-        self.ready && self.trouble.is_some_and(|trouble| waits.contains(&trouble))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::companion::content_hash;
 
     fn template(resources: Value) -> Value {
         json!({"apiVersion": "v1", "kind": "Pod", "spec": {
@@ -213,38 +156,6 @@ mod tests {
         pod
     }
 
-    fn hash(template: &Value) -> Option<String> {
-        fixed_hash(DpuSelectionPolicy::Any, template, &Devices::default())
-    }
-
-    #[test]
-    fn templates_that_differ_in_amounts_have_one_fixed_hash() {
-        let one = hash(&cpu("1"));
-        assert!(one.is_some());
-        for same in [
-            cpu("2"),
-            template(json!({})),
-            template(json!({"limits": {"memory": "1Gi", "cpu": 3}, "requests": {"memory": "1Mi"}})),
-        ] {
-            assert_eq!(hash(&same), one, "{same}");
-            let content = |t: &Value| content_hash(DpuSelectionPolicy::Any, t, &Devices::default());
-            assert_ne!(content(&same), content(&cpu("1")));
-        }
-        let with = |pointer: &str, value: Value| {
-            let mut other = cpu("1");
-            *other.pointer_mut(pointer).unwrap() = value;
-            other
-        };
-        for other in [
-            with("/spec/containers/0/name", json!("e")),
-            template(json!({"requests": {"cpu": "1", "ephemeral-storage": "1Gi"}})),
-            with("/spec/containers/1", json!({"name": "d", "image": "i"})),
-        ] {
-            assert_ne!(hash(&other), one, "{other}");
-        }
-        assert_ne!(fixed_hash(DpuSelectionPolicy::SameNode, &cpu("1"), &Devices::default()), one);
-    }
-
     #[test]
     fn only_containers_that_run_beside_the_others_are_resized() {
         let of = |policy: &str, amount: &str| {
@@ -254,29 +165,12 @@ mod tests {
             template["spec"]["initContainers"] = json!([init]);
             template
         };
-        assert_eq!(hash(&of("Always", "1")), hash(&of("Always", "2")));
-        assert_ne!(hash(&of("Never", "1")), hash(&of("Never", "2")));
         let expected =
             json!([{"name": "i", "resources": {"limits": {"cpu": "2"}, "requests": {"cpu": "2"}}}]);
         match resize(&of("Always", "2"), &pod(&of("Always", "1"))) {
             Resize::Patch(patch) => assert_eq!(patch["spec"], json!({"initContainers": expected})),
             other => panic!("{other:?}"),
         }
-    }
-
-    #[test]
-    fn what_reads_its_amounts_at_its_start_and_what_is_no_pod_has_no_fixed_hash() {
-        let mut reads = cpu("1");
-        let variable = |of: &str| {
-            let reference = json!({"resource": "limits.cpu", "fieldPath": "metadata.name"});
-            json!([{"name": "X", "valueFrom": {of: reference}}])
-        };
-        reads["spec"]["containers"][1]["env"] = variable("resourceFieldRef");
-        assert_eq!(hash(&reads), None);
-        reads["spec"]["containers"][1]["env"] = variable("fieldRef");
-        assert!(hash(&reads).is_some(), "another variable is none of an amount");
-        let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "spec": {}});
-        assert_eq!(hash(&claim), None);
     }
 
     #[test]
@@ -318,7 +212,6 @@ mod tests {
                     "limits": {"cpu": amount(2), "memory": amount(3)}}))
             };
             let (present, wanted) = (pod(&of(&from)), of(&to));
-            prop_assert_eq!(hash(&of(&from)), hash(&wanted));
             if let Resize::Patch(patch) = resize(&wanted, &present) {
                 let after = patched(&present, &patch);
                 prop_assert_eq!(resize(&wanted, &after), Resize::Done);

@@ -90,7 +90,7 @@ fn what_is_created() {
                 "labels": {"app": "x", keys::TENANT: "blue", keys::RULE: "my.rule", keys::WORKLOAD: "uid-1"},
                 "annotations": {"own": "1", keys::RULE_UID: "rule-uid", keys::RULE_GENERATION: "3",
                     keys::TEMPLATE_HASH: r.template_hash(), keys::CONTENT_HASH: r.content_hash(), keys::HOST: "host-a",
-                    keys::FIXED_HASH: r.fixed_hash().unwrap(),
+                    keys::TEMPLATE_PARTS: r.parts().unwrap(),
                     keys::WORKLOAD: w.to_json().to_string()},
                 "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
                     "name": "my.rule", "uid": "rule-uid", "controller": true, "blockOwnerDeletion": false}]},

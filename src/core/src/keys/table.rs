@@ -181,13 +181,16 @@ keys! {
     pub const FIRST_COMPANION = "outrigger.dev/first-companion",
         Annotation on "companions of workloads that have had none that ran" by "manager": "`true`: while the scheduler finds no Node for it, it doesn't count for `maxUnavailable`";
     pub const TEMPLATE_HASH = "outrigger.dev/template-hash",
-        Annotation on "companions" by "manager": "Hash of template and placement as they were written. A companion with another one is replaced, unless it has `outrigger.dev/content-hash`, or is resized";
+        Annotation on "companions" by "manager": "Hash of template and placement as they were written. A companion with another one is replaced, unless it has `outrigger.dev/content-hash`, or is changed in place";
     /// Releases before 0.2 don't know it and compare templates as they are written.
     pub const CONTENT_HASH = "outrigger.dev/content-hash",
         Annotation on "companions of rules whose templates have what the API server doesn't store" by "manager": "Hash of what template and placement mean. A companion with another one is replaced";
-    /// [`crate::companion::fixed_hash`] makes it. Releases before 0.2 don't know it and replace the companion.
-    pub const FIXED_HASH = "outrigger.dev/fixed-hash",
-        Annotation on "companions that can be resized" by "manager": "Hash of what template and placement mean, without amounts of cpu and memory. A companion of another template with the same one is resized in place where that is possible";
+    /// [`crate::companion::parts`] makes it. Releases before 0.2 don't know it and replace the companion.
+    pub const TEMPLATE_PARTS = "outrigger.dev/template-parts",
+        Annotation on "companions that are Pods" by "manager": "Hashes of the parts of its template: what can't be changed in place, amounts of cpu and memory, images, tolerations, `activeDeadlineSeconds`. They tell whether a companion of another template can be changed in place";
+    /// It is written with a change of images ([`crate::companion::Fields`]).
+    pub const RESTARTS = "outrigger.dev/restarts",
+        Annotation on "companions whose images, tolerations or `activeDeadlineSeconds` were changed in place" by "manager": "The containers that ran an earlier image by then, each as `IDENTIFIER=IMAGE`. As long as one of them runs, the companion counts as down for `maxUnavailable`";
     pub const HOST = "outrigger.dev/host",
         Annotation on "companions with `SameNode`, `SameNodePrimary` or `SameNodeAll`" by "manager": "The host that the workload runs on: the name of its Node in the tenant's cluster, or what the Tenant's `spec.hostNames` maps that to";
     /// With the rule and the workload it identifies the companion.

@@ -88,6 +88,9 @@ causes! {
     Resizing = "Resizing", Companion, Platform,
         "The companion is being given the amounts of cpu and memory that the rule asks for now",
         "wait", "look at the condition PodResizeInProgress of the companion if it takes long";
+    Updating = "Updating", Companion, Platform,
+        "The companion has been changed in place to what the rule asks for now, and the DPU has not carried that out yet",
+        "wait", "look at the kubelet of the companion's DPU if it takes long";
     RuleNotServed = "RuleNotServed", Rule, Agent,
         "The Pod waits for the rule's companion, and the manager doesn't say that there will be one",
         "look at the conditions of the rule", "look at the conditions of the rule";
@@ -169,6 +172,9 @@ causes! {
     DeviceNotReady = "DeviceNotReady", Claim, Tenant,
         "The driver of a device doesn't say yet that it is ready, or says that it isn't",
         "wait, or delete the workload so that it gets another device", "look at the log of the driver";
+    DeviceUnhealthy = "DeviceUnhealthy", Claim, Tenant,
+        "The kubelet of the DPU says that a device of the companion is unhealthy",
+        "wait, or delete the companion if it may get another device", "look at the device and the log of its driver; a DeviceTaintRule keeps others from it";
     ClaimNotAllocated = "ClaimNotAllocated", Claim, Tenant,
         "The claim has no device yet",
         "start a Pod that uses the claim: devices are allocated when it is scheduled", "look at the devices that are published";
@@ -203,8 +209,8 @@ causes! {
         "A volume of the companion doesn't exist, isn't bound, or can't be used on the DPU",
         "check the PersistentVolumeClaims that the template names", "look at the scheduler's message on the companion";
     DeviceUnavailable = "DeviceUnavailable", Claim, Tenant,
-        "No DPU has free devices for a claim of the companion",
-        "ask for other or fewer devices, or delete what has them", "look at the devices that are published, by `outrigger claims`";
+        "No DPU has devices for a claim of the companion: others have them, they have taints, too little capacity of them is left, or they don't fit",
+        "ask `outrigger explain` which it is; ask for other or fewer devices, or delete what has them", "look at the devices that are published, by `outrigger claims`, and at DeviceTaintRules";
     PodsApart = "PodsApart", Companion, Tenant,
         "Pod affinity, anti-affinity or spread constraints keep the companion from each DPU",
         "correct them in the template, or those of the Pods on the DPU", "nothing";

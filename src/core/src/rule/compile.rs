@@ -51,6 +51,8 @@ pub struct RuleSpec {
     pub update: UpdateStrategy,
     /// Whether its companions are resized in place, where that is possible.
     pub resizes: bool,
+    /// Whether its companions get other images, more tolerations and another `activeDeadlineSeconds` in place, where that is possible.
+    pub updates: bool,
     /// Whether workloads wait for their companions.
     pub ordering: Ordering,
     /// How many seconds companions outlive their workloads.
@@ -72,6 +74,7 @@ impl RuleSpec {
             devices: DevicesSpec::default(),
             update: UpdateStrategy::default(),
             resizes: true,
+            updates: false,
             ordering: Ordering::default(),
             linger_seconds: 0,
         }
@@ -135,7 +138,7 @@ impl Rule {
         Ok(Self {
             template_hash: companion::template_hash(spec.policy, &template, &devices),
             content_hash: companion::content_hash(spec.policy, &template, &devices),
-            fixed_hash: companion::fixed_hash(spec.policy, &template, &devices),
+            parts: companion::parts(spec.policy, &template, &devices),
             name: spec.name,
             uid: spec.uid,
             generation: spec.generation,
@@ -149,6 +152,7 @@ impl Rule {
             devices,
             update: spec.update,
             resizes: spec.resizes,
+            updates: spec.updates,
             ordering: spec.ordering,
             linger,
             copied: false,

@@ -150,7 +150,7 @@ pub(super) fn of_container(container: &mut Map<String, Value>) {
 
 /// The policy that the API server sets for an image: `Always` for the tag `latest`, also where neither tag nor digest is written.
 /// `None` for a text that isn't surely the name of an image (the grammar of `distribution/reference`).
-fn pull_policy(image: &str) -> Option<&'static str> {
+pub(crate) fn pull_policy(image: &str) -> Option<&'static str> {
     let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
     let colon = name.rfind(':').filter(|colon| name.rfind('/').is_none_or(|slash| slash < *colon));
     let (path, tag) = colon.map_or((name, None), |colon| (&name[..colon], name.get(colon + 1..)));

@@ -28,7 +28,7 @@ use tracing::debug;
 use super::{AdminRuleEntry, WrittenEntries, finalizer};
 use crate::conditions::{ConditionValue, conditions, rejected};
 use crate::context::Context;
-use crate::rules::status::resize_note;
+use crate::rules::status::impaired_note;
 use crate::rules::{devices, tell_refusals, validate_template};
 use crate::state::companions::Counts;
 use crate::state::status_pace::{PACE, pace, same_verdicts};
@@ -263,11 +263,11 @@ fn summary(
     let mut updated = 0;
     for (_, store) in &stores {
         let store = store.lock();
-        let Counts { created, ready, leaving, lingering, to_be_resized, .. } = store.counts(name);
+        let Counts { created, ready, leaving, lingering, impaired, .. } = store.counts(name);
         counts.created += created;
         counts.ready += ready;
         counts.leaving += leaving;
-        counts.to_be_resized += to_be_resized;
+        counts.impaired += impaired;
         counts.lingering += lingering;
         updated += rule
             .map_or(created, |rule| store.updated(name, |template, content| rule.makes(template, content)));
@@ -282,9 +282,9 @@ fn summary(
     };
     let resized = stores.iter().find_map(|(tenant, store)| {
         let store = store.lock();
-        let (key, observed) = store.to_be_resized(name)?;
+        let (key, observed) = store.impaired(name)?;
         let name = format!("{} of tenant {tenant}", companion::name(&key, tenant));
-        Some((observed.trouble?, resize_note(counts.to_be_resized, &name, observed)))
+        Some((observed.trouble?, impaired_note(counts.impaired, &name, observed)))
     });
     let accepted = entry.errors().is_empty();
     let strategy = entry.compiled.as_ref().ok().map(|(rule, _)| rule.update());

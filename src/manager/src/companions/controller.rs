@@ -35,11 +35,11 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 const STALE_PAUSE: Duration = Duration::from_secs(1);
 
 mod confirm;
-mod resize;
+mod in_place;
 
 pub(crate) struct Companions {
     context: Arc<Context>,
-    resizes: resize::Resizes,
+    resizes: in_place::Resizes,
     /// Rules of which the API server has said that they are deleted.
     deleted_rules: DeletedRules,
 }
@@ -74,21 +74,20 @@ impl Controller for Companions {
         let companion = Companion { context, resizes, deleted_rules, state: &state, id, location };
         let action = companion.step(&mut traced).await;
         // Whatever the result, it may be another companion's turn now, or another one may have to give way.
-        let others = {
+        let (others, on_dpus) = {
             let mut data = state.lock();
             data.assess(std::slice::from_ref(&id.key), &context.registry, context.environment.clock.wall());
             let moment = context.moment();
             let mut others = data.turns(&id.key.rule, &context.registry, moment);
             others.extend(data.lingering_beyond(&id.key.rule));
-            if id.key.dpu().is_none() {
-                others.extend(data.on_dpus(&id.key));
-            }
+            let on_dpus = if id.key.dpu().is_none() { data.on_dpus(&id.key) } else { Default::default() };
             if let Some((key, pause)) = data.rollouts.look(&id.key.rule, moment.now) {
                 context.queues.companions.add_after(state.id(key), pause);
             }
-            others
+            (state.ids(others), state.ids(on_dpus))
         };
-        context.queues.companions.add(state.ids(others));
+        traced.passes_to(&on_dpus);
+        context.queues.companions.add(on_dpus.into_iter().chain(others));
         Ok(action)
     }
 }
@@ -96,7 +95,7 @@ impl Controller for Companions {
 /// The companion that a step is made for.
 struct Companion<'a> {
     context: &'a Context,
-    resizes: &'a resize::Resizes,
+    resizes: &'a in_place::Resizes,
     deleted_rules: &'a DeletedRules,
     state: &'a TenantState,
     id: &'a CompanionId,
@@ -157,8 +156,8 @@ impl Companion<'_> {
                 traced.continues();
                 done
             }
-            Plan::Resize { uid } => {
-                let done = self.resize(&uid).instrument(traced.span("resize")).await;
+            Plan::InPlace { uid, .. } => {
+                let done = self.change(&uid).instrument(traced.span("change")).await;
                 traced.continues();
                 done
             }
@@ -263,7 +262,7 @@ impl Companion<'_> {
         }
         let (plan, kind) = planned(data, key, &self.location);
         let is_replaced = match &plan {
-            Plan::Resize { .. } => !fault("resizes-take-no-part-in-a-rollout"),
+            Plan::InPlace { .. } => !fault("resizes-take-no-part-in-a-rollout"),
             Plan::Delete {
                 reason: DeleteReason::TemplateChanged | DeleteReason::ResizeInfeasible, ..
             } => true,

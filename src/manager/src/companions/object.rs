@@ -123,6 +123,11 @@ impl<'a> Objects<'a> {
         self.client.request(request).await
     }
 
+    /// Changes the spec of a Pod, by a strategic merge patch.
+    pub(crate) async fn update(&self, name: &str, patch: &Value) -> Result<Object, kube::Error> {
+        Ok(self.api::<Pod>().patch(name, &writes::patch(), &Patch::Strategic(patch)).await?.into())
+    }
+
     /// Changes the amounts that the containers of a Pod ask for, by a strategic merge patch.
     pub(crate) async fn resize(&self, name: &str, patch: &Value) -> Result<Object, kube::Error> {
         let (params, patch) = (writes::patch(), Patch::Strategic(patch));

@@ -13,7 +13,7 @@ use outrigger_core::keys;
 use outrigger_core::reason::Cause;
 use outrigger_core::template::Kind;
 use outrigger_runtime::cache::version;
-use outrigger_runtime::pod::{Condition, Pod};
+use outrigger_runtime::pod::{Condition, Container, Pod};
 
 /// The companion of a tenant's rule that a Pod is, and its observed state; `None` for any other Pod.
 pub fn observe(pod: &Pod) -> Option<(CompanionKey, Observed)> {
@@ -97,7 +97,7 @@ fn look_at(metadata: &ObjectMeta, rule_uid: &str) -> Observed {
         first: annotations.get(keys::FIRST_COMPANION).is_some_and(|first| first == "true"),
         template_hash: annotations.get(keys::TEMPLATE_HASH).cloned().unwrap_or_default(),
         content_hash: annotations.get(keys::CONTENT_HASH).cloned(),
-        fixed_hash: annotations.get(keys::FIXED_HASH).cloned(),
+        parts: annotations.get(keys::TEMPLATE_PARTS).cloned(),
         host: annotations.get(keys::HOST).cloned(),
         annotations: facts,
         annotations_size: annotations_size(annotations),
@@ -117,8 +117,9 @@ pub(super) fn look(pod: &Pod, rule_uid: &str) -> Observed {
     // A Pod with gates has such a condition too, before the scheduler looks for a Node.
     let unplaced = condition("PodScheduled")
         .is_some_and(|c| c.status == "False" && c.reason.as_deref() != Some("SchedulingGated"));
-    let resize = resize(pod).filter(|_| ready);
-    let message = match &resize {
+    let (change, trouble) = (change(pod).filter(|_| ready), trouble(pod));
+    let wrong = change.or_else(|| unhealthy(pod).filter(|_| trouble != Some(Cause::Completed)));
+    let message = match &wrong {
         Some((cause, words)) => format!("{cause}{words}"),
         None if ready => String::new(),
         None => why_not_ready(pod),
@@ -129,7 +130,7 @@ pub(super) fn look(pod: &Pod, rule_uid: &str) -> Observed {
         unplaced,
         failed: status.and_then(|s| s.phase.as_deref()) == Some("Failed"),
         message,
-        trouble: trouble(pod).or(resize.map(|(cause, _)| cause)),
+        trouble: wrong.map(|(cause, _)| cause).or(trouble),
         ready,
         ..look_at(&pod.metadata, rule_uid)
     }
@@ -187,11 +188,21 @@ pub(crate) fn trouble(pod: &Pod) -> Option<Cause> {
     })
 }
 
-/// Whether a Pod doesn't have the amounts of cpu and memory yet that it asks for, by the conditions of KEP-1287, and what the kubelet says of
-/// that, which begins with a colon. A condition about an earlier state of the Pod says nothing, and the kubelet has not looked at the present
-/// one then.
-fn resize(pod: &Pod) -> Option<(Cause, String)> {
+/// Whether a Pod isn't yet what it asks to be since it was changed in place, and words about that, which begin with a colon. Of images: a
+/// container runs that [`keys::RESTARTS`] names. Of amounts of cpu and memory: the conditions of KEP-1287 and the kubelet's words. A condition
+/// about an earlier state of the Pod says nothing, and the kubelet has not looked at the present one then.
+fn change(pod: &Pod) -> Option<(Cause, String)> {
     let (status, generation) = (pod.status.as_ref()?, pod.metadata.generation.unwrap_or_default());
+    let restarts = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(keys::RESTARTS));
+    let is_former = |container: &&Container| {
+        let is_running = container.state.as_ref().is_some_and(|state| state.running.is_some());
+        let former = restarts.map_or("", String::as_str).split(' ').filter_map(|entry| entry.split_once('='));
+        let mut former = former.map(|(id, _)| id);
+        is_running && container.container_id.as_deref().is_some_and(|id| former.any(|former| former == id))
+    };
+    if let Some(Container { name, .. }) = status.containers().find(is_former) {
+        return Some((Cause::Updating, format!(": container {name} still runs the earlier image")));
+    }
     let is_present = |observed: Option<i64>| observed.is_none_or(|observed| observed >= generation);
     let condition = |kind: &str| {
         let conditions = status.conditions.iter().flatten();
@@ -208,8 +219,16 @@ fn resize(pod: &Pod) -> Option<(Cause, String)> {
         return Some((cause, words(pending)));
     }
     let progress = condition("PodResizeInProgress").map(words);
-    let progress = progress.or_else(|| (!is_present(status.observed_generation)).then(String::new));
-    progress.map(|words| (Cause::Resizing, words))
+    let progress = progress.map(|words| (Cause::Resizing, words));
+    let cause = if restarts.is_some() { Cause::Updating } else { Cause::Resizing };
+    progress.or_else(|| (!is_present(status.observed_generation)).then(|| (cause, String::new())))
+}
+
+/// That a device of a Pod is unhealthy, and words about it, which begin with a colon.
+fn unhealthy(pod: &Pod) -> Option<(Cause, String)> {
+    let containers = pod.status.as_ref()?.containers();
+    let mut told = containers.filter_map(|container| container.unhealthy.as_ref());
+    told.next().map(|words| (Cause::DeviceUnhealthy, format!(": {words}")))
 }
 
 /// Why a Pod isn't ready; empty when nobody says: the scheduler's message, else a waiting container, else the message of the Pod's status.
@@ -334,6 +353,59 @@ mod tests {
         assert_eq!(of("True", None, None), nothing(), "a kubelet that doesn't say what it has seen");
         assert_eq!(of("True", Some(3), None), nothing());
         assert_eq!(of("False", Some(2), says(pending, "Infeasible", None)), nothing(), "it doesn't run");
+    }
+
+    #[test]
+    fn a_container_of_an_earlier_image_counts_until_another_one_runs() {
+        let of = |ready: &str, restarts: Option<&str>, running: &str, observed: Option<i64>| {
+            let container = json!({"name": "c", "containerID": running, "state": {"running": {}}});
+            let stopped =
+                json!({"name": "i", "containerID": "x://0", "state": {"terminated": {"exitCode": 0}}});
+            let status = json!({"observedGeneration": observed, "conditions": [{"type": "Ready", "status": ready}],
+                "containerStatuses": [container], "initContainerStatuses": [stopped]});
+            let annotations = restarts.map(|ids| json!({keys::RESTARTS: ids}));
+            let pod = json!({"metadata": {"generation": 3, "annotations": annotations}, "status": status});
+            let observed = look(&serde_json::from_value::<Pod>(pod).unwrap(), "u");
+            (observed.trouble, observed.message)
+        };
+        let nothing = || (None, String::new());
+        let earlier =
+            (Some(Cause::Updating), "Updating: container c still runs the earlier image".to_owned());
+        assert_eq!(of("True", Some("x://0=i:1 x://1=c:1"), "x://1", Some(3)), earlier);
+        assert_eq!(of("True", Some("x://0=i:1 x://1=c:1"), "x://2", Some(3)), nothing());
+        assert_eq!(
+            of("True", Some(""), "", None),
+            nothing(),
+            "a kubelet that doesn't say which containers it runs"
+        );
+        assert_eq!(of("False", Some("x://1=c:1"), "x://1", Some(3)), nothing(), "it doesn't serve");
+        // The kubelet has not looked at the present state.
+        assert_eq!(of("True", Some(""), "x://1", Some(2)), (Some(Cause::Updating), "Updating".to_owned()));
+        assert_eq!(of("True", None, "x://1", Some(2)), (Some(Cause::Resizing), "Resizing".to_owned()));
+    }
+
+    #[test]
+    fn an_unhealthy_device_is_a_cause_whether_the_companion_is_ready_or_not() {
+        let of = |phase: &str, ready: &str, health: &[&str], state: serde_json::Value| {
+            let device = |(i, health): (usize, &&str)| json!({"resourceID": format!("d{i}"), "health": health, "message": "hot"});
+            let devices: Vec<_> = health.iter().enumerate().map(device).collect();
+            let container = json!({"name": "c", "state": state,
+                "allocatedResourcesStatus": [{"name": "example.com/x"}, {"name": "claim:own/r", "resources": devices}]});
+            let status = json!({"phase": phase, "conditions": [{"type": "Ready", "status": ready}],
+                "containerStatuses": [{"name": "fine"}, container]});
+            let pod: Pod = serde_json::from_value(json!({"metadata": {}, "status": status})).unwrap();
+            let observed = look(&pod, "u");
+            (observed.trouble, observed.message)
+        };
+        let words = "DeviceUnhealthy: device d1 of claim:own/r is unhealthy: hot".to_owned();
+        let unhealthy = (Some(Cause::DeviceUnhealthy), words);
+        let (running, crashes) = (json!({"running": {}}), json!({"waiting": {"reason": "CrashLoopBackOff"}}));
+        let bad = ["Healthy", "Unhealthy", "Unknown"];
+        assert_eq!(of("Running", "True", &bad, running.clone()), unhealthy);
+        assert_eq!(of("Running", "False", &bad, crashes.clone()), unhealthy, "that may be why");
+        assert_eq!(of("Running", "False", &["Unknown"], crashes).0, Some(Cause::CrashLoop));
+        assert_eq!(of("Running", "True", &["Healthy", "Unknown"], running.clone()), (None, String::new()));
+        assert_eq!(of("Succeeded", "False", &bad, running).0, Some(Cause::Completed));
     }
 
     #[test]

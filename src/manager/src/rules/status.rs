@@ -36,6 +36,7 @@ pub(super) fn compute(
     WorkloadRuleStatus {
         observed_generation: Some(entry.generation),
         matched: Some(rule.matched()),
+        wanted: data.index.rule(name).filter(|rule| rule.policy().is_on_all()).map(|_| rule.wanted()),
         created: Some(counts.created),
         ready: Some(counts.ready),
         updated: Some(rule.updated().unwrap_or(counts.created)),
@@ -96,12 +97,9 @@ fn synced_condition(name: &RuleName, data: &TenantData) -> ConditionValue {
     }
 }
 
-/// A note about ready companions that don't have the amounts of cpu and memory of the template yet, of which one is `observed`.
-pub(crate) fn resize_note(count: i64, name: &str, observed: &Observed) -> String {
-    format!(
-        "{count} of these don't have the cpu and memory of the template yet: {name}: {}",
-        observed.message
-    )
+/// A note about ready companions that aren't as they should be, of which one is `observed`.
+pub(crate) fn impaired_note(count: i64, name: &str, observed: &Observed) -> String {
+    format!("{count} of these aren't as they should be: {name}: {}", observed.message)
 }
 
 /// A rule, and everything that its status depends on.
@@ -171,10 +169,10 @@ impl StatusInput<'_> {
         let mut message = format!("{} of {wanted} companions are ready", counts.ready);
         let (earlier, note) = self.earlier(counts.created);
         message.push_str(&note);
-        let resize = self.resize(&mut message, counts.to_be_resized);
+        let impaired = self.impaired(&mut message, counts.impaired);
         message.push_str(&counts.lingering_note());
         if counts.ready >= wanted && !earlier {
-            return resize.map_or((Status::True, "AllReady", message.clone()), |cause| {
+            return impaired.map_or((Status::True, "AllReady", message.clone()), |cause| {
                 (Status::False, cause.as_str(), message)
             });
         }
@@ -196,11 +194,11 @@ impl StatusInput<'_> {
         (Status::False, cause.as_str(), message)
     }
 
-    /// Why ready companions don't have the amounts of cpu and memory of the template yet, and a note about them at the end of the message.
-    fn resize(&self, message: &mut String, count: i64) -> Option<Cause> {
-        let (key, observed) = self.data.companions.to_be_resized(self.name)?;
+    /// Why ready companions aren't as they should be, and a note about them at the end of the message.
+    fn impaired(&self, message: &mut String, count: i64) -> Option<Cause> {
+        let (key, observed) = self.data.companions.impaired(self.name)?;
         let name = companion::name(&key, self.data.tenant.as_ref()?);
-        let _ = write!(message, "; {}", resize_note(count, &name, observed));
+        let _ = write!(message, "; {}", impaired_note(count, &name, observed));
         observed.trouble
     }
 

@@ -258,11 +258,17 @@ async fn a_rule_is_ready_once_its_companions_have_the_amounts_of_its_template() 
     };
     let is = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
     shows("a", None);
-    for cause in [Cause::Resizing, Cause::ResizeInfeasible, Cause::ResizeDeferred] {
+    for cause in [
+        Cause::DeviceUnhealthy,
+        Cause::Updating,
+        Cause::Resizing,
+        Cause::ResizeInfeasible,
+        Cause::ResizeDeferred,
+    ] {
         let (status, reason, message) = shows("b", Some(cause));
         assert_eq!((status, reason), is("False", cause.as_str()));
         assert!(
-            message.starts_with("2 of 2 companions are ready; 1 of these don't have the cpu and memory"),
+            message.starts_with("2 of 2 companions are ready; 1 of these aren't as they should be"),
             "{message}"
         );
         assert!(message.ends_with(&format!("{cause}: words")), "{message}");

@@ -21,10 +21,10 @@ pub(crate) struct Counts {
     pub created: i64,
     /// Of these, those that are ready: Pods whose Ready condition is true, claims that have devices.
     pub ready: i64,
-    /// Of `ready`, those that are being resized: a container of them may be restarted for it.
-    pub resizing: i64,
-    /// Of `ready`, those that don't have the amounts of cpu and memory of their template yet, for whatever reason.
-    pub to_be_resized: i64,
+    /// Of `ready`, those that are being changed in place: a container of them may be restarted for it.
+    pub changing: i64,
+    /// Of `ready`, those that aren't as they should be ([`Observed::is_impaired`]).
+    pub impaired: i64,
     /// Of these, claims that no Pod has used yet. A rollout doesn't wait for them.
     pub idle: i64,
     /// Besides these, companions that outlive their workloads.
@@ -205,8 +205,8 @@ impl CompanionCache {
         let Some(of_rule) = self.by_rule.get_mut(rule) else { return Availability::default() };
         // No rollout concerns companions of workloads that have ended.
         let existing = of_rule.by_workload.len().saturating_sub(of_rule.ended.len());
-        let Counts { ready, idle, resizing, .. } = of_rule.counts;
-        let available = usize::try_from(ready + idle - resizing).unwrap_or_default();
+        let Counts { ready, idle, changing, .. } = of_rule.counts;
+        let available = usize::try_from(ready + idle - changing).unwrap_or_default();
         let excused = of_rule.never_run + of_rule.hosts.without_dpu(epoch, has_dpu);
         let unready = existing.saturating_sub(available).saturating_sub(excused);
         Availability { existing, unready, ..Availability::default() }
@@ -342,11 +342,11 @@ impl CompanionCache {
         ended.map(|workload| CompanionKey { rule: rule.clone(), workload: workload.clone() }).collect()
     }
 
-    /// A ready companion of a rule that doesn't have the amounts of cpu and memory of its template yet, for the first cause.
-    pub(crate) fn to_be_resized<'a>(&'a self, rule: &'a RuleName) -> Option<(CompanionKey, &'a Observed)> {
-        let exist = self.counts(rule).to_be_resized > 0;
+    /// A ready companion of a rule that isn't as it should be, for the first cause.
+    pub(crate) fn impaired<'a>(&'a self, rule: &'a RuleName) -> Option<(CompanionKey, &'a Observed)> {
+        let exist = self.counts(rule).impaired > 0;
         let all = exist.then(|| self.of_rule(rule)).into_iter().flatten();
-        all.filter(|(_, o)| o.is_to_be_resized() && o.ended.is_none()).min_by_key(|(_, o)| o.trouble)
+        all.filter(|(_, o)| o.is_impaired() && o.ended.is_none()).min_by_key(|(_, o)| o.trouble)
     }
 
     pub(crate) fn of_rule<'a>(
@@ -426,9 +426,9 @@ impl CompanionCache {
     }
 }
 
-/// Whether a companion is ready and isn't being resized, or a claim that no Pod has used yet: nothing waits for that.
+/// Whether a companion is ready and isn't being changed in place, or a claim that no Pod has used yet: nothing waits for that.
 fn is_available(o: &Observed) -> bool {
-    !o.terminating && (o.ready && !o.is_resizing() || o.kind == Kind::Claim)
+    !o.terminating && (o.ready && !o.is_changing() || o.kind == Kind::Claim)
 }
 
 impl RuleCompanions {
@@ -450,8 +450,8 @@ impl RuleCompanions {
         }
         self.counts.created += change;
         self.counts.ready += change * i64::from(o.ready);
-        self.counts.resizing += change * i64::from(o.is_resizing());
-        self.counts.to_be_resized += change * i64::from(o.is_to_be_resized());
+        self.counts.changing += change * i64::from(o.is_changing());
+        self.counts.impaired += change * i64::from(o.is_impaired());
         self.counts.idle += change * i64::from(!o.ready && o.kind == Kind::Claim);
         let made = (o.template_hash.clone(), o.content_hash.clone());
         if o.ready {

@@ -95,7 +95,7 @@ pub(crate) struct Availability {
 
 /// Whether a companion is ready and stays so, as far as is known.
 fn serves(o: &Observed) -> bool {
-    o.ready && !o.terminating && !o.is_resizing()
+    o.ready && !o.terminating && !o.is_changing()
 }
 
 impl Rollouts {
@@ -149,8 +149,8 @@ impl Rollouts {
         self.tidy(&key.rule);
     }
 
-    /// A companion was resized instead of being replaced: its place is free once it serves.
-    pub(crate) fn resized(&mut self, key: &CompanionKey) {
+    /// A companion was changed in place instead of being replaced: its place is free once it serves.
+    pub(crate) fn changed_in_place(&mut self, key: &CompanionKey) {
         let stage =
             self.by_rule.get_mut(&key.rule).and_then(|rollout| rollout.replaced.get_mut(&key.workload));
         if let Some(stage) = stage {

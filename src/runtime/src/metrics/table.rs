@@ -142,7 +142,7 @@ table! {
     COMPANION_LAG = seconds("companion_lag", Histogram, &[Manager], &[],
         "Time from the message that reported a workload to the creation of its companion");
     COMPANION_WRITE = seconds("companion_write", Histogram, &[Manager],
-        &[("operation", OneOf(&["Create", "Annotate", "Resize", "Delete"])), ("outcome", OUTCOMES)],
+        &[("operation", OneOf(&["Create", "Annotate", "Resize", "Update", "Delete"])), ("outcome", OUTCOMES)],
         "Time that the API server took for a write of a companion");
     QUERIES = seconds("query", Histogram, &[Manager],
         &[("outcome", OneOf(&["Answered", "Invalid", "NotAccepted", "Forbidden", "NotFound", "Elsewhere", "Busy", "Failed"]))],

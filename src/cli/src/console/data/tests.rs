@@ -200,6 +200,21 @@ fn causes_are_counted_the_most_frequent_first() {
 }
 
 #[test]
+fn what_a_rule_lacks_is_counted_in_companions() {
+    // Two workloads, on hosts with three DPUs each.
+    let with = |status: serde_json::Value| {
+        let (kind, mut object) = rule("tenant-blue", "web", "NoDPU", [2, 4]);
+        json_patch::merge(&mut object, &json!({"status": status}));
+        let data = data(&[tenant("blue", "tenant-blue", &[], "x"), (kind, object)]);
+        data.missing(|_, _| true)[0].lacking
+    };
+    assert_eq!(with(json!({})), 0, "one companion for each");
+    assert_eq!(with(json!({"wanted": 6})), 2);
+    // A rule of the platform: of two tenants, one of which has an entry from before the number was written.
+    assert_eq!(with(json!({"tenants": {"blue": {"matched": 1, "wanted": 5}, "red": {"matched": 1}}})), 2);
+}
+
+#[test]
 fn a_message_is_cut_between_characters() {
     let (_, object) = tenant("blue", "tenant-blue", &[], &"ü".repeat(2 * MESSAGE));
     let data = data(&[(TENANT, object)]);

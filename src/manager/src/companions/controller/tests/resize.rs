@@ -1,4 +1,4 @@
-//! Companions whose rule asks for other amounts of cpu.
+//! Companions whose rule asks for other amounts of cpu, or another image.
 
 use outrigger_core::ids::TenantId;
 
@@ -9,7 +9,8 @@ use crate::state::validation::TemplateValidation;
 fn asking(generation: i64, cpu: &str) -> Value {
     let mut rule = fixtures::rule();
     rule["metadata"]["generation"] = json!(generation);
-    rule["spec"]["template"]["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}});
+    let container = &mut rule["spec"]["template"]["spec"]["containers"][0];
+    (container["image"], container["resources"]) = (json!("i:1"), json!({"requests": {"cpu": cpu}}));
     rule
 }
 
@@ -48,6 +49,17 @@ impl Resized {
         data.rules.get_mut(&id().key.rule).unwrap().validation = TemplateValidation::passed();
     }
 
+    /// The rule asks for another image too, and that it is given in place.
+    fn asks_for_an_image(&self, cpu: &str) {
+        let mut rule = asking(3, cpu);
+        rule["spec"]["template"]["spec"]["containers"][0]["image"] = json!("i:2");
+        rule["spec"]["updateStrategy"] = json!({"rollingUpdate": {"mutableFields": "InPlace"}});
+        let state = self.world.state();
+        let mut data = state.lock();
+        data.apply_rule(&serde_json::from_value(rule).unwrap());
+        data.rules.get_mut(&id().key.rule).unwrap().validation = TemplateValidation::passed();
+    }
+
     /// The watch shows a companion that is made from the rule as it is now.
     fn shows(&self, rule_generation: i64, ready: bool, trouble: Option<Cause>) {
         let rule = self.world.state().lock().index.rule(&id().key.rule).unwrap().clone();
@@ -55,7 +67,7 @@ impl Resized {
             rule_uid: "u".into(),
             rule_generation,
             template_hash: rule.template_hash().to_owned(),
-            fixed_hash: rule.fixed_hash().map(str::to_owned),
+            parts: rule.parts().map(str::to_owned),
             injected: Some(Vec::new()),
             ready,
             trouble,
@@ -177,4 +189,43 @@ async fn a_deferred_resize_is_waited_for_and_an_infeasible_one_is_replaced() {
         r.shows(2, true, Some(trouble));
         assert_eq!(r.step().await, (0, 0, deleted), "{trouble}");
     }
+}
+
+#[tokio::test]
+async fn another_image_is_given_in_one_write_with_the_annotations() {
+    let r = Resized::new("1");
+    r.asks_for_an_image("1");
+    assert_eq!(r.step().await, (0, 1, 0));
+    let patch = r.world.api.calls("PATCH").pop().unwrap().1;
+    assert_eq!(patch["metadata"]["resourceVersion"], "7", "a late one takes nothing back");
+    assert_eq!(patch["metadata"]["annotations"][keys::RULE_GENERATION], "3");
+    assert_eq!(patch["spec"], json!({"containers": [{"name": "c", "image": "i:2"}]}));
+    assert_eq!(r.is_asked_for_the_discovery(), 0);
+    // Amounts before it: the write of the image is about the Pod that has them.
+    let r = Resized::new("1");
+    r.asks_for_an_image("2");
+    let resized = json!({"metadata": {"uid": "pod", "resourceVersion": "8"}});
+    r.world.api.answers("PATCH", &format!("{}/resize", r.pod), 200, resized);
+    assert_eq!(r.step().await, (1, 1, 0));
+    let patches = r.world.api.calls("PATCH");
+    let versions: Vec<_> = patches.iter().map(|(_, patch)| &patch["metadata"]["resourceVersion"]).collect();
+    assert_eq!(versions, ["7", "8"]);
+}
+
+#[tokio::test]
+async fn what_gets_no_other_image_in_place_is_replaced() {
+    for (code, reason, deleted) in
+        [(422, "Invalid", 1), (409, "Conflict", 0), (403, "Forbidden", 0), (503, "Any", 0)]
+    {
+        let r = Resized::new("1");
+        r.asks_for_an_image("1");
+        r.world.api.answers("PATCH", &r.pod, code, failure(code, reason));
+        assert_eq!(r.step().await, (0, 1, deleted), "{code}");
+        assert_eq!(r.world.state().lock().rollouts.concerns(&id().key), deleted == 1, "{code}");
+    }
+    // One that isn't ready has nothing to lose.
+    let r = Resized::new("1");
+    r.shows_former(false);
+    r.asks_for_an_image("1");
+    assert_eq!(r.step().await, (0, 0, 1));
 }

@@ -1,28 +1,30 @@
-//! Companions that are resized instead of being replaced.
+//! Companions that are changed in place instead of being replaced.
 
 use outrigger_core::reason::Cause;
 
 use super::*;
 
 #[test]
-fn a_companion_has_its_place_while_it_is_resized() {
-    let mut stage = Stage::new(4);
-    assert_eq!(stage.steps(), [key(0)]);
-    let resized = |trouble| Observed { trouble, ..pod("new", true) };
-    // Its kubelet restarts a container for it, or not: the place is free when it serves as its template says.
-    stage.set(&key(0), Some(resized(Some(Cause::Resizing))));
-    stage.rollouts.resized(&key(0));
-    stage.wake();
-    assert!(stage.queue.is_empty(), "its container may be restarted");
-    stage.set(&key(0), Some(pod("new", false)));
-    stage.wake();
-    assert!(stage.queue.is_empty());
-    stage.set(&key(0), Some(resized(Some(Cause::Resizing))));
-    stage.wake();
-    assert!(stage.queue.is_empty());
-    stage.set(&key(0), Some(resized(None)));
-    stage.wake();
-    assert_eq!(stage.queue, [key(1)]);
+fn a_companion_has_its_place_while_it_is_changed() {
+    for cause in [Cause::Resizing, Cause::Updating] {
+        let mut stage = Stage::new(4);
+        assert_eq!(stage.steps(), [key(0)]);
+        let changed = |trouble| Observed { trouble, ..pod("new", true) };
+        // Its kubelet restarts a container for it, or not: the place is free when it serves as its template says.
+        stage.set(&key(0), Some(changed(Some(cause))));
+        stage.rollouts.changed_in_place(&key(0));
+        stage.wake();
+        assert!(stage.queue.is_empty(), "its container may be restarted");
+        stage.set(&key(0), Some(pod("new", false)));
+        stage.wake();
+        assert!(stage.queue.is_empty());
+        stage.set(&key(0), Some(changed(Some(cause))));
+        stage.wake();
+        assert!(stage.queue.is_empty());
+        stage.set(&key(0), Some(changed(None)));
+        stage.wake();
+        assert_eq!(stage.queue, [key(1)]);
+    }
 }
 
 #[test]
@@ -31,11 +33,11 @@ fn a_resize_that_waits_for_room_holds_nobody_and_needs_no_kubelet_that_speaks() 
         let mut stage = Stage::new(4);
         assert_eq!(stage.steps(), [key(0)]);
         stage.set(&key(0), Some(Observed { trouble, ..pod("new", true) }));
-        stage.rollouts.resized(&key(0));
+        stage.rollouts.changed_in_place(&key(0));
         stage.rollouts.observed(&key(0), stage.store.get(&key(0)));
         stage.wake();
         assert_eq!(stage.queue, [key(1)], "{trouble:?}");
-        let told = stage.store.to_be_resized(&key(0).rule).map(|(key, _)| key);
+        let told = stage.store.impaired(&key(0).rule).map(|(key, _)| key);
         assert_eq!(told, trouble.map(|_| key(0)));
     }
 }

@@ -1,10 +1,10 @@
-//! Companions whose rule asks for other amounts of cpu and memory, and for nothing else: they are resized in place where that is possible,
-//! and replaced where it isn't. Both have a place in the rollout by then.
+//! Companions whose rule asks for something else that can be changed in place, and for nothing besides: they are changed where that is
+//! possible, and replaced where it isn't. Both have a place in the rollout by then.
 
 use std::time::Duration;
 
 use kube::Error;
-use outrigger_core::companion::{DeleteReason, Observed, Resize, renewed, resize};
+use outrigger_core::companion::{DeleteReason, Fields, InPlace, Observed, Resize, in_place, renewed, resize};
 use outrigger_core::fault;
 use outrigger_core::rule::Rule;
 use outrigger_core::template::Kind;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::Companion;
+use super::{Companion, CompanionLocation};
 use crate::companions::refusal::WriteFailure;
 use crate::context::Context;
 use crate::metrics::Operation;
@@ -76,9 +76,9 @@ impl Refusal {
 }
 
 impl Companion<'_> {
-    /// Resizes the companion with this uid, or replaces it.
-    pub(super) async fn resize(&self, uid: &str) -> Result<Action, WriteFailure> {
-        match self.resize_in_place(uid).await {
+    /// Changes the companion with this uid in place, or replaces it.
+    pub(super) async fn change(&self, uid: &str) -> Result<Action, WriteFailure> {
+        match self.change_in_place(uid).await {
             Ok(true) => Ok(Action::Done),
             Ok(false) => self.delete(Kind::Pod, uid, DeleteReason::TemplateChanged).await,
             Err(failure) => {
@@ -89,46 +89,89 @@ impl Companion<'_> {
     }
 
     /// Whether the companion is as its rule asks by now; otherwise it has to be replaced.
-    async fn resize_in_place(&self, uid: &str) -> Result<bool, WriteFailure> {
-        let (rule, observed) = self.as_known(uid).ok_or(WriteFailure::CacheStale)?;
-        let served = self.resizes.are_served(self.context).await;
-        if !served.map_err(|error| WriteFailure::of(&error))? {
+    async fn change_in_place(&self, uid: &str) -> Result<bool, WriteFailure> {
+        let (rule, observed, change) = self.as_known(uid).ok_or(WriteFailure::CacheStale)?;
+        if change.amounts {
+            let served = self.resizes.are_served(self.context).await;
+            if !served.map_err(|error| WriteFailure::of(&error))? {
+                return Ok(false);
+            }
+        }
+        // One that doesn't run has nothing to lose, and a new one starts without the delays after failures.
+        if change.has_fields() && !observed.ready {
             return Ok(false);
         }
         let name = &self.location.name;
-        // The caches don't have what containers ask for: there are many companions, and few are resized.
+        // The caches don't have what containers ask for: there are many companions, and few are changed.
         let pod = self.objects(Kind::Pod).raw(name).await.map_err(|error| WriteFailure::of(&error))?;
         if outrigger_core::json::text(&pod, "/metadata/uid") != uid {
             return Err(WriteFailure::CacheStale);
         }
-        let is_possible = match resize(&rule.template(), &pod) {
-            Resize::Done if fault("half-of-a-resize-stays") => return Ok(true),
-            Resize::Done => true,
-            // One that doesn't run has nothing to lose, and a new one starts without the delays after failures.
-            Resize::Patch(_) if !observed.ready => false,
-            Resize::Patch(patch) => self.patch_amounts(&patch).await?,
-            Resize::Impossible => false,
+        let mut fields = None;
+        if change.has_fields() {
+            fields = Fields::of(&rule, &observed, &pod);
+            if fields.is_none() {
+                return Ok(false);
+            }
+        }
+        if change.amounts {
+            match resize(&rule.template(), &pod) {
+                Resize::Done if fault("half-of-a-resize-stays") => return Ok(true),
+                Resize::Done => {}
+                Resize::Patch(_) if !observed.ready => return Ok(false),
+                Resize::Patch(patch) => {
+                    let Some(version) = self.patch_amounts(&patch).await? else { return Ok(false) };
+                    fields = fields.map(|fields| fields.at_version(version));
+                }
+                Resize::Impossible => return Ok(false),
+            }
+        }
+        let is_changed = match fields {
+            Some(fields) => self.patch_fields(&fields.patch(&rule, &observed)).await?,
+            None => self.annotate(Kind::Pod, &renewed(&rule, &observed)).await.map(|_| true)?,
         };
-        if is_possible {
-            self.annotate(Kind::Pod, &renewed(&rule, &observed)).await?;
+        if is_changed {
             let mut data = self.state.lock();
-            data.rollouts.resized(&self.id.key);
+            data.rollouts.changed_in_place(&self.id.key);
             data.companion_observed(&self.id.key);
         }
-        Ok(is_possible)
+        Ok(is_changed)
     }
 
-    /// The companion's rule, and the companion, if it has this uid.
-    fn as_known(&self, uid: &str) -> Option<(std::sync::Arc<Rule>, Observed)> {
+    /// The companion's rule, and the companion and what changes of it in place, if it has this uid.
+    fn as_known(&self, uid: &str) -> Option<(std::sync::Arc<Rule>, Observed, InPlace)> {
         let key = &self.id.key;
         let mut data = self.state.lock();
         let rule = data.index.rule(&key.rule)?.clone();
         let observed = data.with_companions(&key.rule, |companions| companions.get(key).cloned());
-        Some((rule, observed.flatten().filter(|o| o.uid == uid)?))
+        let observed = observed.flatten().filter(|o| o.uid == uid)?;
+        let change = in_place(&rule, &observed)?;
+        Some((rule, observed, change))
     }
 
-    /// Whether the API server has taken the amounts.
-    async fn patch_amounts(&self, patch: &Value) -> Result<bool, WriteFailure> {
+    /// Whether the API server has taken the fields, and the annotations with them.
+    async fn patch_fields(&self, patch: &Value) -> Result<bool, WriteFailure> {
+        let CompanionLocation { name, namespace, .. } = &self.location;
+        let started = self.now();
+        let result = self.objects(Kind::Pod).update(name, patch).await;
+        self.wrote(Operation::Update, &result, started);
+        match result {
+            Ok(updated) => {
+                info!(companion = %name, %namespace, "updated companion in place");
+                self.learn(updated);
+                Ok(true)
+            }
+            Err(Error::Api(status)) if status.code == 422 => {
+                let error = &status.message;
+                info!(companion = %name, %namespace, error, "companion can't be updated in place; replacing it");
+                Ok(false)
+            }
+            Err(error) => Err(WriteFailure::of(&error)),
+        }
+    }
+
+    /// The version of the companion that has the amounts, if the API server has taken them.
+    async fn patch_amounts(&self, patch: &Value) -> Result<Option<Option<String>>, WriteFailure> {
         let name = &self.location.name;
         let started = self.now();
         let result = self.objects(Kind::Pod).resize(name, patch).await;
@@ -137,8 +180,9 @@ impl Companion<'_> {
         match result {
             Ok(resized) => {
                 info!(companion = %name, %namespace, "resized companion");
+                let version = resized.metadata().resource_version.clone();
                 self.learn(resized);
-                Ok(true)
+                Ok(Some(version))
             }
             Err(error) => {
                 let refusal = Refusal::of(&error, name).ok_or_else(|| WriteFailure::of(&error))?;
@@ -146,7 +190,7 @@ impl Companion<'_> {
                     self.resizes.known(self.now(), false);
                 }
                 info!(companion = %name, %namespace, %error, "companion can't be resized; replacing it");
-                Ok(false)
+                Ok(None)
             }
         }
     }
