@@ -238,6 +238,7 @@ kind: WorkloadRule
 metadata: {name: r, namespace: tenant-blue}
 spec:
   dpuSelectionPolicy: Any
+  workloadTerms: [{matchExpressions: [{key: .state.extra.labels.app, operator: In, values: [web]}]}]
   template: {apiVersion: v1, kind: Pod, spec: {hostNetwork: true, containers: [{name: c, image: i}]}}
 ";
 
