@@ -166,7 +166,7 @@ fn a_patch_has_the_fields_that_the_template_changes_and_which_containers_they_re
             "tolerations": [toleration("a"), toleration("b")], "activeDeadlineSeconds": 30})
     );
     // Somebody has put another registry in, and a toleration that the template doesn't have: neither is the template's to change.
-    let mut others = present.clone();
+    let mut others = present;
     others["spec"]["containers"][1]["image"] = "mirror.example/d:1".into();
     others["spec"]["tolerations"] = json!([toleration("a"), toleration("z")]);
     let made = patch(&before, &whole("c:1", "i:1", &["a", "b"], Some(60)), &others).unwrap();
