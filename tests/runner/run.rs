@@ -19,7 +19,7 @@ const HISTORIES: &str = "histories";
 pub(crate) fn find_all() -> anyhow::Result<Vec<Job>> {
     let mut jobs = Vec::new();
     let mut last = Vec::new();
-    for program in programs("test", &["test", "--workspace", "--no-run"])? {
+    for program in programs()? {
         if program.name == SUITES {
             let suites = suites(&lines_of(&program, &["--list", "--format", "terse"])?)?;
             last.extend(suites.iter().map(|suite| Job::suite(suite, program.clone())));
@@ -35,7 +35,7 @@ pub(crate) fn find_all() -> anyhow::Result<Vec<Job>> {
 /// Builds the test programs and lists the long jobs in them.
 pub(crate) fn find_long() -> anyhow::Result<Vec<Job>> {
     let mut jobs = Vec::new();
-    let programs = programs("test", &["test", "-p", "outrigger-tests", "-p", "outrigger-fuzz", "--no-run"])?;
+    let programs = programs()?;
     for program in &programs {
         let tests = listed(&lines_of(program, &["--list", "--ignored", "--format", "terse"])?);
         jobs.extend(tests.iter().map(|test| Job::test(program.clone(), test)));
@@ -53,7 +53,7 @@ fn lines_of(program: &Program, args: &[&str]) -> anyhow::Result<String> {
 
 /// Builds the suites and lists the jobs of the matrix.
 pub(crate) fn find_matrix() -> anyhow::Result<Vec<Job>> {
-    let programs = programs("test", &["test", "--no-run", "-p", "outrigger-tests", "--test", SUITES])?;
+    let programs = programs()?;
     whole(&programs, matrix::in_environments()?)
 }
 
