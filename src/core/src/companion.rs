@@ -37,7 +37,7 @@ pub use facts::{annotations_size, injected_list, while_it_waits};
 pub use held::Held;
 pub use host::host;
 use host::unknown_host;
-pub use in_place::{Fields, InPlace, in_place, parts, renewed};
+pub use in_place::{Fields, InPlace, in_place, parts, renewed, restarted};
 pub use linger::{LingerStep, Lingering, UNREADABLE_END, equal_part};
 pub(crate) use name::device_template_name;
 pub use name::{name, own_name};

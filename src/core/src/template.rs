@@ -15,6 +15,9 @@ use crate::text::quoted;
 pub(crate) mod meaning;
 mod shape;
 
+/// The lists of containers that a template may have, and in which rules' claims may name containers.
+pub(crate) const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
+
 /// Most unknown fields that are reported at once.
 const MAX_UNKNOWN: usize = 8;
 

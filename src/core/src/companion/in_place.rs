@@ -21,11 +21,8 @@ use crate::ids::hex;
 use crate::json::{annotation, list, text};
 use crate::reason::Cause;
 use crate::rule::{DpuSelectionPolicy, Rule};
-use crate::template::{self, Kind, meaning};
+use crate::template::{self, CONTAINERS, Kind, meaning};
 use crate::{fault, keys};
-
-/// A Pod's lists of containers that a template may have.
-pub(super) const LISTS: [&str; 2] = ["containers", "initContainers"];
 
 /// Most parts that a template has one by one. Companions of one that has more are replaced.
 const MAX_PARTS: usize = 64;
@@ -66,12 +63,12 @@ pub fn parts(policy: DpuSelectionPolicy, template: &Value, devices: &Devices) ->
     }
     let mut fixed = meaning::of(template);
     // An amount in an environment variable would stay as it is, so it isn't changed in place.
-    let containers = || LISTS.iter().flat_map(|name| list(&fixed, containers_of(name)));
+    let containers = || CONTAINERS.iter().flat_map(|name| list(&fixed, containers_of(name)));
     let mut variables = containers().flat_map(|container| list(container, "/env"));
     let are_read = variables.any(|variable| variable.pointer("/valueFrom/resourceFieldRef").is_some());
     let mut parts = Vec::new();
     let mut amounts = Vec::new();
-    for name in LISTS {
+    for name in CONTAINERS {
         let all = fixed.pointer_mut(containers_of(name)).and_then(Value::as_array_mut);
         for container in all.into_iter().flatten() {
             parts.push(image_part(name, container));
@@ -100,7 +97,7 @@ pub fn parts(policy: DpuSelectionPolicy, template: &Value, devices: &Devices) ->
 }
 
 fn containers_of(list: &str) -> &'static str {
-    if list == LISTS[0] { "/spec/containers" } else { "/spec/initContainers" }
+    if list == CONTAINERS[0] { "/spec/containers" } else { "/spec/initContainers" }
 }
 
 fn image_of<'a>(containers: &'a [Value], name: Option<&Value>) -> Option<&'a str> {
@@ -174,7 +171,7 @@ impl Fields {
         let is_new = |part: String| !present.contains(part.as_str());
         let version = pod.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
         let mut fields = Self { version, ..Self::default() };
-        for name in LISTS {
+        for name in CONTAINERS {
             let containers = list(&wanted, containers_of(name)).iter();
             fields.images(name, containers.filter(|container| is_new(image_part(name, container))), pod)?;
         }
@@ -218,12 +215,11 @@ impl Fields {
     /// The containers that run and that the kubelet will restart, each as `IDENTIFIER=IMAGE`, with the image that it runs: the Pod's, unless
     /// the last change says otherwise, because the kubelet may not have acted on that. One that runs what it is to run isn't restarted.
     fn restarts(&self, pod: &Value) -> String {
-        let last: BTreeMap<&str, &str> = annotation(pod, keys::RESTARTS)
-            .map(|last| last.split(' ').filter_map(|entry| entry.split_once('=')).collect())
-            .unwrap_or_default();
+        let last: BTreeMap<&str, &str> =
+            annotation(pod, keys::RESTARTS).into_iter().flat_map(restarted).collect();
         let mut restarts = Vec::new();
         for (name, statuses) in
-            LISTS.iter().zip(["/status/containerStatuses", "/status/initContainerStatuses"])
+            CONTAINERS.iter().zip(["/status/containerStatuses", "/status/initContainerStatuses"])
         {
             let changes = self.spec.get(*name).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
             let running =
@@ -255,6 +251,11 @@ impl Fields {
         patch["spec"] = self.spec.into();
         patch
     }
+}
+
+/// The identifiers of the containers that a value of [`keys::RESTARTS`] names, and the images that they run.
+pub fn restarted(value: &str) -> impl Iterator<Item = (&str, &str)> {
+    value.split(' ').filter_map(|entry| entry.split_once('='))
 }
 
 /// The merge patch by which a companion that has all of its rule's template counts as made from it.

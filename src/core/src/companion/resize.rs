@@ -9,9 +9,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::in_place::LISTS;
 use crate::json;
 use crate::quantity::Quantity;
+use crate::template::CONTAINERS;
 
 /// The resources of a container that can be changed in place.
 const RESOURCES: [&str; 2] = ["cpu", "memory"];
@@ -59,7 +59,7 @@ pub(super) fn take_amounts(container: &mut Map<String, Value>) -> Value {
 /// What `pod`, the companion as the API server has it, needs so that it has the amounts of the template that it is made from now.
 pub fn resize(template: &Value, pod: &Value) -> Resize {
     let mut spec = Map::new();
-    for list in LISTS {
+    for list in CONTAINERS {
         let pointer = format!("/spec/{list}");
         let mut changed = Vec::new();
         for wanted in json::list(template, &pointer).iter().filter(|wanted| is_resizable(list, wanted)) {

@@ -7,8 +7,9 @@ use json_patch::jsonptr::{PointerBuf, Token};
 use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation};
 use serde_json::Value;
 
-use super::{PodContext, claims};
+use super::PodContext;
 use crate::selector;
+use crate::template::CONTAINERS;
 
 /// The fields that the steps may change, by parent.
 const OWNED: [(&str, &[&str]); 2] = [
@@ -38,7 +39,7 @@ impl Before {
     #[must_use]
     pub fn of(pod: &Value, facts: &PodContext<'_>) -> Self {
         let containers: &[&str] = match (facts.rule, facts.machine) {
-            (Some(rule), _) if !rule.devices().claims().is_empty() => &claims::CONTAINERS,
+            (Some(rule), _) if !rule.devices().claims().is_empty() => &CONTAINERS,
             (_, Some(_)) => OWNED_OF_GUESTS,
             _ => &[],
         };
@@ -177,11 +178,11 @@ mod tests {
                 Parent::Object(fields) => fields,
                 Parent::Other => Vec::new(),
             });
-            fields.map(|(field, _)| field).filter(|field| claims::CONTAINERS.contains(field)).collect()
+            fields.map(|(field, _)| field).filter(|field| CONTAINERS.contains(field)).collect()
         };
         assert_eq!(copied(Vec::new()), Vec::<&str>::new());
         let shared =
             DeviceClaimSpec { name: "a".into(), from_rule: "s".into(), ..DeviceClaimSpec::default() };
-        assert_eq!(copied(vec![shared]), claims::CONTAINERS);
+        assert_eq!(copied(vec![shared]), CONTAINERS);
     }
 }

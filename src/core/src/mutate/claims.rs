@@ -14,13 +14,11 @@ use crate::keys;
 use crate::rule::Rule;
 use crate::selector::clash;
 use crate::steps::step;
+use crate::template::CONTAINERS;
 use crate::text::quoted;
 
 /// Most claims of a Pod whose devices are looked at for where they are. Each is compared with all that the Pod asks of nodes.
 const MAX_ALLOCATED: usize = 16;
-
-/// The lists of containers that may be named.
-pub(super) const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
 
 /// Appends the rule's device claims to the Pod and to the containers that get them. What is there already stays as it is.
 ///

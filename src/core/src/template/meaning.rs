@@ -123,7 +123,7 @@ pub(super) fn of_pod(spec: &mut Map<String, Value>) {
     if spec.get("hostNetwork") != Some(&Value::Bool(true)) {
         return;
     }
-    let lists = spec.iter_mut().filter(|(key, _)| ["containers", "initContainers"].contains(&key.as_str()));
+    let lists = spec.iter_mut().filter(|(key, _)| super::CONTAINERS.contains(&key.as_str()));
     let containers = lists.filter_map(|(_, list)| list.as_array_mut()).flatten();
     let ports = containers.filter_map(|container| container.get_mut("ports")?.as_array_mut()).flatten();
     for port in ports.filter_map(Value::as_object_mut) {

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::ObjectMeta;
-use outrigger_core::companion::{Held, Observed, StreamClaim, UNREADABLE_END, annotations_size, is_owner};
+use outrigger_core::companion::{
+    Held, Observed, StreamClaim, UNREADABLE_END, annotations_size, is_owner, restarted,
+};
 use outrigger_core::device::{DeviceTrouble, first_trouble};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
@@ -196,8 +198,7 @@ fn change(pod: &Pod) -> Option<(Cause, String)> {
     let restarts = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(keys::RESTARTS));
     let is_former = |container: &&Container| {
         let is_running = container.state.as_ref().is_some_and(|state| state.running.is_some());
-        let former = restarts.map_or("", String::as_str).split(' ').filter_map(|entry| entry.split_once('='));
-        let mut former = former.map(|(id, _)| id);
+        let mut former = restarts.into_iter().flat_map(|value| restarted(value)).map(|(id, _)| id);
         is_running && container.container_id.as_deref().is_some_and(|id| former.any(|former| former == id))
     };
     if let Some(Container { name, .. }) = status.containers().find(is_former) {
