@@ -21,7 +21,6 @@ pub(crate) fn check(path: &str, spans: &[Span], place: &Place) -> Vec<String> {
     let mut failures = Vec::new();
     for span in spans {
         let way = way(&span.command);
-        println!("{path}:{}: {way:?}: {}", span.line, span.command);
         let problems = match way {
             Way::Run(command) => {
                 let script = format!("set -euo pipefail; {command}");

@@ -107,7 +107,12 @@ async fn a_pod_that_is_deleted_while_it_waits_is_forgotten() {
     assert!(error.to_lowercase().contains("cancel"), "{error}");
     holds_questions(admin, 0).await;
     host.kubelet.unprepare("w").await.unwrap();
-    // The next Pod of that name is another one.
+    // The next Pod of that name is another one, and so is its companion.
+    eventually("the companion is deleted", || async {
+        let all = t.companions().await?;
+        holds(all.is_empty(), format!("{} companions", all.len()))
+    })
+    .await;
     held_pod(&t, "w", "web", "a").await;
     let (_, preparing) = host.kubelet.preparing("w").await;
     go(&t, &companion(&t).await);

@@ -47,11 +47,28 @@ pub(crate) fn unfinished(log: &str) -> Vec<&str> {
         .collect()
 }
 
-/// What a program says about its failures at its end; all of its log if it has ended before that.
-pub(crate) fn failures(log: &str) -> &str {
-    let Some((_, rest)) = log.split_once("\nfailures:\n") else { return log };
+/// Most lines of one test that are shown.
+const MOST_LINES: usize = 40;
+
+/// What a program says about its failures at its end: of each test the last lines, without frames of its stack; of a program that has ended
+/// before that the last lines of its log. Where a log is shown in part, a long one would hide those of other programs.
+pub(crate) fn failures(log: &str) -> String {
+    let Some((_, rest)) = log.split_once("\nfailures:\n") else { return last(log) };
     // The names follow once more, then the summary.
-    rest.rsplit_once("\nfailures:\n").map_or(rest, |(failures, _)| failures).trim()
+    let all = rest.rsplit_once("\nfailures:\n").map_or(rest, |(failures, _)| failures).trim();
+    all.split("\n---- ").map(last).collect::<Vec<_>>().join("\n---- ")
+}
+
+fn last(text: &str) -> String {
+    let is_frame = |line: &&str| {
+        let line = line.trim_start();
+        line.starts_with("at ")
+            || line.split_once(": ").is_some_and(|(number, _)| number.parse::<u16>().is_ok())
+    };
+    let lines: Vec<&str> = text.trim_end().lines().filter(|line| !is_frame(line)).collect();
+    let Some((name, lines)) = lines.split_first() else { return String::new() };
+    let shown = &lines[lines.len().saturating_sub(MOST_LINES)..];
+    [&[*name], shown].concat().join("\n")
 }
 
 #[cfg(test)]
@@ -80,6 +97,13 @@ mod tests {
     fn failures_are_named_with_their_reasons() {
         assert_eq!(LOG.lines().filter_map(failed).collect::<Vec<_>>(), ["a::b"]);
         assert_eq!(failures(LOG), "---- a::b stdout ----\nwhy");
-        assert_eq!(failures("memory allocation failed\n"), "memory allocation failed\n");
+        assert_eq!(failures("memory allocation failed\n"), "memory allocation failed");
+        let long = LOG.replace(
+            "why\n",
+            &format!("{}  12: core::panicking\n    at lib.rs\nwhy\n", "noise\n".repeat(500)),
+        );
+        let shown = failures(&long);
+        assert!(shown.starts_with("---- a::b stdout ----\n") && shown.ends_with("noise\nwhy"), "{shown}");
+        assert_eq!(shown.lines().count(), 1 + MOST_LINES);
     }
 }
