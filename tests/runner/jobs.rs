@@ -88,6 +88,12 @@ impl Job {
         Self { name, program, args, env: Vec::new() }
     }
 
+    /// A test of a program that has failed, once more.
+    pub(crate) fn again(program: Program, test: &str) -> Self {
+        let args = ["--exact", test].map(str::to_owned).to_vec();
+        Self { name: format!("{test} again"), program, args, env: Vec::new() }
+    }
+
     /// Every test of a suite, in an environment.
     pub(crate) fn whole(InEnvironment { suite, env: (key, value) }: InEnvironment, program: Program) -> Self {
         let job = Self::suite(suite, program);

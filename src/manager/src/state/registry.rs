@@ -30,6 +30,9 @@ use super::listeners::{Listener, Listeners, Topic};
 use crate::dpu::Dpu;
 use crate::identity::Caller;
 
+/// The type of a Tenant's condition about its level of enforcement.
+pub(crate) const ENFORCED: &str = "Enforced";
+
 /// What is known of tenants and DPUs. One for the whole process.
 #[derive(Debug)]
 pub(crate) struct Registry {
@@ -79,7 +82,7 @@ impl TenantEntry {
     /// Since when its level of enforcement has been below Enforce, as its status says; `None` where it isn't.
     pub(crate) fn below_enforce_since(&self) -> Option<Timestamp> {
         let conditions = &self.object.status.as_ref()?.conditions;
-        let enforced = conditions.iter().find(|c| c.type_ == "Enforced" && c.status == "False")?;
+        let enforced = conditions.iter().find(|c| c.type_ == ENFORCED && c.status == "False")?;
         Some(enforced.last_transition_time.0)
     }
 

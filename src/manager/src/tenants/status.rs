@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::namespace;
 use crate::conditions::{ConditionValue, conditions};
-use crate::state::registry::{Registry, TenantEntry};
+use crate::state::registry::{ENFORCED, Registry, TenantEntry};
 
 /// Names that a message lists.
 const SHOWN: usize = 5;
@@ -81,7 +81,7 @@ pub(super) fn compute(
     };
     told.push(("Ready", ready));
     // It doesn't concern Ready: a lower level is an administrator's choice.
-    told.extend(found.map(|(_, level, refused)| ("Enforced", enforced(entry, *level, refused, now))));
+    told.extend(found.map(|(_, level, refused)| (ENFORCED, enforced(entry, *level, refused, now))));
     finish(entry, dpus, found.map(|(_, level, _)| *level), told, now)
 }
 
@@ -124,13 +124,21 @@ fn finish(
     now: Timestamp,
 ) -> ControllerStatus {
     let generation = entry.object.metadata.generation.unwrap_or_default();
-    let before = entry.object.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+    let written = entry.object.status.as_ref();
+    let before = written.map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let mut conditions = conditions(before, generation, now, told);
+    let mut level = enforcement.map(|level| level.to_string());
+    if level.is_none() {
+        // Nobody looked at it. The namespace still has the level, whose time would begin again if the condition were left out.
+        level = written.and_then(|status| status.enforcement.clone());
+        conditions.extend(before.iter().filter(|condition| condition.type_ == ENFORCED).cloned());
+    }
     ControllerStatus {
         observed_generation: Some(generation),
         namespace: Some(entry.object.target_namespace()),
-        enforcement: enforcement.map(|level| level.to_string()),
+        enforcement: level,
         dpus: Some(dpus),
-        conditions: conditions(before, generation, now, told),
+        conditions,
     }
 }
 
@@ -321,6 +329,13 @@ mod tests {
         );
         assert_eq!(look(Enforcement::Enforce, &[], 40).0, "True");
         assert!(look(Enforcement::Warn, &[], 50).2.contains("since 1970-01-01T00:00:50Z"));
+        // Nobody looks at the level of a tenant that isn't valid.
+        let mut object = (*registry.get(&id).unwrap().object).clone();
+        object.status = Some(serde_json::from_value(serde_json::to_value(&status).unwrap()).unwrap());
+        registry.tenant(Change::Applied(object));
+        let unseen = compute(&registry, &id, &registry.get(&id).unwrap(), None, at(60));
+        assert_eq!(unseen.enforcement, status.enforcement);
+        assert_eq!(unseen.conditions.last(), status.conditions.last());
     }
 
     #[cfg(debug_assertions)]
