@@ -15,6 +15,7 @@ use crate::rolling::workloads::{Churn, settled};
 const REVIEWS: u64 = 1_000;
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
 async fn no_admission_fails_while_webhooks_are_scaled_from_one_to_three_and_back() {
     let (_one, installed) = alone().await;
     let load = begin(installed, &ASKERS, false).await;
@@ -38,6 +39,7 @@ async fn streams(admin_ports: &[u16]) -> Result<f64, String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
 async fn no_companion_is_lost_or_doubled_while_managers_are_scaled_from_one_to_three_and_back() {
     let (_one, installed) = alone().await;
     let (o, front) = (&installed.outrigger, &installed.managers);
