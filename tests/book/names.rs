@@ -63,7 +63,7 @@ fn files_that_are_named_exist() {
 fn tests_that_are_named_exist() {
     let tests = tests();
     let mut seen = 0;
-    for page in ["security.md", "threats.md", "reliability.md"] {
+    for page in ["security.md", "threats.md", "reliability.md", "compatibility.md"] {
         for code in codes(&root().join("docs").join(page)).into_iter().filter(|code| is_name(code)) {
             let there = match code.strip_suffix('…') {
                 Some(start) => tests.iter().any(|name| name.starts_with(start)),
