@@ -157,13 +157,25 @@ async fn any_needs_no_node_and_takes_any_dpu_of_the_tenant() {
     let t = Tenant::new(Outrigger::shared().await, "anydpu", &[("a", 1)]).await;
     t.rule("any", rule_with("/dpuSelectionPolicy", json!("Any"))).await;
     t.rule("same", rule_for("app", "web")).await;
-    // A Pod that no scheduler places.
-    let pod = json!({"metadata": {"name": "unbound", "labels": {"app": "web"}},
-        "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "i"}]}});
-    create(&t.work(), &pod).await.unwrap();
+    // One Pod that a queue holds back, and one that no scheduler places.
+    for (name, gates) in [("queued", json!([{"name": "example.com/queue"}])), ("unbound", json!([]))] {
+        let pod = json!({"metadata": {"name": name, "labels": {"app": "web"}}, "spec": {"schedulerName": "nobody",
+            "schedulingGates": gates, "containers": [{"name": "c", "image": "i"}]}});
+        create(&t.work(), &pod).await.unwrap();
+    }
     let c = t.companion().await;
     assert_eq!(c.owner_references()[0].name, "any", "SameNode waits for the node");
     assert_eq!(node_of(&c), t.node("a-dpu1"));
+    let unbound = t.work().get("unbound").await.unwrap().uid();
+    assert_eq!(
+        c.labels().get(keys::WORKLOAD),
+        unbound.as_ref(),
+        "the queue decides when the other one is due"
+    );
+    let merge =
+        |patch| async { t.work().patch("queued", &PatchParams::default(), &Patch::Merge(patch)).await };
+    merge(json!({"spec": {"schedulingGates": null}})).await.unwrap();
+    t.ready(2).await;
 }
 
 #[tokio::test]

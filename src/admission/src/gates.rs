@@ -158,6 +158,7 @@ fn workload(request: &Request) -> Option<Workload> {
         extra: BTreeMap::new(),
         groups: Vec::new(),
         withheld: Vec::new(),
+        gated: false,
     })
 }
 

@@ -50,6 +50,7 @@ pub fn workload(pod: Pod) -> Option<Workload> {
     }
     let status = pod.status.unwrap_or_default();
     let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+    let gated = pod.is_gated();
     let metadata = pod.metadata;
     let groups = owner(&metadata).into_iter().collect();
     Some(Workload {
@@ -60,6 +61,7 @@ pub fn workload(pod: Pod) -> Option<Workload> {
         resource_name: metadata.name.unwrap_or_default(),
         node_name: pod.spec.and_then(|spec| spec.node_name).filter(|name| !name.is_empty()),
         ready,
+        gated,
         labels: metadata.labels.as_ref().map(Texts::from).unwrap_or_default(),
         annotations: metadata.annotations.as_ref().map(Texts::from).unwrap_or_default(),
         extra: BTreeMap::new(),
@@ -90,7 +92,10 @@ mod tests {
         assert_eq!((w.node_name.as_deref(), w.ready), (Some("host-a"), true));
         assert_eq!(w.labels.get("a"), Some("b"));
         let unbound = workload(pod("Pending", "", "False")).unwrap();
-        assert_eq!((unbound.node_name, unbound.ready), (None, false));
+        assert_eq!((unbound.node_name, unbound.ready, unbound.gated), (None, false, false));
+        let queued =
+            json!({"metadata": {"name": "n", "uid": "u"}, "spec": {"schedulingGates": [{"name": "g"}]}});
+        assert!(workload(serde_json::from_value(queued).unwrap()).unwrap().gated);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use prost::Message as _;
 use sha2::{Digest, Sha256};
 
 use crate::workload_rule::{
-    AsAnnotation, MatchExpression, RollingUpdate, UpdateStrategy, WorkloadInfoInject, WorkloadTerm,
+    AsAnnotation, MatchExpression, RollingUpdate, UpdateStrategy, WAIT, WorkloadInfoInject, WorkloadTerm,
 };
 use crate::{WorkloadRule, WorkloadRuleSpec, WorkloadRuleStatus, device_claim};
 
@@ -103,6 +103,7 @@ fn spec(data: &v1::RuleData, errors: &mut Vec<FieldError>) -> WorkloadRuleSpec {
         device_host_attribute: data.device_host_attribute.clone(),
         ordering: or(&data.ordering, Ordering::Parallel.as_str()),
         linger_seconds: Some(data.linger_seconds).filter(|seconds| *seconds != 0),
+        gated_workloads: or(&data.gated_workloads, WAIT),
         update_strategy: data.update_strategy.as_ref().map(update_strategy),
     }
 }
@@ -141,6 +142,10 @@ pub fn message(rule: &WorkloadRule) -> v1::Rule {
             .cloned()
             .unwrap_or_default(),
         linger_seconds: spec.linger_seconds.unwrap_or_default(),
+        gated_workloads: Some(&spec.gated_workloads)
+            .filter(|text| *text != WAIT)
+            .cloned()
+            .unwrap_or_default(),
     };
     let generation = rule.metadata.generation.unwrap_or_default();
     v1::Rule {
@@ -325,6 +330,7 @@ mod tests {
                 device_host_attribute: "dpu.example.com/host".into(),
                 ordering: String::new(),
                 linger_seconds: 0,
+                gated_workloads: "Serve".into(),
             }),
             origin: "uid".into(),
             ..v1::Rule::default()

@@ -133,6 +133,13 @@ pub struct WorkloadRuleSpec {
     #[schemars(range(min = 0, max = outrigger_core::rule::MAX_LINGER))]
     pub linger_seconds: Option<i64>,
 
+    /// gatedWorkloads defines when a workload with scheduling gates (`spec.schedulingGates`, as queues set them) gets its
+    /// companion. Wait: when it has none any longer. Serve: at once, which has an effect with the dpuSelectionPolicy Any
+    /// only, because the node of such a workload isn't known. Defaults to Wait.
+    #[serde(default = "wait")]
+    #[schemars(extend("enum" = ["Wait", "Serve"]))]
+    pub gated_workloads: String,
+
     /// updateStrategy defines how existing companions are replaced after a change of the template. Defaults to
     /// RollingUpdate of a quarter of the companions at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -259,6 +266,13 @@ fn same_node() -> String {
     "SameNode".to_owned()
 }
 
+/// What rules do with gated workloads by default.
+pub(crate) const WAIT: &str = "Wait";
+
+pub(crate) fn wait() -> String {
+    WAIT.to_owned()
+}
+
 pub(crate) fn parallel() -> String {
     rule::Ordering::default().as_str().to_owned()
 }
@@ -359,6 +373,14 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
             errors.refuse("spec.ordering", &spec.ordering, wanted);
             rule::Ordering::default()
         });
+        let serves_gated = match spec.gated_workloads.as_str() {
+            "" | WAIT => false,
+            "Serve" => true,
+            other => {
+                errors.refuse("spec.gatedWorkloads", other, "use Wait or Serve");
+                false
+            }
+        };
         let terms = terms(spec, &mut errors);
         let injections = spec
             .workload_info_inject
@@ -408,6 +430,7 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
                 updates,
                 ordering,
                 linger_seconds: spec.linger_seconds.unwrap_or_default(),
+                serves_gated,
             }),
             _ => Err(errors),
         }

@@ -81,6 +81,7 @@ pub fn workload(update: &raw::WorkloadUpdate) -> Result<Workload, FieldError> {
         resource_name: text(&metadata.resource_name, "workload_metadata.resource_name")?.to_owned(),
         node_name: Some(node_name).filter(|name| !name.is_empty()).map(str::to_owned),
         ready: state.ready,
+        gated: state.gated,
         labels,
         annotations,
         extra,
@@ -187,6 +188,7 @@ pub fn update(workload: &Workload) -> v1::WorkloadUpdate {
             disruption_groups: workload.groups.iter().map(wire_group).collect(),
             withheld_annotations: workload.withheld.iter().map(|key| key.to_string()).collect(),
             omitted_bytes: 0,
+            gated: workload.gated,
         }),
         annotation_keys: None,
     }
@@ -280,6 +282,7 @@ mod tests {
                 ],
                 withheld_annotations: vec!["large".into()],
                 omitted_bytes: 0,
+                gated: true,
             }),
             annotation_keys: None,
         }

@@ -301,6 +301,7 @@ pub fn trial(rule: &Rule, home: &Home<'_>) -> Result<Value, String> {
         extra: BTreeMap::new(),
         groups: Vec::new(),
         withheld: Vec::new(),
+        gated: false,
     };
     match create(&key, rule, &workload, home) {
         Action::Create(mut object) => {

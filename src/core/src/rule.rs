@@ -291,6 +291,7 @@ pub struct Rule {
     pub(crate) updates: bool,
     ordering: Ordering,
     linger: Duration,
+    serves_gated: bool,
     copied: bool,
 }
 
@@ -392,6 +393,13 @@ impl Rule {
     /// How its companions are brought to a new template.
     pub fn update(&self) -> UpdateStrategy {
         self.update
+    }
+
+    /// Whether the companion of a workload that it matches waits: for the node that it has to be on, or because the workload can't be scheduled
+    /// yet and the rule doesn't serve such (`spec.gatedWorkloads`). A queue may hold thousands of workloads for days, whose companions would
+    /// take the room of those that run.
+    pub fn waits(&self, workload: &Workload) -> bool {
+        workload.gated && !self.serves_gated || self.policy.is_by_host() && workload.node_name.is_none()
     }
 
     /// How long its companions outlive their workloads. It isn't part of the template either.

@@ -53,6 +53,8 @@ pub struct Workload {
     pub node_name: Option<String>,
     /// Its Ready condition is true.
     pub ready: bool,
+    /// It can't be scheduled yet: its Pod has scheduling gates (`spec.schedulingGates`). Rules can't name this.
+    pub gated: bool,
     /// All labels.
     pub labels: Texts,
     /// All annotations.
@@ -214,6 +216,7 @@ impl TryFrom<&Value> for Workload {
             extra,
             groups: Vec::new(),
             withheld: Vec::new(),
+            gated: false,
         })
     }
 }
@@ -248,6 +251,7 @@ pub(crate) mod tests {
             extra: BTreeMap::new(),
             groups: Vec::new(),
             withheld: Vec::new(),
+            gated: false,
         }
     }
 

@@ -99,5 +99,6 @@ pub(crate) fn workload(id: &str) -> Workload {
         extra: BTreeMap::new(),
         groups: Vec::new(),
         withheld: Vec::new(),
+        gated: false,
     }
 }

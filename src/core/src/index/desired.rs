@@ -68,7 +68,7 @@ pub enum Desired<'a> {
         /// The workload.
         workload: &'a Arc<Workload>,
     },
-    /// The rule matches, but its companion has to be on the workload's node, which isn't known yet.
+    /// The rule matches, but its companion [waits](Rule::waits) until the workload is scheduled.
     Waiting,
     /// No companion with this key: the rule matches, and its companions for the workload are on other DPUs, as far as they are known, or
     /// on any one ([`TenantIndex::companions_of`](super::TenantIndex::companions_of)).
@@ -98,9 +98,6 @@ pub enum Desired<'a> {
 impl<'a> Desired<'a> {
     /// What there should be where the rule matches the workload.
     pub fn of_match(rule: &'a Arc<Rule>, workload: &'a Arc<Workload>) -> Self {
-        if rule.policy().is_by_host() && workload.node_name.is_none() {
-            return Self::Waiting;
-        }
-        Self::Wanted { rule, workload }
+        if rule.waits(workload) { Self::Waiting } else { Self::Wanted { rule, workload } }
     }
 }

@@ -3,7 +3,7 @@
 //! A thousand rules that all match a hundred thousand workloads are within every other limit, and would be a hundred million
 //! pairs. So pairs have a limit of their own; of those beyond it only the workloads are kept, and the rules.
 //!
-//! Matches that wait for their workload's node have as much room again, and take none of the others': whoever creates Pods that can't
+//! Matches whose companions wait until their workload is scheduled have as much room again, and take none of the others': whoever creates Pods that can't
 //! be scheduled doesn't keep those that run from having companions.
 
 use std::collections::BTreeSet;
@@ -21,15 +21,14 @@ pub(super) const LOOKS: usize = 64;
 pub(super) enum Place {
     /// That of matches that have companions.
     Companion,
-    /// That of matches whose companions need a node that isn't known yet.
+    /// That of matches whose companions [wait](Rule::waits).
     Waiting,
 }
 
 impl Place {
     /// Whose room the match of a rule and a workload takes.
     pub(super) fn of(rule: Option<&Arc<Rule>>, workload: &Workload) -> Self {
-        let by_node = rule.is_some_and(|rule| rule.policy().is_by_host());
-        if by_node && workload.node_name.is_none() { Self::Waiting } else { Self::Companion }
+        if rule.is_some_and(|rule| rule.waits(workload)) { Self::Waiting } else { Self::Companion }
     }
 }
 

@@ -62,7 +62,7 @@ macro_rules! causes {
 
 causes! {
     WorkloadNotScheduled = "WorkloadNotScheduled", Workload, Tenant,
-        "The workload has no node yet, and its companion runs on the DPU of that node",
+        "The workload has no node yet, on whose DPU its companion will run, or it has scheduling gates",
         "look at why the workload isn't scheduled", "nothing";
     AnnotationsNotSent = "AnnotationsNotSent", Workload, Tenant,
         "An annotation decides whether the workload has a companion, and the agent doesn't send it",

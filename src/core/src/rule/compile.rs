@@ -57,6 +57,8 @@ pub struct RuleSpec {
     pub ordering: Ordering,
     /// How many seconds companions outlive their workloads.
     pub linger_seconds: i64,
+    /// Whether workloads that can't be scheduled yet have companions.
+    pub serves_gated: bool,
 }
 
 impl RuleSpec {
@@ -77,6 +79,7 @@ impl RuleSpec {
             updates: false,
             ordering: Ordering::default(),
             linger_seconds: 0,
+            serves_gated: false,
         }
     }
 }
@@ -155,6 +158,7 @@ impl Rule {
             updates: spec.updates,
             ordering: spec.ordering,
             linger,
+            serves_gated: spec.serves_gated,
             copied: false,
         })
     }

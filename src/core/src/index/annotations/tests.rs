@@ -37,6 +37,7 @@ fn pod(annotations: &[(&str, &str)]) -> Workload {
         id: WorkloadId::new("w").unwrap(),
         annotations: Texts::new(annotations.to_vec()),
         withheld: Vec::new(),
+        gated: false,
         ..nginx()
     }
 }

@@ -63,6 +63,28 @@ proptest! {
 }
 
 #[test]
+fn a_workload_that_a_queue_holds_back_waits_with_each_policy_unless_the_rule_serves_it() {
+    let gated = Workload { gated: true, ..workload("w", None, &[("x", "a")]) };
+    for (serves, policy) in [
+        (false, DpuSelectionPolicy::Any),
+        (true, DpuSelectionPolicy::Any),
+        (true, DpuSelectionPolicy::SameNode),
+    ] {
+        let mut index = TenantIndex::default();
+        let name = RuleName::new("r").unwrap();
+        let spec = RuleSpec { terms: x_is_a(), policy, serves_gated: serves, ..RuleSpec::new(name) };
+        index.apply_rule(Arc::new(Rule::compile(spec).unwrap()));
+        index.sync(vec![gated.clone()]);
+        let is_wanted = |index: &TenantIndex| matches!(index.desired(&key("r", "w")), Desired::Wanted { .. });
+        assert_eq!(is_wanted(&index), serves && policy == DpuSelectionPolicy::Any, "{policy:?}");
+        assert_eq!(index.own_matches(), usize::from(is_wanted(&index)), "one that waits takes no room");
+        let node = Some("n".to_owned());
+        let touched = index.update(Workload { gated: false, node_name: node, ..gated.clone() });
+        assert!(is_wanted(&index) && touched == [key("r", "w")]);
+    }
+}
+
+#[test]
 fn pods_that_can_not_be_scheduled_keep_no_other_from_its_companion() {
     const MOST: usize = 100;
     let mut index = TenantIndex::default();
