@@ -48,9 +48,9 @@ pub fn workload(pod: Pod) -> Option<Workload> {
     if !is_workload(&pod) {
         return None;
     }
+    let gated = pod.is_gated();
     let status = pod.status.unwrap_or_default();
     let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
-    let gated = pod.is_gated();
     let metadata = pod.metadata;
     let groups = owner(&metadata).into_iter().collect();
     Some(Workload {
