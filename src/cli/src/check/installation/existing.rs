@@ -39,7 +39,11 @@ pub(super) async fn examine(
         return nothing;
     }
     let cluster = &installation.cluster;
-    let admission = match known(cluster, installation.admission(args)).await {
+    let admission = match installation.admission(args) {
+        Ok(args) => known(cluster, args).await,
+        Err(error) => Err(error),
+    };
+    let admission = match admission {
         Ok(Some(admission)) => admission,
         Ok(None) => return nothing,
         Err(error) => {

@@ -1,14 +1,15 @@
 //! The parts of Outrigger in one cluster, and what their Deployments say.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::str::FromStr;
+use std::ffi::OsStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use clap::ValueEnum;
+use clap::{Args, Command, FromArgMatches, ValueEnum};
 use outrigger_core::json::{label, list, text};
 use outrigger_core::keys;
 use outrigger_core::tenant::Enforcement;
+use outrigger_webhook::WebhookArgs;
 use outrigger_webhook::settings::AdmissionArgs;
 use serde_json::Value;
 
@@ -16,9 +17,13 @@ use super::roles::Names;
 use super::versions::{self, Version};
 use crate::check::findings::{Finding, LEVELS, Subject};
 use crate::cluster::{Answer, Cluster, DEPLOYMENT, Kind, MUTATING, NAMESPACE, POD, VALIDATING, together};
+use crate::files::InputError;
 
 /// Label of all of Outrigger's own Deployments and Pods.
 pub(crate) const OWN: &str = "app.kubernetes.io/name=outrigger";
+
+/// The subcommand that runs the webhook.
+const WEBHOOK: &str = "webhook";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Part {
@@ -122,25 +127,22 @@ impl Installation {
     }
 
     /// The webhook's settings; those that its Deployment doesn't have are this command's.
-    pub(crate) fn admission(&self, own: &AdmissionArgs) -> AdmissionArgs {
-        let all = |flag| {
-            self.deployments.get(&Part::Webhook).map(|webhook| arguments(webhook, flag)).unwrap_or_default()
-        };
-        let users = |flag, own: &[String]| {
-            let of = all(flag);
-            let found = of.iter().flat_map(|value| value.split(',')).map(str::to_owned);
-            if of.is_empty() { own.to_vec() } else { found.collect() }
-        };
-        AdmissionArgs {
-            manager_user: users("manager-user", &own.manager_user),
-            scheduler_user: users("scheduler-user", &own.scheduler_user),
-            scheduler_name: users("scheduler-name", &own.scheduler_name),
-            host_labels: either(&all("host-label"), &own.host_labels),
-            enforcement: either(&all("enforcement"), &own.enforcement),
-            admin_rules_namespace: self.names.rules.clone(),
-            admin_resources_namespace: self.names.resources.clone(),
+    ///
+    /// # Errors
+    /// If its Deployment has settings that this program can't read: a decision by others could be wrong.
+    pub(crate) fn admission(&self, own: &AdmissionArgs) -> Result<AdmissionArgs, InputError> {
+        let names = &self.names;
+        let own = AdmissionArgs {
+            admin_rules_namespace: names.rules.clone(),
+            admin_resources_namespace: names.resources.clone(),
+            core_namespace: names.core.clone(),
             ..own.clone()
-        }
+        };
+        let Some(webhook) = self.deployments.get(&Part::Webhook) else { return Ok(own) };
+        admission(webhook, own).map_err(|why| {
+            let place = format!("{} {}", self.subject(Part::Webhook), self.path(Part::Webhook, "args"));
+            InputError::new(place, why)
+        })
     }
 
     pub(crate) fn running(&self, part: Part) -> BTreeSet<Version> {
@@ -267,34 +269,70 @@ fn own_container(deployment: &Value) -> (usize, &Value) {
 
 /// The value of a flag in a Deployment's arguments, or of its variable in the environment.
 pub(crate) fn argument(deployment: &Value, flag: &str) -> Option<String> {
-    arguments(deployment, flag).into_iter().next()
-}
-
-/// The first of these texts as a value; `own` if there is none, or if it is no such value.
-fn either<T: FromStr + Clone>(texts: &[String], own: &T) -> T {
-    texts.first().and_then(|text| text.parse().ok()).unwrap_or_else(|| own.clone())
-}
-
-/// All values of a flag, which may be given several times.
-fn arguments(deployment: &Value, flag: &str) -> Vec<String> {
     let (_, container) = own_container(deployment);
     let args = list(container, "/args");
     let name = format!("--{flag}");
-    let given = args.iter().filter_map(Value::as_str).enumerate();
-    let given = given.filter_map(|(i, arg)| match arg.strip_prefix(&name)? {
+    let mut given = args.iter().filter_map(Value::as_str).enumerate();
+    let given = given.find_map(|(i, arg)| match arg.strip_prefix(&name)? {
         "" => args.get(i + 1)?.as_str(),
         rest => rest.strip_prefix('='),
     });
-    let given: Vec<String> = given.map(str::to_owned).collect();
-    if !given.is_empty() {
-        return given;
-    }
-    let variable = format!("OUTRIGGER_{}", flag.to_uppercase().replace('-', "_"));
-    let env = list(container, "/env");
-    let found = env.iter().find(|other| text(other, "/name") == variable);
+    let name = format!("OUTRIGGER_{}", flag.to_uppercase().replace('-', "_"));
+    given.or_else(|| variable(container, &name)?.ok()).map(str::to_owned)
+}
+
+/// The value of a variable in a container's environment: of several entries the last one's. An error: it is elsewhere.
+fn variable<'a>(container: &'a Value, name: &str) -> Option<Result<&'a str, String>> {
+    let found = list(container, "/env").iter().rev().find(|other| text(other, "/name") == name)?;
+    let is_elsewhere = found.get("valueFrom").is_some();
     // API servers leave an empty value out.
-    let found = found.filter(|variable| variable.get("valueFrom").is_none());
-    found.map(|variable| text(variable, "/value").to_owned()).into_iter().collect()
+    Some(if is_elsewhere { Err(format!("{name} has valueFrom")) } else { Ok(text(found, "/value")) })
+}
+
+/// Changes settings to those of the webhook's Deployment. The webhook's own command reads them, so none is forgotten.
+///
+/// # Errors
+/// What can't be read.
+pub(crate) fn admission(webhook: &Value, mut settings: AdmissionArgs) -> Result<AdmissionArgs, String> {
+    let (_, container) = own_container(webhook);
+    let words = ["/command", "/args"].into_iter().flat_map(|field| list(container, field));
+    let words = words.map(|word| word.as_str().unwrap_or_default()).skip_while(|word| *word != WEBHOOK);
+    let mut words: Vec<String> = words.map(str::to_owned).collect();
+    if words.is_empty() {
+        return Err(format!("has no subcommand {WEBHOOK}"));
+    }
+    if !list(container, "/envFrom").is_empty() {
+        return Err("envFrom may have settings".to_owned());
+    }
+    let own = AdmissionArgs::augment_args_for_update(Command::new(WEBHOOK));
+    for arg in own.get_arguments() {
+        let (Some(flag), Some(name)) = (arg.get_long(), arg.get_env().and_then(OsStr::to_str)) else {
+            continue;
+        };
+        let flag = format!("--{flag}");
+        let is_flag = |word: &String| word.split('=').next() == Some(&flag);
+        if words.iter().any(is_flag) {
+            continue;
+        }
+        match variable(container, name).transpose()? {
+            Some(value) if arg.get_action().takes_values() => words.insert(1, format!("{flag}={value}")),
+            Some("true") => words.insert(1, flag),
+            _ => {}
+        }
+    }
+    // What a Deployment doesn't say is neither in this process's environment nor a default.
+    let command = WebhookArgs::augment_args_for_update(Command::new(WEBHOOK));
+    let said = command.mut_args(|arg| arg.env(None).default_value(None)).try_get_matches_from(words);
+    let wrong = |error: clap::Error| error.to_string().lines().next().unwrap_or_default().to_owned();
+    let said = said.map_err(wrong)?;
+    for arg in own.get_arguments() {
+        let mut values = said.get_raw(arg.get_id().as_str()).into_iter().flatten();
+        if let Some(value) = values.find(|value| value.to_string_lossy().contains("$(")) {
+            return Err(format!("{} refers to a variable", value.display()));
+        }
+    }
+    settings.update_from_arg_matches(&said).map_err(wrong)?;
+    Ok(settings)
 }
 
 /// The volume's Secret or ConfigMap from which a Deployment's Pods have a file of this name, and the key.

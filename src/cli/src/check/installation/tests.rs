@@ -3,13 +3,15 @@
 use outrigger_core::json::text;
 use outrigger_runtime::expiry::Validity;
 use outrigger_runtime::probe::Verdict;
+use outrigger_webhook::settings::AdmissionArgs;
 use serde_json::{Value, json};
 
-use super::parts::{Part, argument, data, levels, mounted, running_versions};
+use super::parts::{Part, admission, argument, data, levels, mounted, running_versions};
 use super::rights::{Account, Right};
 use super::roles::{self, Names};
 use super::versions::{self, Version};
 use super::{certificates, connections, reach, rights};
+use crate::admission::default_args;
 use crate::check::findings::{CA_UNUSABLE, CERTIFICATE_ENDED, Finding, Subject};
 
 fn names() -> Names {
@@ -214,6 +216,61 @@ fn deployments_say_their_flags_and_files() {
     let map = json!({"kind": "ConfigMap", "data": {"a": "x"}});
     assert_eq!((data(&secret, "a"), data(&map, "a")), (Some(b"x".to_vec()), Some(b"x".to_vec())));
     assert_eq!(data(&secret, "b"), None);
+}
+
+#[test]
+fn the_webhooks_own_command_reads_its_settings() {
+    let read = |mut container: Value| {
+        container["name"] = json!("webhook");
+        let spec = json!({"containers": [{"name": "mesh", "args": ["--enforcement=x"]}, container]});
+        let webhook =
+            json!({"metadata": {"name": "outrigger-webhook"}, "spec": {"template": {"spec": spec}}});
+        let own = AdmissionArgs { exempt_runtime_class: "own".to_owned(), ..default_args() };
+        admission(&webhook, own).map(|args| {
+            let users = args.manager_user.join(" ");
+            format!("{users} {} {} {}", args.exempt_runtime_class, args.core_namespace, args.enforcement)
+        })
+    };
+    const DEFAULT: &str = "system:serviceaccount:outrigger-system:outrigger-manager";
+    let nothing = read(json!({"args": ["webhook"]})).unwrap();
+    assert_eq!(nothing, format!("{DEFAULT} own imperator-system Enforce"));
+    let args = [
+        "webhook",
+        "--manager-user",
+        "a,b",
+        "--exempt-runtime-class=",
+        "--bind-address=:1",
+        "--log-format=text",
+        "--log-level=$(LEVEL)",
+    ];
+    let env = json!([{"name": "OUTRIGGER_CORE_NAMESPACE", "value": "first"}, {"name": "OUTRIGGER_CORE_NAMESPACE", "value": "core"},
+        {"name": "OUTRIGGER_MANAGER_USER", "value": "env"}, {"name": "OUTRIGGER_ENFORCEMENT", "value": "Warn"},
+        {"name": "OUTRIGGER_DEBUG_ENDPOINTS", "value": "true"}, {"name": "OUTRIGGER_LOG_LEVEL", "valueFrom": {}}]);
+    let all = read(json!({"args": args, "env": env})).unwrap();
+    assert_eq!(all, "a b  core Warn");
+    let command =
+        json!({"command": ["/outrigger", "webhook"], "args": ["--manager-user=a", "--manager-user=b"]});
+    assert_eq!(read(command).unwrap(), "a b own imperator-system Enforce");
+    for (container, error) in [
+        (
+            json!({"args": ["webhook", "--of-another-release=1"]}),
+            "error: unexpected argument '--of-another-release' found",
+        ),
+        (
+            json!({"args": ["webhook", "--enforcement=Sometimes"]}),
+            "error: invalid value 'Sometimes' for '--enforcement <LEVEL>'",
+        ),
+        (json!({"args": ["webhook", "--manager-user=$(USER)"]}), "$(USER) refers to a variable"),
+        (
+            json!({"args": ["webhook"], "env": [{"name": "OUTRIGGER_ENFORCEMENT", "valueFrom": {}}]}),
+            "OUTRIGGER_ENFORCEMENT has valueFrom",
+        ),
+        (json!({"args": ["webhook"], "envFrom": [{}]}), "envFrom may have settings"),
+        (json!({"args": ["manager"]}), "has no subcommand webhook"),
+    ] {
+        let said = read(container).unwrap_err();
+        assert!(said.starts_with(error), "{said}");
+    }
 }
 
 #[test]
