@@ -237,7 +237,12 @@ pub fn plan(
         },
         (Desired::Waiting, Some(o)) => delete(o, DeleteReason::Moved),
         (Desired::OnOtherDpus { rule, workload }, Some(o)) => {
-            delete(o, host::wrong_dpu(key, rule, host(rule, workload, home.host_names), o))
+            match host::wrong_dpu(key, rule, host(rule, workload, home.host_names), o) {
+                DeleteReason::DpuGone if fault("companion-stays-when-its-dpu-leaves-the-host") => {
+                    Action::Nothing
+                }
+                reason => delete(o, reason),
+            }
         }
         (Desired::Wanted { rule, workload }, None) => create(key, rule, workload, home),
         (Desired::Wanted { rule, workload }, Some(o)) => {

@@ -241,6 +241,7 @@ impl History {
             }
         }
         self.create_missing_dpus();
+        self.uncordon_dpus();
     }
 
     async fn event(&mut self) {

@@ -20,6 +20,7 @@ use crate::world::{AFFINITY, TENANTS, World, at, namespace_of, text};
 mod amounts;
 mod budgets;
 mod devices;
+mod dpus;
 mod found;
 mod hosts;
 mod machines;
@@ -50,8 +51,8 @@ const PROMPTLY: Duration = Duration::from_secs(10);
 /// What the names of the platform's rules begin with here: a tenant's rule may have the same name.
 const PLATFORM: &str = "platform:";
 
-/// A companion: tenant, rule, and uid of the workload.
-type Key = (&'static str, String, String);
+/// A companion: tenant, rule, uid of the workload, and where its rule has one on each DPU of a host the name of that.
+type Key = (&'static str, String, String, Option<String>);
 
 /// Judges a history.
 pub struct Judge {
@@ -167,6 +168,7 @@ impl Judge {
         self.offloading_written(&world, commit);
         self.devices_written(&world, commit);
         self.machine_written(&world, commit);
+        self.dpu_written(&world, commit);
         if matches!(commit.kind.plural, "pods" | "nodes") {
             self.isolated(&world, commit);
         }
@@ -186,6 +188,7 @@ impl Judge {
         if commit.old.is_none() {
             self.created(&world, &key, object);
             self.hosted(&world, commit, &key, object);
+            self.on_its_dpu(&world, commit, &key, object);
             self.companion_created(&world, commit, &key, object);
             self.was_possible(&world, &commit.client, &key);
             self.beside_the_holder(&world, commit, key.0);
@@ -228,9 +231,7 @@ impl Judge {
         let Some(object) = &commit.new else { return };
         let pods = if commit.kind.plural == "pods" { vec![object.clone()] } else { world.infra.list("pods") };
         for pod in pods {
-            let (Some((tenant, rule, workload)), Some(node)) =
-                (companion(&pod), pod["spec"]["nodeName"].as_str())
-            else {
+            let (Some(key), Some(node)) = (companion(&pod), pod["spec"]["nodeName"].as_str()) else {
                 continue;
             };
             if commit.kind.plural == "nodes" && commit.name != node {
@@ -239,15 +240,14 @@ impl Judge {
             // The Pods of a Node that is gone are being removed.
             let Some(node) = world.infra.get("nodes", None, node) else { continue };
             let owner = node["metadata"]["labels"][keys::NODE_TENANT].as_str();
-            if owner != Some(tenant) {
-                let on = format!("is on a DPU of {owner:?}");
-                self.violation(world, format!("the companion of ({tenant:?}, {rule:?}, {workload:?}) {on}"));
+            if owner != Some(key.0) {
+                self.violation(world, format!("the companion of {key:?} is on a DPU of {owner:?}"));
             }
         }
     }
 
     fn created(&self, world: &World, key: &Key, object: &Value) {
-        let (id, rule, workload) = key;
+        let (id, rule, workload, _) = key;
         let same = |other: &Arc<Value>| companion(other).as_ref() == Some(key);
         if world.infra.list("pods").iter().filter(|other| same(other)).count() > 1 {
             self.violation(world, format!("two companions of {key:?}"));
@@ -257,6 +257,7 @@ impl Judge {
             self.violation(world, format!("a companion of {key:?}, which that tenant never had"));
         } else if !self.has_changed(id, rule)
             && !self.has_changed(id, workload)
+            && !self.has_other_dpu(key)
             && !wanted(world).contains_key(key)
         {
             self.violation(world, format!("a companion of {key:?}, which isn't wanted since the last rest"));
@@ -298,6 +299,7 @@ impl Judge {
             states.drain(..states.len().saturating_sub(1));
         }
         found.offloadings.clear();
+        found.dpus.clear();
         (found.disturbed, found.blind) = (false, false);
         found.replaced.clear();
         // Those of tenants without an agent change when it is there again.
@@ -346,6 +348,7 @@ impl Judge {
             && !has_other_devices
             && commit.client.starts_with("manager")
             && !self.has_changed(key.0, &key.2)
+            && !self.had_other_dpu(key, (commit.sent, rollouts::TOLD))
             && !self.may_be_replaced(world, commit, key, old)
         {
             self.violation(
@@ -378,7 +381,7 @@ impl Judge {
     /// the difference of clocks, if it is ready and no manager can take it for one that isn't matched: its rule hasn't changed since
     /// the last rest, and its workload had the same labels all the time.
     fn lingered(&self, world: &World, commit: &Commit, key: &Key, companion: &Value) {
-        let (id, name, workload) = key;
+        let (id, name, workload, _) = key;
         let gated = companion["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
         let ended = {
             let found = self.found.lock();
@@ -470,6 +473,7 @@ impl Judge {
             missing.extend(Self::offloadings_missing(&world));
             missing.extend(Self::slots_missing(&world));
             missing.extend(self.tenants_missing(&world));
+            missing.extend(Self::counts_missing(&world));
             if world.scope.is_wide() {
                 missing.extend(Self::facts_missing(&world));
                 missing.extend(Self::orders_missing(&world));

@@ -24,6 +24,7 @@ pub(crate) mod kubelet;
 mod machines;
 mod names;
 pub(crate) mod resizes;
+mod schedule;
 mod scope;
 
 use budgets::count_budgets;
@@ -377,36 +378,6 @@ impl World {
         let hosts = tenant.as_ref().and_then(|tenant| tenant["spec"]["hosts"].as_array());
         hosts.into_iter().flatten().filter_map(|host| host.as_str().map(str::to_owned)).collect()
     }
-
-    /// The scheduler, as far as isolation and hosts are concerned.
-    fn schedule(&self) {
-        let nodes = self.infra.list("nodes");
-        for pod in self.infra.list("pods") {
-            let gates = pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
-            if gates || pod["spec"]["nodeName"].is_string() || !pod["metadata"]["deletionTimestamp"].is_null()
-            {
-                continue;
-            }
-            let at = |subresource| {
-                (pod["metadata"]["namespace"].as_str(), text(&pod, "/metadata/name"), subresource)
-            };
-            let can_run = |node: &&Arc<Value>| {
-                fits(&pod, node) && tolerates(&pod, node) && resizes::cpu(&pod) != resizes::INFEASIBLE
-            };
-            if let Some(node) = self.pick_of(nodes.iter().filter(can_run)) {
-                if !self.allocate(&pod, text(node, "/metadata/name")) {
-                    continue;
-                }
-                let bound = json!({"spec": {"nodeName": node["metadata"]["name"]}});
-                let _ = self.infra.merge(SCHEDULER, "pods", at(None), bound);
-            } else if pod["status"]["conditions"].is_null() {
-                let unschedulable =
-                    json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
-                let status = json!({"status": {"conditions": unschedulable}});
-                let _ = self.infra.merge(SCHEDULER, "pods", at(Some("status")), status);
-            }
-        }
-    }
 }
 
 /// The namespace of a tenant's companions.
@@ -417,38 +388,6 @@ pub fn namespace_of(tenant: &str) -> String {
 /// The name of a tenant's API server on the network.
 pub fn cluster(tenant: &str) -> String {
     format!("cluster-{tenant}")
-}
-
-/// Whether a node's labels match the Pod's required node affinity, of which `Gt` and `Lt` don't occur here.
-fn fits(pod: &Value, node: &Value) -> bool {
-    let Some(terms) = at(pod, AFFINITY).and_then(Value::as_array) else { return true };
-    terms.iter().any(|term| {
-        term["matchExpressions"].as_array().into_iter().flatten().all(|expression| {
-            let found = expression["key"].as_str().and_then(|key| node["metadata"]["labels"].get(key));
-            match expression["operator"].as_str() {
-                Some("Exists") => found.is_some(),
-                Some("DoesNotExist") => found.is_none(),
-                operator => {
-                    let mut values = expression["values"].as_array().into_iter().flatten();
-                    let is_in = found.is_some_and(|found| values.any(|value| value == found));
-                    is_in == (operator != Some("NotIn"))
-                }
-            }
-        })
-    })
-}
-
-/// Whether a Pod tolerates all taints of a node.
-fn tolerates(pod: &Value, node: &Value) -> bool {
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let tolerations = list(&pod["spec"]["tolerations"]);
-    list(&node["spec"]["taints"]).iter().filter(|taint| taint["effect"] != "PreferNoSchedule").all(|taint| {
-        tolerations.iter().any(|toleration| {
-            let any_or_same = |field: &str| toleration[field].is_null() || toleration[field] == taint[field];
-            let exists = text(toleration, "/operator") == "Exists";
-            any_or_same("key") && any_or_same("effect") && (exists || toleration["value"] == taint["value"])
-        })
-    })
 }
 
 fn named(name: &str) -> Value {

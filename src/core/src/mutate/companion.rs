@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 use super::{PodContext, Report};
 use crate::companion::injected_list;
 use crate::field::{self, FieldError};
-use crate::keys;
 use crate::selector::{self, product};
 use crate::workload::Workload;
+use crate::{fault, keys};
 
 /// Applies the rule's dpuSelectionPolicy and injections.
 ///
@@ -52,7 +52,7 @@ pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<
         let dpu =
             rule.policy().is_on_all().then(|| required(annotations, keys::DPU, "its DPU")).transpose()?;
         changed |= product::and(pod, &facts.host_labels.terms(&host))?;
-        if let Some(dpu) = dpu {
+        if let Some(dpu) = dpu.filter(|_| !fault("companion-runs-on-any-dpu-of-its-host")) {
             // The name and not the label `kubernetes.io/hostname`, which a kubelet may change on its own Node.
             changed |= product::and(pod, &[selector::node_named(&dpu)])?;
         }

@@ -93,6 +93,21 @@ pub const FAULTS: &[Fault] = &[
         "With `SameNodePrimary` a companion may run on the primary DPU of each of the tenant's hosts.",
     ),
     fault(
+        "companion-runs-on-any-dpu-of-its-host",
+        "core",
+        "With `SameNodeAll` a companion may run on each DPU of its workload's host, so there are two on one DPU and none on another.",
+    ),
+    fault(
+        "companion-stays-when-its-dpu-leaves-the-host",
+        "core",
+        "With `SameNodeAll` a companion stays when its DPU is in another host, or another tenant's.",
+    ),
+    fault(
+        "wanted-companions-are-counted-as-workloads",
+        "core",
+        "With `SameNodeAll` the status says that as many companions are wanted as workloads match, on however many DPUs.",
+    ),
+    fault(
         "host-of-another-node-is-its-own-node",
         "core",
         "A Node that has no entry in `hostNames` is in the host of its name, though another Node is in that.",
@@ -151,6 +166,16 @@ pub const FAULTS: &[Fault] = &[
         "absence-of-a-rule-is-believed",
         "manager",
         "Companions are deleted because the cache lacks their rule; the API server isn't asked.",
+    ),
+    fault(
+        "absence-of-a-dpu-is-believed",
+        "manager",
+        "A companion is deleted because the cache lacks its DPU, or has it in another host; the API server isn't asked.",
+    ),
+    fault(
+        "one-of-several-companions-is-enough",
+        "manager",
+        "With `SameNodeAll` a workload goes on when its companion on one of the DPUs is ready.",
     ),
     fault(
         "later-claims-are-not-respected",

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_core::keys;
 use serde_json::{Value, json};
 
 use super::{History, LOOK};
@@ -49,7 +50,7 @@ impl History {
     pub(super) fn remove_dpu(&self) {
         let Some(host) = self.pick(&Vec::from_iter(hosts())) else { return };
         let mut node = dpu(host);
-        if self.world.scope.primaries {
+        if self.world.has_second_dpus() {
             node = self.pick(&self.world.dpus(host)).unwrap_or(node);
         }
         let deleted = self.world.infra.delete(ADMIN, "nodes", None, text(&node, "/metadata/name")).is_ok();
@@ -67,6 +68,44 @@ impl History {
                     tokio::spawn(register(self.world.clone(), node, Duration::ZERO));
                 }
             }
+        }
+    }
+
+    /// The second DPU of a host is put into another one, or back. Where a rule with one companion in each host has one on it, it stays: that
+    /// would stay there, and serve from another host.
+    pub(super) fn put_dpu_elsewhere(&self) {
+        let all = Vec::from_iter(hosts());
+        let (Some(from), Some(to)) = (self.pick(&all), self.pick(&all)) else { return };
+        let Some(dpu) = self.world.dpus(from).pop() else { return };
+        let name = text(&dpu, "/metadata/name");
+        let is_bound_to_host = |pod: &Arc<Value>| {
+            let annotations = &pod["metadata"]["annotations"];
+            pod["spec"]["nodeName"] == name
+                && annotations[keys::HOST].is_string()
+                && !annotations[keys::DPU].is_string()
+        };
+        if self.world.infra.list("pods").iter().any(is_bound_to_host) {
+            return;
+        }
+        self.judge.disturbed(false);
+        let labels = dpu["metadata"]["labels"].as_object().into_iter().flatten();
+        let labels: Value = labels.map(|(key, _)| (key.clone(), json!(to))).collect();
+        let at = (None, name, None);
+        let _ = self.world.infra.merge(ADMIN, "nodes", at, json!({"metadata": {"labels": labels}}));
+    }
+
+    /// An administrator cordons the Node of a DPU, or uncordons it.
+    pub(super) fn cordon_dpu(&self) {
+        let Some(host) = self.pick(&Vec::from_iter(hosts())) else { return };
+        if let Some(node) = self.pick(&self.world.dpus(host)) {
+            self.world.cordon(text(&node, "/metadata/name"), self.below(3) > 0);
+        }
+    }
+
+    /// All Nodes of DPUs are uncordoned.
+    pub(super) fn uncordon_dpus(&self) {
+        for node in hosts().into_iter().flat_map(|host| self.world.dpus(host)) {
+            self.world.cordon(text(&node, "/metadata/name"), false);
         }
     }
 

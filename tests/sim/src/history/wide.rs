@@ -29,6 +29,12 @@ const OF_PLATFORM: [&str; 2] = ["BeforeStart", "Parallel"];
 /// The same of `maxUnavailable`; `None` for the default.
 const MOST: [Option<&str>; 4] = [Some("25%"), Some("1"), None, Some("50%")];
 
+/// Whether rules of tenants have a companion on each DPU, by the same numbers: no rule can be changed to or from that.
+const ALL_DPUS: [bool; 4] = [true, true, false, true];
+
+/// The same of administrators' rules. Those of number 3 may have the name of a tenant's.
+const ALL_DPUS_OF_PLATFORM: [bool; 4] = [true, false, false, true];
+
 /// The rule whose companions are replaced also where they could be resized.
 const REPLACES: &str = "rule-3";
 
@@ -42,11 +48,16 @@ impl History {
     pub(super) fn wide_event(&mut self, (tenant, _): (&'static str, &[&str])) -> bool {
         let Scope { selectors, foreign, restores, failures, orderings, changes, budgets, drains, .. } =
             self.world.scope;
-        let Scope { primaries, names, resizes, .. } = self.world.scope;
+        let Scope { primaries, names, resizes, all_dpus, .. } = self.world.scope;
         if self.below(WIDE) != 0 {
             return false;
         }
-        match self.below(if primaries || names || resizes { 26 } else { 20 }) {
+        let kinds = match (all_dpus, primaries || names || resizes) {
+            (true, _) => 32,
+            (false, true) => 26,
+            (false, false) => 20,
+        };
+        match self.below(kinds) {
             0..3 if selectors => self.change_facts(tenant),
             3 if foreign => self.apply_foreign_rule(tenant),
             4 if foreign => self.delete_foreign_rule(tenant),
@@ -65,6 +76,12 @@ impl History {
             20..23 if resizes => self.change_amounts(),
             23..25 if primaries => self.move_primary(),
             25 if names => self.change_names(tenant),
+            26 => {
+                self.judge.disturbed(false);
+                self.remove_dpu();
+            }
+            27..30 => self.put_dpu_elsewhere(),
+            30..32 => self.cordon_dpu(),
             _ => return false,
         }
         true
@@ -213,6 +230,7 @@ impl History {
         if self.world.scope.orderings {
             spec["ordering"] = json!(ORDERINGS.get(number(name)));
         }
+        self.put_on_all_dpus(&mut spec, ALL_DPUS.get(number(name)));
         if let Some(most) = MOST.get(number(name)).copied().flatten() {
             let most = most.parse::<u64>().map_or_else(|_| json!(most), |most| json!(most));
             spec["updateStrategy"] =
@@ -224,11 +242,18 @@ impl History {
         spec
     }
 
+    fn put_on_all_dpus(&self, spec: &mut Value, are_all: Option<&bool>) {
+        if self.world.scope.all_dpus && are_all == Some(&true) {
+            spec["dpuSelectionPolicy"] = json!("SameNodeAll");
+        }
+    }
+
     /// A rule that is written in the infrastructure cluster: of annotations that the agent doesn't send nothing is known there.
     pub(super) fn platforms_rule(&self, name: &str, mut spec: Value) -> Value {
         if self.world.scope.orderings {
             spec["ordering"] = json!(OF_PLATFORM.get(number(name)));
         }
+        self.put_on_all_dpus(&mut spec, ALL_DPUS_OF_PLATFORM.get(number(name)));
         let about = |value: &Value| value.to_string().contains("annotations");
         for term in spec["workloadTerms"].as_array_mut().into_iter().flatten() {
             if let Some(all) = term["matchExpressions"].as_array_mut() {

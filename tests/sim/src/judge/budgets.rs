@@ -33,7 +33,7 @@ impl Judge {
         version: &(String, i64),
         pod: &Value,
     ) {
-        let (id, rule, _) = key;
+        let (id, rule, of, _) = key;
         let found = self.found.lock();
         let excused =
             found.disturbed || found.blind || found.restored || found.moved || found.reborn.contains(id);
@@ -62,12 +62,16 @@ impl Judge {
             for member in model.list("pods").iter().filter(|pod| is_workload(pod) && selects(budget, pod)) {
                 let uid = text(member, "/metadata/uid").to_owned();
                 let unready = found.unready_since.get(&uid).filter(|since| !is_late(since)).is_some();
-                let same = (*id, rule.clone(), uid);
-                let replaced = found.replaced.get(&same).is_some_and(|replaced| {
-                    same != *key && replaced.client == commit.client && replaced.rule == *version
+                let is_down = found.replaced.iter().any(|(other, replaced)| {
+                    (other.0, &other.1, &other.2) == (*id, rule, &uid)
+                        && uid != *of
+                        && replaced.client == commit.client
+                        && replaced.rule == *version
+                        && !found.has_left(other)
+                        && !is_up(other)
                 });
                 healthy += usize::from(!unready);
-                soon += usize::from(replaced && is_true(member, "Ready") && !is_up(&same));
+                soon += usize::from(is_down && is_true(member, "Ready"));
             }
             if healthy < soon + 1 + usize::try_from(desired).unwrap_or_default() {
                 let client = &commit.client;

@@ -79,6 +79,8 @@ pub(super) struct Found {
     pub(super) names: BTreeMap<&'static str, Vec<Value>>,
     /// The policies of rules, by uid and generation.
     pub(super) policies: BTreeMap<(String, String), String>,
+    /// When DPUs were in another host or another tenant's the last time since then, by the names of their Nodes.
+    pub(super) dpus: BTreeMap<String, Timestamp>,
     /// Since when companions are Ready, by their uids.
     pub(super) ready_since: BTreeMap<String, Timestamp>,
     /// Which managers serve tenants, and the revisions at which they have claimed their streams.
@@ -120,7 +122,7 @@ impl Found {
     /// The companions of each rule and the workloads of each owner are so many at a rest.
     pub(super) fn count_all(&mut self, world: &World) {
         (self.most_companions, self.most_owned) = Default::default();
-        for (id, rule, _) in world.infra.list("pods").iter().filter_map(|pod| companion(pod)) {
+        for (id, rule, ..) in world.infra.list("pods").iter().filter_map(|pod| companion(pod)) {
             *self.most_companions.entry((id, rule)).or_default() += 1;
         }
         for (id, _) in TENANTS {
@@ -130,6 +132,11 @@ impl Found {
                 }
             }
         }
+    }
+
+    /// Whether the DPU of a companion that was replaced has been in another host since: then no rollout has taken it down.
+    pub(super) fn has_left(&self, (.., dpu): &Key) -> bool {
+        dpu.as_ref().is_some_and(|dpu| self.dpus.contains_key(dpu))
     }
 
     /// A PodDisruptionBudget is written.

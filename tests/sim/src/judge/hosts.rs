@@ -16,7 +16,7 @@ pub(super) fn is_by_host(rule: &Value) -> bool {
     policy(rule) != "Any"
 }
 
-fn policy(rule: &Value) -> &str {
+pub(super) fn policy(rule: &Value) -> &str {
     text(rule, "/spec/dpuSelectionPolicy")
 }
 
@@ -42,8 +42,10 @@ fn is_primary(dpu: &Value) -> bool {
 /// The hosts of a tenant that have DPUs.
 pub(super) struct Hosts {
     /// Whether one of them is primary.
-    with_dpus: BTreeMap<String, bool>,
-    names: Value,
+    pub(super) with_dpus: BTreeMap<String, bool>,
+    /// The names of those DPUs that are the tenant's by their Nodes, and stay so.
+    pub(super) dpus: BTreeMap<String, BTreeSet<String>>,
+    pub(super) names: Value,
 }
 
 impl Hosts {
@@ -55,7 +57,11 @@ impl Hosts {
             let has_primary = here.any(|is_primary| is_primary);
             Some((host, has_primary))
         });
-        Self { with_dpus: with_dpus.collect(), names: world.host_names(id) }
+        Self {
+            with_dpus: with_dpus.collect(),
+            dpus: super::dpus::by_host(world, id),
+            names: world.host_names(id),
+        }
     }
 
     /// Where the companion can be that a rule makes for a workload on a Node.
@@ -92,7 +98,7 @@ impl Judge {
 
     /// A manager creates a companion: the host that it is for is one in which its workload's Node has been since the last rest.
     pub(super) fn hosted(&self, world: &World, commit: &Commit, key: &Key, companion: &Value) {
-        let (id, _, workload) = key;
+        let (id, _, workload, _) = key;
         let Some(host) = companion["metadata"]["annotations"][keys::HOST].as_str() else { return };
         let nodes = {
             let found = self.found.lock();
@@ -138,6 +144,8 @@ impl Judge {
                 world,
                 format!("the companion of {key:?} with {asked} for {host:?} is placed on {name}"),
             );
+        } else if key.3.as_deref().is_some_and(|own| own != name) {
+            self.violation(world, format!("the companion of {key:?} is placed on {name}"));
         } else if asked == "SameNodePrimary" && !is_primary(&dpu) {
             self.violation(
                 world,

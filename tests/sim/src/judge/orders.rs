@@ -2,17 +2,18 @@
 //! for has been Ready for the Node that the Pod is on. Which rules make it wait is what their cluster has, as far as the agent had seen
 //! them a second before.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use outrigger_core::keys;
 use serde_json::Value;
 
-use super::Judge;
-use super::hosts::is_by_host;
+use super::hosts::{Hosts, is_by_host};
 use super::matching::{could_match, matches};
 use super::rollouts::TOLD;
-use super::wanted::{administrators, companion, is_foreign, is_ready, is_workload, written};
+use super::wanted::{administrators, companion, is_foreign, is_ready, is_workload, wanted, written};
+use super::{Judge, Key};
 use crate::model::Commit;
 use crate::world::hosts::{allocated_to, held, is_gated, is_true, node_of, says};
 use crate::world::{SHOP, TENANTS, World, claim_of, text};
@@ -153,9 +154,9 @@ impl Judge {
         }
         let node = node_of(model, pod);
         for (name, rule) in self.administrators(world, id) {
-            let key = (id, name, uid.to_owned());
+            let key = (id, name, uid.to_owned(), None);
             let waits = orders(ordering(&rule)) && matches(&rule, pod, node.as_deref());
-            if waits && !self.found.lock().ready_on.contains_key(&key) {
+            if waits && !self.were_ready(world, (&rule, &key), (node.as_deref(), at), |_| true) {
                 let pod = text(pod, "/metadata/name");
                 let rule = &key.1;
                 self.violation(
@@ -198,15 +199,10 @@ impl Judge {
             }
             let here = self.hosts_of(id, node.as_deref().unwrap_or_default());
             let any = !is_by_host(&rule) || node.is_none();
-            let key = (id, name.to_owned(), uid.to_owned());
-            let ready = self
-                .found
-                .lock()
-                .ready_on
-                .get(&key)
-                // One of an earlier policy serves on any host.
-                .is_some_and(|hosts| any || !hosts.is_disjoint(&here) || hosts.contains(""));
-            if !ready {
+            let key = (id, name.to_owned(), uid.to_owned(), None);
+            // One of an earlier policy serves on any host.
+            let serves = |hosts: &BTreeSet<String>| any || !hosts.is_disjoint(&here) || hosts.contains("");
+            if !self.were_ready(world, (&rule, &key), (node.as_deref(), at), serves) {
                 let pod = text(pod, "/metadata/name");
                 self.violation(world, format!("{what}: Pod {pod} of {id}, though its companion of {name} was never ready on {here:?}"));
             }
@@ -243,7 +239,7 @@ impl Judge {
         let Some(old) = commit.old.as_ref().filter(|_| commit.new.is_none() && world.scope.orderings) else {
             return;
         };
-        let Some((id, name, uid)) = companion(old).filter(|_| is_ready(old)) else { return };
+        let Some(key) = companion(old).filter(|_| is_ready(old)) else { return };
         let since = {
             let found = self.found.lock();
             let leaves = found.leaving.get(text(old, "/metadata/uid")).copied();
@@ -253,8 +249,12 @@ impl Judge {
         else {
             return;
         };
-        let key = (id, name.clone(), uid.clone());
         let Some(rule) = written(world, &key).filter(|rule| gates(ordering(rule))) else { return };
+        // A workload doesn't wait for a DPU that has left its host.
+        if key.3.is_some() && (self.has_other_dpu(&key) || !wanted(world).contains_key(&key)) {
+            return;
+        }
+        let (id, name, uid, _) = key;
         let model = &world.tenants[id];
         let pod =
             model.list("pods").into_iter().find(|pod| text(pod, "/metadata/uid") == uid && is_workload(pod));
@@ -285,7 +285,7 @@ impl Judge {
         for (id, _) in
             TENANTS.into_iter().filter(|(id, _)| world.has_agent(id) && super::tenants::lives(world, id))
         {
-            let model = &world.tenants[id];
+            let (model, hosts) = (&world.tenants[id], Hosts::of(world, id));
             let own = model.list("workloadrules").into_iter();
             let own = own.map(|rule| (text(&rule, "/metadata/name").to_owned(), rule));
             let own = own.filter(|(name, _)| !is_foreign(world, id, name));
@@ -300,13 +300,17 @@ impl Judge {
                     let waits = rules
                         .iter()
                         .filter(|(_, rule)| orders(ordering(rule)) && matches(rule, &pod, node.as_deref()));
-                    waits.into_iter().all(|(name, _)| {
-                        let key = (id, name.clone(), uid.to_owned());
+                    let has_ready = |key: Key| {
                         companions.iter().any(|pod| {
                             companion(pod).as_ref() == Some(&key)
                                 && is_ready(pod)
                                 && pod["metadata"]["deletionTimestamp"].is_null()
                         })
+                    };
+                    waits.into_iter().all(|(name, rule)| {
+                        let dpus = hosts.on(rule, node.as_deref());
+                        let key = |dpu| (id, name.clone(), uid.to_owned(), dpu);
+                        !dpus.is_empty() && dpus.into_iter().map(key).all(has_ready)
                     })
                 };
                 let open = is_true(&pod, keys::COMPANIONS_GATE);

@@ -114,7 +114,7 @@ impl Possible {
 impl Judge {
     /// A manager creates a companion.
     pub(super) fn was_possible(&self, world: &World, client: &str, key: &Key) {
-        let (id, rule, workload) = key;
+        let (id, rule, workload, _) = key;
         let found = self.found.lock();
         // A name that tenant and administrators use has the states of both.
         let shared = world.scope.foreign && rule == "rule-3";

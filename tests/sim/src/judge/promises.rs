@@ -207,6 +207,31 @@ pub const PROMISES: &[Promise] = &[
     ("rules", "become required node affinity in every term of the template's own affinity", By(&["created"])),
     ("rules", "it runs on no other one", By(&["placed"])),
     ("rules", "A companion that runs stays if the label is removed", By(&["deleted"])),
+    (
+        "rules",
+        "With `SameNodeAll` a workload has one companion on each DPU of its host",
+        By(&["created", REST]),
+    ),
+    ("rules", "names the DPU's Node, and it\nruns on no other one", By(&["placed"])),
+    (
+        "rules",
+        "DPUs that another tenant has, or that are being handed over, don't count",
+        By(&["on_its_dpu", "isolated", REST]),
+    ),
+    ("rules", "A DPU that is added to the host gets a companion", By(&[REST])),
+    ("rules", "loses its companion. One that is cordoned or not ready keeps it", By(&["deleted", REST])),
+    (
+        "rules",
+        "until the companions on all DPUs that the host has are ready, and there is at least one",
+        By(&["waited", "waited_for_platform", "left_open", "orders_missing"]),
+    ),
+    ("rules", "quotas and `maxUnavailable` count each companion", By(&["counted"])),
+    ("rules", "in the status in the infrastructure cluster", By(&["counts_missing"])),
+    (
+        "rules",
+        "A rule can't be changed to or from `SameNodeAll`",
+        Not("API servers here have no CEL rules of CRDs"),
+    ),
     ("rules", "running companions stay as they are, and the manager retries", By(&["untried", REST])),
     (
         "rules",

@@ -4,6 +4,7 @@
 //! It counts what managers have to know: replacements of the same state of the rule, of workloads that haven't changed since. In rounds
 //! in which requests are lost or watches stand still nothing is counted.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -125,6 +126,9 @@ impl Judge {
         let Some(rule) = served(world, key) else { return };
         let all = wanted(world);
         let Some(Wanted { pod, place: Place::Dpu, .. }) = all.get(key) else { return };
+        if self.has_other_dpu(key) {
+            return;
+        }
         // The state of the rule that managers know may not match the workload.
         let node = node_of(&world.tenants[key.0], pod);
         if !matches(&rule, pod, node.as_deref()) {
@@ -201,6 +205,7 @@ impl Judge {
                 && replaced.rule == *version
                 && same
                 && !found.changed.contains(&(other.0, other.2.clone()))
+                && !found.has_left(other)
                 && all.get(*other).is_some_and(|wanted| wanted.place == Place::Dpu)
         });
         let gets_ready = |key: &Key, replaced: &Replaced| {
@@ -209,7 +214,9 @@ impl Judge {
             replaced.was_ready && !found.disturbed && waits && world.has_agent(key.0)
         };
         let is_there = |key: &Key| companions.iter().any(|pod| companion(pod).as_ref() == Some(key));
-        let (mut down, mut of_owner, mut gone) = (1, 1, usize::from(!is_there(key)));
+        let (mut down, mut gone) = (1, usize::from(!is_there(key)));
+        // One that lacks several companions is one workload.
+        let mut of_owner = BTreeSet::from([&key.2]);
         for (other, replaced) in others {
             gone += usize::from(!is_there(other));
             let is_down = !is_up(other);
@@ -217,8 +224,11 @@ impl Judge {
             let same = all
                 .get(other)
                 .is_some_and(|wanted| owner(&wanted.pod).is_some() && owner(&wanted.pod) == owner(pod));
-            of_owner += usize::from(same && (is_down || gets_ready(other, replaced)));
+            if same && (is_down || gets_ready(other, replaced)) {
+                of_owner.insert(&other.2);
+            }
         }
+        let of_owner = of_owner.len();
         let is_same =
             |pod: &Arc<Value>| companion(pod).is_some_and(|other| (other.0, &other.1) == (key.0, &key.1));
         // Those that are deleted count too.

@@ -49,7 +49,7 @@ impl States {
 }
 
 /// The kind of a companion's rule, and the rule as [`States`] names it.
-pub(super) fn rule_of((id, rule, _): &Key) -> (&'static str, String) {
+pub(super) fn rule_of((id, rule, ..): &Key) -> (&'static str, String) {
     match rule.strip_prefix(PLATFORM) {
         Some(name) => named("adminworkloadrules", keys::ADMIN_NAMESPACE, name),
         None => named("workloadrules", &namespace_of(id), rule),

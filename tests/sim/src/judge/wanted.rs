@@ -21,13 +21,14 @@ pub(super) fn companion(pod: &Value) -> Option<Key> {
     let namespace = text(pod, "/metadata/namespace");
     let label = |key: &str| pod["metadata"]["labels"].get(key).and_then(Value::as_str);
     let workload = label(keys::WORKLOAD)?.to_owned();
+    let dpu = pod["metadata"]["annotations"][keys::DPU].as_str().map(str::to_owned);
     if namespace == keys::ADMIN_NAMESPACE {
         let (id, _) = TENANTS.into_iter().find(|(id, _)| label(keys::TENANT) == Some(id))?;
         let rule = pod["metadata"]["annotations"][keys::ADMIN_RULE].as_str()?;
-        return Some((id, format!("{PLATFORM}{rule}"), workload));
+        return Some((id, format!("{PLATFORM}{rule}"), workload, dpu));
     }
     let (id, _) = TENANTS.into_iter().find(|(id, _)| namespace == namespace_of(id))?;
-    Some((id, label(keys::RULE)?.to_owned(), workload))
+    Some((id, label(keys::RULE)?.to_owned(), workload, dpu))
 }
 
 /// A platform's rule.
@@ -36,7 +37,7 @@ pub(super) fn platform_rule(world: &World, name: &str) -> Option<Arc<Value>> {
 }
 
 /// The rule of a companion as who wrote it has it.
-pub(super) fn written(world: &World, (id, rule, _): &Key) -> Option<Arc<Value>> {
+pub(super) fn written(world: &World, (id, rule, ..): &Key) -> Option<Arc<Value>> {
     match rule.strip_prefix(PLATFORM) {
         Some(name) => platform_rule(world, name),
         None if is_foreign(world, id, rule) => {
@@ -62,7 +63,7 @@ pub(super) fn has_no_origin(rule: &Value) -> bool {
 }
 
 /// The rule of a companion as managers and webhooks know it.
-pub(super) fn served(world: &World, (id, rule, _): &Key) -> Option<Arc<Value>> {
+pub(super) fn served(world: &World, (id, rule, ..): &Key) -> Option<Arc<Value>> {
     match rule.strip_prefix(PLATFORM) {
         Some(name) => platform_rule(world, name),
         None => world.infra.get("workloadrules", Some(&namespace_of(id)), rule),
@@ -82,7 +83,7 @@ pub(super) fn is_ready(pod: &Value) -> bool {
 
 /// Whether a companion that isn't wanted outlives its workload, and isn't due.
 pub(super) fn lingers(world: &World, key: &Key, companion: &Value) -> bool {
-    let (id, _, workload) = key;
+    let (id, _, workload, _) = key;
     let model = &world.tenants[id];
     let Some(rule) = written(world, key).filter(|_| lives(world, id)) else { return false };
     let exists = |pod: &Arc<Value>| is_workload(pod) && text(pod, "/metadata/uid") == workload;
@@ -151,7 +152,7 @@ pub(super) fn stuck(wanted: &BTreeMap<Key, Wanted>) -> BTreeSet<(&'static str, &
     wanted
         .iter()
         .filter(|(_, wanted)| is_stuck(wanted))
-        .map(|((id, rule, _), _)| (*id, rule.as_str()))
+        .map(|((id, rule, ..), _)| (*id, rule.as_str()))
         .collect()
 }
 
@@ -175,8 +176,11 @@ pub(super) fn wanted(world: &World) -> BTreeMap<Key, Wanted> {
                 if matches(rule, &pod, node.as_deref()) && (!is_by_host(rule) || node.is_some()) {
                     let image = text(rule, "/spec/template/spec/containers/0/image").to_owned();
                     let place = hosts.place(rule, node.as_deref());
-                    let key = (id, name.clone(), text(&pod, "/metadata/uid").to_owned());
-                    wanted.insert(key, Wanted { image, place, rule: rule.clone(), pod: pod.clone() });
+                    for dpu in hosts.on(rule, node.as_deref()) {
+                        let (rule, pod) = (rule.clone(), pod.clone());
+                        let key = (id, name.clone(), text(&pod, "/metadata/uid").to_owned(), dpu);
+                        wanted.insert(key, Wanted { image: image.clone(), place, rule, pod });
+                    }
                 }
             }
         }

@@ -14,10 +14,15 @@ pub fn dpu(host: &str) -> Value {
 }
 
 impl World {
+    /// Whether hosts have two DPUs.
+    pub fn has_second_dpus(&self) -> bool {
+        self.scope.primaries || self.scope.all_dpus
+    }
+
     /// The Nodes of the DPUs in a host, as they register. The second one has the label that the first one doesn't have.
     pub fn dpus(&self, host: &str) -> Vec<Value> {
         let first = dpu(host);
-        let second = self.scope.primaries.then(|| {
+        let second = self.has_second_dpus().then(|| {
             let has_former = first["metadata"]["labels"][keys::DPU_HOST].is_string();
             let label = if has_former { keys::DPU_NODE_NAME } else { keys::DPU_HOST };
             json!({"metadata": {"name": format!("dpu-{host}-second"), "labels": {label: host}}})
@@ -34,9 +39,18 @@ impl World {
         }
     }
 
+    /// An administrator cordons a Node, or uncordons it.
+    pub fn cordon(&self, name: &str, is_cordoned: bool) {
+        let is = |node: &Value| node["spec"]["unschedulable"] == true;
+        if self.infra.get("nodes", None, name).is_some_and(|node| is(&node) != is_cordoned) {
+            let cordon = json!({"spec": {"unschedulable": is_cordoned.then_some(true)}});
+            let _ = self.infra.merge(ADMIN, "nodes", (None, name, None), cordon);
+        }
+    }
+
     /// The Node on which the scheduler puts a Pod: the first one that it may be on. Where a host has two DPUs, any of these.
     pub(super) fn pick_of<T: Clone>(&self, mut all: impl Iterator<Item = T>) -> Option<T> {
-        if self.scope.primaries {
+        if self.has_second_dpus() {
             pick(&self.environment.random, &all.collect::<Vec<_>>()).cloned()
         } else {
             all.next()

@@ -41,6 +41,8 @@ pub struct Scope {
     pub resizes: bool,
     /// API servers don't serve the subresource `resize`.
     pub without_resize: bool,
+    /// Rules have a companion on each DPU of a host. Hosts have two, which are cordoned and put into other hosts.
+    pub all_dpus: bool,
 }
 
 impl Scope {
@@ -73,6 +75,7 @@ impl Scope {
             names: has(2),
             resizes: has(3),
             without_resize: has(1),
+            all_dpus: has(2),
         }
     }
 

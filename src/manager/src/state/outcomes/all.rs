@@ -3,6 +3,7 @@
 
 use jiff::Timestamp;
 use outrigger_core::companion;
+use outrigger_core::fault;
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::progress::{HostDpu, Progress, Stage};
 use outrigger_core::reason::Cause;
@@ -32,7 +33,10 @@ impl TenantData {
         };
         let mut outcomes: Vec<Outcome> = companions.iter().filter_map(of).collect();
         outcomes.extend(self.missing_dpu(key, registry, was_ready, now));
-        let least = outcomes.into_iter().min_by_key(|outcome| outcome.progress.stage == Stage::Ready)?;
+        let is_ready = |outcome: &Outcome| outcome.progress.stage == Stage::Ready;
+        let some = outcomes.iter().any(is_ready) && !outcomes.iter().all(is_ready);
+        let is_enough = some && fault("one-of-several-companions-is-enough");
+        let least = outcomes.into_iter().min_by_key(|outcome| is_ready(outcome) != is_enough)?;
         Some(Outcome { was_ready: was_ready || least.was_ready, ..least })
     }
 
