@@ -1,7 +1,7 @@
 //! What must hold of rules with a companion on each DPU of a workload's host: on which DPUs these are, that a workload waits for all of them,
 //! and how many a rule's status says that there should be.
 //!
-//! The truth is what the Nodes say. A manager that is behind may know a DPU as it was before, so what has changed since the last rest is judged
+//! The truth is what the Nodes say. A manager that is behind may know a DPU as it was before, so what has changed since the last rest is looked at
 //! only where it can't be an excuse.
 
 use std::collections::{BTreeMap, BTreeSet};
