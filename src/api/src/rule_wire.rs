@@ -330,7 +330,7 @@ mod tests {
                 device_host_attribute: "dpu.example.com/host".into(),
                 ordering: String::new(),
                 linger_seconds: 0,
-                gated_workloads: "Serve".into(),
+                gated_workloads: String::new(),
             }),
             origin: "uid".into(),
             ..v1::Rule::default()
@@ -388,6 +388,20 @@ mod tests {
         let told: Vec<String> =
             with("Later").compile().unwrap_err().iter().map(ToString::to_string).collect();
         assert!(told[0].starts_with("spec.ordering: \"Later\": use Parallel"), "{told:?}");
+    }
+
+    #[test]
+    fn only_a_rule_that_serves_gated_workloads_says_anything_of_them() {
+        let of = |text: &str| {
+            let mut data = rule().data.unwrap();
+            data.gated_workloads = text.into();
+            let rule = WorkloadRule::try_from(&v1::Rule { data: Some(data), ..rule() }).unwrap();
+            (rule.spec.gated_workloads.clone(), message(&rule).data.unwrap().gated_workloads)
+        };
+        assert_eq!(of(""), ("Wait".to_owned(), String::new()));
+        assert_eq!(of("Serve"), ("Serve".to_owned(), "Serve".to_owned()));
+        let wrong = compiled(&WorkloadRule::try_from(&rule()).unwrap(), "Sometimes");
+        assert_eq!(wrong, "spec.gatedWorkloads: Sometimes: use Wait or Serve");
     }
 
     #[test]
