@@ -7,6 +7,7 @@
 mod accounts;
 mod bounds;
 mod emergency;
+mod files;
 mod functions;
 mod records;
 mod setup;

@@ -238,7 +238,7 @@ impl Collector<'_> {
         let (namespace, admission, client) =
             (args.system_namespace.clone(), &args.admission, self.client.clone());
         let status = async {
-            let report = status::read::report(client, namespace.as_deref(), admission).await;
+            let report = status::read::report(client, namespace.as_deref(), admission, None).await;
             report.map_err(|error| failed(error.into()))
         };
         if let Some(report) = self.found("status", status).await {

@@ -99,7 +99,7 @@ async fn installation(shared: Arc<Shared>) {
     let source = shared.source.clone();
     let client = &source.clients.cluster;
     loop {
-        let read = read::installation(client, source.system_namespace.as_deref(), &source.admission);
+        let read = read::installation(client, source.system_namespace.as_deref(), &source.admission, None);
         let read = Box::pin(read).await;
         let is_infrastructure = shared.rows.lock().tenants.is_shown()
             || (read.is_ok() && is_infrastructure(client).await.unwrap_or_default());

@@ -3,12 +3,14 @@
 //! **In**: an infrastructure cluster or a tenant's, which is only read. **Out**: a report, which says what isn't visible.
 //! `summary` counts plain objects; `read` asks the cluster.
 
+pub(crate) mod files;
 pub(crate) mod print;
 pub(crate) mod read;
 pub(crate) mod report;
 pub(crate) mod summary;
 
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -16,6 +18,7 @@ use clap::Args;
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_webhook::settings::AdmissionArgs;
 
+use self::files::Files;
 use self::report::Report;
 use crate::document::{OutputArgs, Readable};
 use crate::explain::live::{client, wait};
@@ -38,6 +41,11 @@ pub(crate) struct StatusArgs {
     #[arg(long, value_name = "NAMESPACE")]
     system_namespace: Option<String>,
 
+    /// Directory with copies of the files from which API servers load policies (staticManifestsDir). These count as found if the
+    /// metrics of the API server that answers say that it has loaded the same files.
+    #[arg(long, value_name = "DIR")]
+    static_policies: Option<PathBuf>,
+
     #[command(flatten)]
     output: OutputArgs,
 
@@ -56,8 +64,9 @@ impl StatusArgs {
 
     async fn show(&self) -> anyhow::Result<()> {
         let client = client(&self.cluster, "--kubeconfig").await?;
+        let files = self.static_policies.as_deref().map(Files::read).transpose()?;
         // A cluster that can't be reached at all is an error at the beginning only: later --watch waits for it.
-        let mut report = self.read(&client).await?;
+        let mut report = self.read(&client, files.as_ref()).await?;
         loop {
             self.print(&report)?;
             if !self.watch {
@@ -65,7 +74,7 @@ impl StatusArgs {
             }
             report = loop {
                 tokio::time::sleep(Duration::from_secs(self.interval)).await;
-                match self.read(&client).await {
+                match self.read(&client, files.as_ref()).await {
                     Ok(report) => break report,
                     Err(error) => outrigger_runtime::telemetry::say(format!("outrigger: {error:#}")),
                 }
@@ -73,8 +82,8 @@ impl StatusArgs {
         }
     }
 
-    async fn read(&self, client: &kube::Client) -> Result<Report, InputError> {
-        read::report(client.clone(), self.system_namespace.as_deref(), &self.admission).await
+    async fn read(&self, client: &kube::Client, files: Option<&Files>) -> Result<Report, InputError> {
+        read::report(client.clone(), self.system_namespace.as_deref(), &self.admission, files).await
     }
 
     fn print(&self, report: &Report) -> anyhow::Result<()> {

@@ -114,6 +114,14 @@ fn installation(status: &InstallationStatus) -> (String, Document) {
             [] => line(Grade::Good, of),
             missing => line(Grade::Odd, format!("{of}; not found: {}", missing.join(", "))),
         });
+        let loaded = policies.files_loaded.map(|loaded| match loaded {
+            true => line(Grade::Good, "the API server has loaded the files of --static-policies".to_owned()),
+            false => line(
+                Grade::Bad,
+                "the API server that answered hasn't loaded the files of --static-policies, so they don't count".to_owned(),
+            ),
+        });
+        loaded.into_iter().for_each(|line| section.add(line));
     }
     (title, section)
 }

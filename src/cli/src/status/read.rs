@@ -11,6 +11,7 @@ use outrigger_runtime::expiry;
 use outrigger_webhook::settings::AdmissionArgs;
 use serde_json::Value;
 
+use super::files::Files;
 use super::report::{CertificateRow, InstallationStatus, LeaderRow, PartRow, Report, WebhookRow};
 use super::summary::{self, DpuState};
 use crate::check::installation::parts::{Installation, Part};
@@ -46,7 +47,7 @@ struct Reader {
     not_visible: Vec<String>,
 }
 
-/// Reads everything that is visible.
+/// Reads everything that is visible. `files`: policies that API servers load.
 ///
 /// # Errors
 /// When the cluster can't be reached.
@@ -54,8 +55,9 @@ pub(crate) async fn report(
     client: Client,
     system_namespace: Option<&str>,
     admission: &AdmissionArgs,
+    files: Option<&Files>,
 ) -> Result<Report, InputError> {
-    let mut report = installation(&client, system_namespace, admission).await?;
+    let mut report = installation(&client, system_namespace, admission, files).await?;
     let not_visible = std::mem::take(&mut report.not_visible);
     let mut reader = Reader { cluster: Cluster::new(client, false), not_visible };
     let mut tenants = Vec::new();
@@ -88,6 +90,7 @@ pub(crate) async fn installation(
     client: &Client,
     system_namespace: Option<&str>,
     admission: &AdmissionArgs,
+    files: Option<&Files>,
 ) -> Result<Report, InputError> {
     let cluster = Cluster::new(client.clone(), false);
     reachable(&cluster).await?;
@@ -96,7 +99,7 @@ pub(crate) async fn installation(
     match Installation::read(cluster, admission, system_namespace, &[]).await {
         Ok(installation) => {
             report.certificates = certificates(&installation, &mut reader.not_visible).await;
-            report.installation = Some(reader.installation(&installation).await);
+            report.installation = Some(reader.installation(&installation, files).await);
             reader.not_visible.extend(installation.cluster.notes());
         }
         Err(why) => reader.not_visible.push(format!("installation: {why}")),
@@ -168,7 +171,11 @@ impl Reader {
         }
     }
 
-    async fn installation(&mut self, installation: &Installation) -> InstallationStatus {
+    async fn installation(
+        &mut self,
+        installation: &Installation,
+        files: Option<&Files>,
+    ) -> InstallationStatus {
         let parts = Part::ALL.into_iter().filter_map(|part| {
             let deployment = installation.deployments.get(&part)?;
             let number = |pointer: &str| deployment.pointer(pointer).and_then(Value::as_i64);
@@ -204,10 +211,22 @@ impl Reader {
             let first = self.each(POLICY, "", |object| policies.push(name(&object))).await;
             let second = self.each(BINDING, "", |object| bindings.push(name(&object))).await;
             if (first, second) == (Shown::All, Shown::All) {
-                status.policies = Some(summary::policies(&policies, &bindings));
+                let loaded = match files {
+                    Some(files) => self.has_loaded(files).await.map(|loaded| (files, loaded)),
+                    None => None,
+                };
+                status.policies = Some(summary::policies((&policies, &bindings), loaded));
             }
         }
         status
+    }
+
+    /// Whether the API server has loaded these files; `None` if it doesn't show that.
+    async fn has_loaded(&mut self, files: &Files) -> Option<bool> {
+        let loaded = files.are_loaded(&self.cluster.client).await;
+        loaded
+            .map_err(|why| self.not_visible.push(format!("metrics of the API server: {}", why.brief())))
+            .ok()
     }
 }
 

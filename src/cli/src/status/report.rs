@@ -68,7 +68,7 @@ pub(crate) struct WebhookRow {
     pub(crate) entries: usize,
 }
 
-/// The policies inside the API server.
+/// The policies inside the API server: objects of its API, and files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Policies {
@@ -76,6 +76,9 @@ pub(crate) struct Policies {
     pub(crate) shipped: usize,
     /// Names of those of which the policy or its binding doesn't exist.
     pub(crate) missing: Vec<String>,
+    /// Whether the API server has loaded the files of `--static-policies`, which count only then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) files_loaded: Option<bool>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

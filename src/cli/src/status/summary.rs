@@ -14,6 +14,7 @@ use outrigger_runtime::pod::Pod;
 use outrigger_runtime::probe;
 use serde_json::Value;
 
+use super::files::Files;
 use super::report::{CertificateRow, DpuRow, LeaderRow, Policies, RuleRow, TenantRow};
 use crate::companion::of_pod;
 use crate::condition;
@@ -166,18 +167,23 @@ impl DpuState {
     }
 }
 
-/// Compares the names of the policies and bindings that exist with the shipped ones.
-pub(crate) fn policies(policies: &[String], bindings: &[String]) -> Policies {
+/// Compares the shipped policies with the names of the policies and bindings in the API, and with files, if it is known whether the API
+/// server has loaded them.
+pub(crate) fn policies(api: (&[String], &[String]), files: Option<(&Files, bool)>) -> Policies {
     let line = |line: &'static str| line.strip_prefix("  name: ");
     let mut shipped: Vec<&str> = POLICIES.lines().filter_map(line).collect();
     shipped.sort_unstable();
     shipped.dedup();
+    let loaded = files.filter(|(_, loaded)| *loaded);
+    // A binding in the API never binds a policy of a file.
+    let mut sources = vec![api];
+    sources.extend(loaded.map(|(files, _)| (&files.policies[..], &files.bindings[..])));
     let exists = |name: &str| {
         let has = |all: &[String]| all.iter().any(|other| other == name);
-        has(policies) && has(bindings)
+        sources.iter().any(|(policies, bindings)| has(policies) && has(bindings))
     };
     let missing = shipped.iter().filter(|name| !exists(name)).map(|name| (*name).to_owned()).collect();
-    Policies { shipped: shipped.len(), missing }
+    Policies { shipped: shipped.len(), missing, files_loaded: files.map(|(_, loaded)| loaded) }
 }
 
 /// The certificate, or the CAs, in a PEM text, at a time in seconds of Unix time. Of several CAs the one that ends last counts.

@@ -42,7 +42,7 @@ async fn read(answers: usize) -> Result<Report, InputError> {
     let matches =
         AdmissionArgs::augment_args(Command::new("status").no_binary_name(true)).get_matches_from([""; 0]);
     let admission = AdmissionArgs::from_arg_matches(&matches).unwrap();
-    report(cluster(answers), None, &admission).await
+    report(cluster(answers), None, &admission, None).await
 }
 
 #[tokio::test(start_paused = true)]

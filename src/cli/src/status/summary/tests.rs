@@ -137,11 +137,11 @@ fn dpus_are_counted_by_owner() {
 
 #[test]
 fn a_policy_without_binding_is_missing() {
-    let shipped = policies(&[], &[]).missing;
+    let shipped = policies((&[], &[]), None).missing;
     assert!(shipped.contains(&"outrigger-pods".to_owned()) && shipped.len() > 5, "{shipped:?}");
-    let all = policies(&shipped, &shipped);
-    assert_eq!(all, Policies { shipped: shipped.len(), missing: Vec::new() });
-    assert_eq!(policies(&shipped, &shipped[1..]).missing, shipped[..1]);
+    let all = policies((&shipped, &shipped), None);
+    assert_eq!(all, Policies { shipped: shipped.len(), missing: Vec::new(), files_loaded: None });
+    assert_eq!(policies((&shipped, &shipped[1..]), None).missing, shipped[..1]);
 }
 
 #[test]
