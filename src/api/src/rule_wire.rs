@@ -392,16 +392,16 @@ mod tests {
 
     #[test]
     fn only_a_rule_that_serves_gated_workloads_says_anything_of_them() {
-        let of = |text: &str| {
-            let mut data = rule().data.unwrap();
-            data.gated_workloads = text.into();
-            let rule = WorkloadRule::try_from(&v1::Rule { data: Some(data), ..rule() }).unwrap();
-            (rule.spec.gated_workloads.clone(), message(&rule).data.unwrap().gated_workloads)
+        let with = |text: &str| {
+            let mut rule = rule();
+            rule.data.as_mut().unwrap().gated_workloads = text.into();
+            WorkloadRule::try_from(&rule).unwrap()
         };
-        assert_eq!(of(""), ("Wait".to_owned(), String::new()));
-        assert_eq!(of("Serve"), ("Serve".to_owned(), "Serve".to_owned()));
-        let wrong = compiled(&WorkloadRule::try_from(&rule()).unwrap(), "Sometimes");
-        assert_eq!(wrong, "spec.gatedWorkloads: Sometimes: use Wait or Serve");
+        assert_eq!(with("").spec.gated_workloads, "Wait");
+        assert_eq!(message(&with("")).revision, revision(rule().data.as_ref().unwrap()));
+        assert_eq!(message(&with("Serve")).data.unwrap().gated_workloads, "Serve");
+        let wrong = with("Sometimes").compile().unwrap_err();
+        assert_eq!(wrong[0].path, "spec.gatedWorkloads");
     }
 
     #[test]
