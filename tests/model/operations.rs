@@ -40,7 +40,7 @@ fn content(kind: usize, number: u64) -> Value {
         "Lease" => json!({"spec": {"holderIdentity": "h", "leaseDurationSeconds": number}}),
         "Pod" => json!({"spec": {"containers": containers}}),
         _ => {
-            json!({"spec": {"resourceKind": "v1/Pod", "dpuSelectionPolicy": "SameNode", "ordering": "Parallel",
+            json!({"spec": {"resourceKind": "v1/Pod", "dpuSelectionPolicy": "SameNode", "ordering": "Parallel", "gatedWorkloads": "Wait",
             "workloadTerms": [{"matchExpressions": [{"key": ".metadata.resourceNamespace", "operator": "In", "values": ["shop"]}]}],
             "template": {
             "apiVersion": "v1", "kind": "Pod", "spec": {"containers": containers}}}})
