@@ -117,7 +117,7 @@ impl History {
             away: BTreeSet::new(),
             deleted: BTreeSet::new(),
         };
-        if world.scope.crashes || world.scope.resizes {
+        if world.scope.crashes || world.scope.resizes || world.scope.updates {
             faults::crash_managers(&world, &judge);
         }
         let controllers = tokio::spawn(controllers(world.clone()));

@@ -33,6 +33,7 @@ pub mod promises;
 mod rollouts;
 mod states;
 mod tenants;
+mod updates;
 mod wanted;
 
 use found::Found;
@@ -182,6 +183,7 @@ impl Judge {
         self.outlives(&world, commit, &key);
         self.placed(&world, commit, &key);
         self.amounts_written(&world, commit, &key);
+        self.updated(&world, commit, &key);
         if commit.subresource.as_deref() == Some("resize") {
             self.replaced(&world, commit, &key);
         }
@@ -331,6 +333,7 @@ impl Judge {
         let Some(old) = &commit.old else { return };
         let image = text(old, "/spec/containers/0/image");
         self.lingered(world, commit, key, old);
+        self.replaced_for_an_image(world, commit, key, old);
         // One that has failed is replaced.
         let failed = text(old, "/status/phase") == "Failed";
         if failed || wanted(world).get(key).is_none_or(|wanted| wanted.image != image) {

@@ -26,6 +26,7 @@ mod names;
 pub(crate) mod resizes;
 mod schedule;
 mod scope;
+pub(crate) mod updates;
 
 use budgets::count_budgets;
 pub use devices::{DEVICE_CLASS, claim_of, devices};
@@ -339,6 +340,9 @@ impl World {
             self.run_pods(&self.infra);
             if self.scope.resizes {
                 self.run_resizes();
+            }
+            if self.scope.updates {
+                self.run_updates();
             }
         }
         for ((id, model), _) in self.tenants.iter().zip(changed).filter(|(_, changed)| *changed) {

@@ -72,6 +72,20 @@ impl History {
 
     /// The rule of one of the companions gets other amounts of cpu and memory, and stays as it is otherwise.
     pub(super) fn change_amounts(&mut self) {
+        self.change_container("resources", Self::amounts);
+    }
+
+    /// The same with another image.
+    pub(super) fn change_image(&mut self) {
+        self.change_container("image", |this| {
+            this.images += 1;
+            let kind = this.pick(&["image-", "image-", "image-", SLOW, SLOW, NEVER]).unwrap_or_default();
+            json!(format!("{kind}{}", this.images))
+        });
+    }
+
+    /// The rule of one of the companions gets another value in a field of its container, and stays as it is otherwise.
+    fn change_container(&mut self, field: &str, value: impl FnOnce(&mut Self) -> Value) {
         let Some(companion) = self.companion() else { return };
         let of_platform = companion["metadata"]["annotations"][keys::ADMIN_RULE].as_str();
         let own = TENANTS
@@ -88,7 +102,7 @@ impl History {
         let Some(rule) = model.get(plural, Some(namespace), name) else { return };
         let model = model.clone();
         let mut container = rule["spec"]["template"]["spec"]["containers"][0].clone();
-        container["resources"] = self.amounts();
+        container[field] = value(self);
         let change = json!({"template": {"spec": {"containers": [container]}}});
         let at = (Some(namespace), text(&rule, "/metadata/name"), None);
         let _ = model.merge(user, plural, at, json!({"spec": change}));

@@ -21,7 +21,12 @@ pub(super) fn crash_managers(world: &Arc<World>, judge: &Arc<Judge>) {
     let (weak, judge) = (Arc::downgrade(world), judge.clone());
     world.infra.on_commit(move |commit| {
         let is_deletion = commit.kind.plural == "pods" && commit.verb == Verb::Delete;
-        let is_resize = commit.subresource.as_deref() == Some("resize");
+        let image = |pod: &Option<Arc<serde_json::Value>>| {
+            pod.as_ref().map(|pod| pod["spec"]["containers"][0]["image"].clone())
+        };
+        let is_update = commit.kind.plural == "pods" && image(&commit.old) != image(&commit.new);
+        let is_update = is_update && commit.old.is_some() && commit.new.is_some();
+        let is_resize = is_update || commit.subresource.as_deref() == Some("resize");
         let Some(world) = weak.upgrade().filter(|_| is_deletion || is_resize) else { return };
         if is_deletion && !world.scope.crashes {
             return;

@@ -48,14 +48,15 @@ impl History {
     pub(super) fn wide_event(&mut self, (tenant, _): (&'static str, &[&str])) -> bool {
         let Scope { selectors, foreign, restores, failures, orderings, changes, budgets, drains, .. } =
             self.world.scope;
-        let Scope { primaries, names, resizes, all_dpus, .. } = self.world.scope;
+        let Scope { primaries, names, resizes, all_dpus, updates, .. } = self.world.scope;
         if self.below(WIDE) != 0 {
             return false;
         }
-        let kinds = match (all_dpus, primaries || names || resizes) {
-            (true, _) => 32,
-            (false, true) => 26,
-            (false, false) => 20,
+        let kinds = match (updates, all_dpus, primaries || names || resizes) {
+            (true, ..) => 36,
+            (_, true, _) => 32,
+            (.., true) => 26,
+            _ => 20,
         };
         match self.below(kinds) {
             0..3 if selectors => self.change_facts(tenant),
@@ -76,12 +77,13 @@ impl History {
             20..23 if resizes => self.change_amounts(),
             23..25 if primaries => self.move_primary(),
             25 if names => self.change_names(tenant),
-            26 => {
+            32.. => self.change_image(),
+            26 if all_dpus => {
                 self.judge.disturbed(false);
                 self.remove_dpu();
             }
-            27..30 => self.put_dpu_elsewhere(),
-            30..32 => self.cordon_dpu(),
+            27..30 if all_dpus => self.put_dpu_elsewhere(),
+            30..32 if all_dpus => self.cordon_dpu(),
             _ => return false,
         }
         true
@@ -237,6 +239,9 @@ impl History {
                 json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": most}});
             if self.world.scope.resizes && name == REPLACES {
                 spec["updateStrategy"]["rollingUpdate"]["resize"] = json!("Replace");
+            }
+            if self.world.scope.updates && name != REPLACES {
+                spec["updateStrategy"]["rollingUpdate"]["mutableFields"] = json!("InPlace");
             }
         }
         spec

@@ -81,6 +81,8 @@ pub(super) struct Found {
     pub(super) policies: BTreeMap<(String, String), String>,
     /// When DPUs were in another host or another tenant's the last time since then, by the names of their Nodes.
     pub(super) dpus: BTreeMap<String, Timestamp>,
+    /// What no companion of rules can get in place, by uid and generation.
+    pub(super) fixed: BTreeMap<(String, String), Value>,
     /// Since when companions are Ready, by their uids.
     pub(super) ready_since: BTreeMap<String, Timestamp>,
     /// Which managers serve tenants, and the revisions at which they have claimed their streams.

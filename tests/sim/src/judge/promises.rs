@@ -255,6 +255,21 @@ pub const PROMISES: &[Promise] = &[
     ),
     (
         "rules",
+        "in these fields alone, or in them and in [cpu and memory](#more-cpu-or-memory), is\nchanged instead",
+        By(&["replaced_for_an_image"]),
+    ),
+    (
+        "rules",
+        "a manager that was\nreplaced can't take an image back",
+        By(&["updated", "newer"]),
+    ),
+    (
+        "rules",
+        "until the kubelet runs another container, and until the companion is ready\nagain, it counts as down",
+        By(&["counted", "budgeted"]),
+    ),
+    (
+        "rules",
         "the rule's Ready condition is False with the reason `ResizeDeferred`",
         Not("the judge doesn't read conditions of rules"),
     ),

@@ -20,6 +20,7 @@ use super::{Judge, Key, PLATFORM};
 use crate::model::Commit;
 use crate::world::hosts::{is_true, node_of};
 use crate::world::resizes::is_resizing;
+use crate::world::updates::is_updating;
 use crate::world::{World, at, text};
 
 /// A manager that takes a tenant over knows the replacements of so long before.
@@ -74,7 +75,7 @@ pub(super) fn is_up(companions: &[Arc<Value>], key: &Key) -> bool {
     companions.iter().any(|pod| {
         companion(pod).as_ref() == Some(key)
             && pod["metadata"]["deletionTimestamp"].is_null()
-            && (is_ready(pod) && !is_resizing(pod) || has_never_run(pod))
+            && (is_ready(pod) && !is_resizing(pod) && !is_updating(pod) || has_never_run(pod))
     })
 }
 

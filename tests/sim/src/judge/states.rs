@@ -28,7 +28,7 @@ pub(super) struct States {
 }
 
 /// The state that an image stands for.
-fn state(image: &str) -> u64 {
+pub(super) fn state(image: &str) -> u64 {
     image.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or_default()
 }
 
@@ -85,6 +85,7 @@ impl Judge {
         drop(guard);
         self.amounts_asked(&rule, new, commit.revision);
         self.chosen(new);
+        self.asked_for(new);
         self.newer(world, rule, state, is_late);
     }
 

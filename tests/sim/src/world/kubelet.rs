@@ -37,7 +37,7 @@ impl World {
             if image.starts_with(SLOW) {
                 self.start_later(model, &pod);
             } else {
-                run(model, &pod, !image.starts_with(NEVER));
+                self.run(model, &pod, !image.starts_with(NEVER));
             }
         }
     }
@@ -65,11 +65,11 @@ impl World {
     /// A cluster is restored: companions whose DPU was restarting in the state that comes back have been Ready since, and nobody would say it
     /// again.
     pub(crate) fn recover(&self) {
-        for pod in self.infra.list("pods").iter().filter(|_| self.scope.drains) {
+        for pod in self.infra.list("pods").iter().filter(|_| self.scope.drains || self.scope.updates) {
             let is_companion = pod["metadata"]["labels"][keys::WORKLOAD].is_string();
             let runs = text(pod, "/status/phase") == "Running" && !is_true(pod, "Ready");
             if is_companion && runs && !text(pod, "/spec/containers/0/image").starts_with(NEVER) {
-                run(&self.infra, pod, true);
+                self.run(&self.infra, pod, true);
             }
         }
     }
@@ -89,7 +89,7 @@ impl World {
                 && text(&now, "/status/phase") == "Pending"
                 && now["metadata"]["deletionTimestamp"].is_null()
             {
-                run(&model, &now, true);
+                world.run(&model, &now, true);
             }
             world.asking.lock().remove(&uid);
         });
@@ -114,16 +114,22 @@ impl World {
     }
 }
 
-fn run(model: &Model, pod: &Value, ready: bool) {
-    let at = (pod["metadata"]["namespace"].as_str(), text(pod, "/metadata/name"), Some("status"));
-    let conditions = if ready {
-        json!(["Ready", "ContainersReady"].map(|kind| json!({"type": kind, "status": "True"})))
-    } else {
-        set_conditions(pod, &[("Ready", false), ("ContainersReady", false)])
-    };
-    let mut status = json!({"phase": "Running", "conditions": conditions});
-    if !super::resizes::cpu(pod).is_empty() {
-        status["observedGeneration"] = pod["metadata"]["generation"].clone();
+impl World {
+    /// The containers of a Pod run.
+    fn run(&self, model: &Model, pod: &Value, ready: bool) {
+        let at = (pod["metadata"]["namespace"].as_str(), text(pod, "/metadata/name"), Some("status"));
+        let conditions = if ready {
+            json!(["Ready", "ContainersReady"].map(|kind| json!({"type": kind, "status": "True"})))
+        } else {
+            set_conditions(pod, &[("Ready", false), ("ContainersReady", false)])
+        };
+        let mut status = json!({"phase": "Running", "conditions": conditions});
+        if !super::resizes::cpu(pod).is_empty() || self.scope.updates {
+            status["observedGeneration"] = pod["metadata"]["generation"].clone();
+        }
+        if self.scope.updates && pod["metadata"]["labels"][keys::WORKLOAD].is_string() {
+            status["containerStatuses"] = super::updates::containers(pod, 0);
+        }
+        let _ = model.merge("kubelet", "pods", at, json!({"status": status}));
     }
-    let _ = model.merge("kubelet", "pods", at, json!({"status": status}));
 }

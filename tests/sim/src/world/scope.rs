@@ -43,6 +43,8 @@ pub struct Scope {
     pub without_resize: bool,
     /// Rules have a companion on each DPU of a host. Hosts have two, which are cordoned and put into other hosts.
     pub all_dpus: bool,
+    /// Rules have other images changed in place, and change in these only.
+    pub updates: bool,
 }
 
 impl Scope {
@@ -76,6 +78,7 @@ impl Scope {
             resizes: has(3),
             without_resize: has(1),
             all_dpus: has(2),
+            updates: has(2),
         }
     }
 
