@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::model::Commit;
 use crate::world::hosts::allocated_to;
 use crate::world::kubelet::{NEVER, REFUSED};
-use crate::world::{AFFINITY, TENANTS, World, at, namespace_of, text};
+use crate::world::{AFFINITY, TENANTS, World, at, is_queued, namespace_of, text};
 
 mod amounts;
 mod budgets;
@@ -385,14 +385,13 @@ impl Judge {
     /// the last rest, and its workload had the same labels all the time.
     fn lingered(&self, world: &World, commit: &Commit, key: &Key, companion: &Value) {
         let (id, name, workload, _) = key;
-        let gated = companion["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
         let ended = {
             let found = self.found.lock();
             let workload = (*id, workload.clone());
             found.ended.get(&workload).filter(|_| !found.relabelled.contains(&workload)).cloned()
         };
         let Some((ended, last)) = ended else { return };
-        let exempt = gated || !is_ready(companion);
+        let exempt = is_queued(companion) || !is_ready(companion);
         if exempt || !commit.client.starts_with("manager") || self.has_changed(id, name) {
             return;
         }

@@ -398,6 +398,11 @@ fn named(name: &str) -> Value {
     json!({"metadata": {"name": name}})
 }
 
+/// Whether a Pod has scheduling gates.
+pub(crate) fn is_queued(pod: &Value) -> bool {
+    pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty())
+}
+
 /// The text at a pointer; empty where there is none.
 pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     at(object, pointer).and_then(Value::as_str).unwrap_or_default()

@@ -9,7 +9,7 @@ use super::{APPS, History};
 use crate::process::pick;
 use crate::world::hosts::{held, set_conditions};
 use crate::world::kubelet::{LONG_GRACE, NEVER, REFUSED, SLOW};
-use crate::world::{ADMIN, DEVICE_CLASS, MOVING, SHOP, Scope, namespace_of, text};
+use crate::world::{ADMIN, DEVICE_CLASS, MOVING, SCHEDULER, SHOP, Scope, is_queued, namespace_of, text};
 
 /// The values of the label and of the annotation that rules read besides; `None` where a workload has none.
 const TIERS: [Option<&str>; 4] = [None, Some(""), Some("a"), Some("b")];
@@ -48,16 +48,13 @@ impl History {
     pub(super) fn wide_event(&mut self, (tenant, _): (&'static str, &[&str])) -> bool {
         let Scope { selectors, foreign, restores, failures, orderings, changes, budgets, drains, .. } =
             self.world.scope;
-        let Scope { primaries, names, resizes, all_dpus, updates, .. } = self.world.scope;
+        let Scope { primaries, names, resizes, all_dpus, updates, queues, .. } = self.world.scope;
         if self.below(WIDE) != 0 {
             return false;
         }
-        let kinds = match (updates, all_dpus, primaries || names || resizes) {
-            (true, ..) => 36,
-            (_, true, _) => 32,
-            (.., true) => 26,
-            _ => 20,
-        };
+        // The last kind that the history has: the numbers of earlier seeds stay.
+        let kinds = [(queues, 40), (updates, 36), (all_dpus, 32), (primaries || names || resizes, 26)];
+        let kinds = kinds.into_iter().find(|(has, _)| *has).map_or(20, |(_, kinds)| kinds);
         match self.below(kinds) {
             0..3 if selectors => self.change_facts(tenant),
             3 if foreign => self.apply_foreign_rule(tenant),
@@ -77,7 +74,8 @@ impl History {
             20..23 if resizes => self.change_amounts(),
             23..25 if primaries => self.move_primary(),
             25 if names => self.change_names(tenant),
-            32.. => self.change_image(),
+            32..36 if updates => self.change_image(),
+            36..40 if queues => self.let_go(tenant),
             26 if all_dpus => {
                 self.judge.disturbed(false);
                 self.remove_dpu();
@@ -97,7 +95,11 @@ impl History {
 
     /// A user creates a Pod that has what the history has besides.
     pub(super) fn create_wide_pod(&self, tenant: &'static str, mut pod: Value) {
-        let Scope { selectors, owners, orderings, .. } = self.world.scope;
+        let Scope { selectors, owners, orderings, queues, .. } = self.world.scope;
+        let waits = queues && self.below(3) == 0;
+        if waits {
+            pod["spec"]["schedulingGates"] = json!([{"name": "example.com/queue"}]);
+        }
         if selectors {
             let (tier, note) = self.facts();
             if !tier.is_null() {
@@ -112,13 +114,15 @@ impl History {
                 "uid": owner, "controller": true}]);
         }
         let model = self.world.tenants[tenant].clone();
+        // The scheduler binds it.
+        if (orderings || waits)
+            && let Some(spec) = pod["spec"].as_object_mut()
+        {
+            spec.remove("nodeName");
+        }
         if !orderings {
             let _ = model.create("user", "pods", pod);
             return;
-        }
-        // The scheduler binds it.
-        if let Some(spec) = pod["spec"].as_object_mut() {
-            spec.remove("nodeName");
         }
         let request = http::Request::post(format!("/api/v1/namespaces/{SHOP}/pods"))
             .header(http::header::CONTENT_TYPE, "application/json")
@@ -127,6 +131,18 @@ impl History {
         tokio::spawn(async move {
             let _ = model.serve("user", request).await;
         });
+    }
+
+    /// A queue lets a Pod go. Where rules have no ordering, nothing else binds it.
+    fn let_go(&self, tenant: &'static str) {
+        let model = &self.world.tenants[tenant];
+        let queued: Vec<_> = model.list("pods").into_iter().filter(|pod| is_queued(pod)).collect();
+        let Some(pod) = self.pick(&queued) else { return };
+        let at = (Some(SHOP), text(&pod, "/metadata/name"), None);
+        let _ = model.merge("user", "pods", at, json!({"spec": {"schedulingGates": null}}));
+        if let Some(node) = self.pick(&self.world.nodes(tenant)).filter(|_| !self.world.scope.orderings) {
+            let _ = model.merge(SCHEDULER, "pods", at, json!({"spec": {"nodeName": node}}));
+        }
     }
 
     /// A user changes what rules read of a workload besides.
@@ -179,7 +195,9 @@ impl History {
             json!([{"name": "engine", "spec": {"devices": {"requests": [
                 {"name": "engine", "exactly": {"deviceClassName": DEVICE_CLASS, "count": count}}]}}}])
         });
+        let serves = self.world.scope.queues && self.below(3) == 0;
         json!({"dpuSelectionPolicy": policy, "lingerSeconds": linger, "deviceClaims": devices,
+            "gatedWorkloads": serves.then_some("Serve"),
             "workloadTerms": self.terms(), "workloadInfoInject": facts,
             "template": {"apiVersion": "v1", "kind": "Pod", "spec": pod}})
     }

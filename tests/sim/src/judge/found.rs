@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::Key;
+use super::matching::read;
 use super::possible::Possible;
 use super::rollouts::{Replaced, owner};
 use super::states::States;
@@ -153,14 +154,10 @@ impl Found {
 
     /// A Pod in a tenant's cluster changes.
     pub(super) fn workload(&mut self, key: (&'static str, String), commit: &Commit) {
-        let facts = |pod: &Arc<Value>| {
-            let metadata = &pod["metadata"];
-            [&metadata["labels"], &metadata["annotations"], &pod["spec"]["nodeName"]].map(Value::clone)
-        };
         let [before, now] = [&commit.old, &commit.new].map(|pod| pod.as_ref().filter(|pod| is_workload(pod)));
         match (before, now) {
             (Some(before), None) => _ = self.ended.insert(key, (commit.time, before.clone())),
-            (Some(before), Some(now)) if facts(before) != facts(now) => _ = self.relabelled.insert(key),
+            (Some(before), Some(now)) if read(before) != read(now) => _ = self.relabelled.insert(key),
             (None, Some(_)) => _ = self.ended.remove(&key),
             _ => {}
         }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::world::{at, text};
+use crate::world::{at, is_queued, text};
 
 /// What an expression's key names in a Pod.
 fn field<'a>(key: &str, pod: &'a Value, node: Option<&'a str>) -> Option<&'a str> {
@@ -33,9 +33,18 @@ fn passes(expression: &Value, pod: &Value, node: Option<&str>) -> bool {
     }
 }
 
-/// Whether a rule matches a Pod on a Node: a term of it whose expressions all pass.
+/// Whether a rule matches a Pod on a Node: a term of it whose expressions all pass. A Pod that a queue holds back is matched only by rules that
+/// serve these.
 pub(super) fn matches(rule: &Value, pod: &Value, node: Option<&str>) -> bool {
-    any_term(rule, |expression| passes(expression, pod, node))
+    let serves = || at(rule, "/spec/gatedWorkloads").is_some_and(|when| when == "Serve");
+    (!is_queued(pod) || serves()) && any_term(rule, |expression| passes(expression, pod, node))
+}
+
+/// What rules read of a Pod, beside its name.
+pub(super) fn read(pod: &Value) -> [Value; 4] {
+    let (metadata, spec) = (&pod["metadata"], &pod["spec"]);
+    [&metadata["labels"], &metadata["annotations"], &spec["nodeName"], &spec["schedulingGates"]]
+        .map(Value::clone)
 }
 
 /// Whether a rule may match a Pod that has no Node yet.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::matching::matches;
+use super::matching::{matches, read};
 use super::wanted::administrators;
 use super::{Judge, Key};
 use crate::model::{Commit, Model};
@@ -43,11 +43,7 @@ impl Possible {
     fn workload(&mut self, model: &Model, id: &'static str, pod: Arc<Value>) {
         let states = self.workloads.entry((id, text(&pod, "/metadata/uid").to_owned())).or_default();
         let node = node_of(model, &pod);
-        let is_news = states.last().is_none_or(|(last, at)| {
-            let facts =
-                |pod: &Value| [pod["metadata"]["labels"].clone(), pod["metadata"]["annotations"].clone()];
-            *at != node || facts(last) != facts(&pod)
-        });
+        let is_news = states.last().is_none_or(|(last, at)| *at != node || read(last) != read(&pod));
         if is_news {
             states.push((pod, node));
         }
@@ -63,7 +59,9 @@ impl Possible {
     fn state(&mut self, key: (&'static str, String), rule: Arc<Value>) {
         let states = self.rules.entry(key).or_default();
         let is_other = |last: &Arc<Value>| {
-            ["workloadTerms", "template"].iter().any(|part| last["spec"][part] != rule["spec"][part])
+            ["workloadTerms", "template", "gatedWorkloads"]
+                .iter()
+                .any(|part| last["spec"][part] != rule["spec"][part])
         };
         if states.last().is_none_or(is_other) {
             states.push(rule);

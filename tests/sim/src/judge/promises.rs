@@ -255,14 +255,16 @@ pub const PROMISES: &[Promise] = &[
     ),
     (
         "rules",
+        "gets no companion before they\nare removed, and takes no room of the workloads that have companions",
+        By(&["was_possible", REST]),
+    ),
+    ("rules", "`gatedWorkloads: Serve` gives it one at once, with `Any` only", By(&["was_possible", REST])),
+    (
+        "rules",
         "in these fields alone, or in them and in [cpu and memory](#more-cpu-or-memory), is\nchanged instead",
         By(&["replaced_for_an_image"]),
     ),
-    (
-        "rules",
-        "a manager that was\nreplaced can't take an image back",
-        By(&["updated", "newer"]),
-    ),
+    ("rules", "a manager that was\nreplaced can't take an image back", By(&["updated", "newer"])),
     (
         "rules",
         "until the kubelet runs another container, and until the companion is ready\nagain, it counts as down",

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::amounts::{differ, may_be_deferred};
 use super::hosts::{host_of, is_by_host, is_in};
-use super::matching::matches;
+use super::matching::{matches, read};
 use super::wanted::{Place, Wanted, companion, is_ready, is_workload, served, wanted};
 use super::{Judge, Key, PLATFORM};
 use crate::model::Commit;
@@ -98,12 +98,8 @@ impl Judge {
     pub(super) fn workload_grows(&self, world: &World, id: &'static str, commit: &Commit) {
         let Some(pod) = &commit.new else { return };
         let uid = text(pod, "/metadata/uid").to_owned();
-        let facts = |pod: &Value| {
-            let metadata = &pod["metadata"];
-            [&metadata["labels"], &metadata["annotations"], &pod["spec"]["nodeName"]].map(Value::clone)
-        };
         let mut found = self.found.lock();
-        if commit.old.as_ref().is_none_or(|old| facts(old) != facts(pod)) {
+        if commit.old.as_ref().is_none_or(|old| read(old) != read(pod)) {
             found.facts_at.insert(uid.clone(), commit.revision);
         }
         if is_true(pod, "Ready") {

@@ -52,7 +52,10 @@ impl Judge {
         }
         if fixed(old["spec"].clone()) != fixed(new["spec"].clone()) {
             let client = &commit.client;
-            self.violation(world, format!("{client} changes more of the companion of {key:?} than its image"));
+            self.violation(
+                world,
+                format!("{client} changes more of the companion of {key:?} than its image"),
+            );
         }
         let state = state(&image(new));
         let (plural, rule) = rule_of(key);
@@ -67,19 +70,28 @@ impl Judge {
     /// A manager deletes a companion whose rule has another image. One that has been ready for a while gets that in place, where its rule says so and
     /// has changed in nothing else.
     pub(super) fn replaced_for_an_image(&self, world: &World, commit: &Commit, key: &Key, old: &Value) {
-        let Some(rule) = served(world, key).filter(|rule| world.scope.updates && updates(rule)) else { return };
+        let Some(rule) = served(world, key).filter(|rule| world.scope.updates && updates(rule)) else {
+            return;
+        };
         let image = text(&rule, "/spec/template/spec/containers/0/image");
-        let is_other = image != text(old, "/spec/containers/0/image") && text(old, "/status/phase") == "Running";
+        let is_other =
+            image != text(old, "/spec/containers/0/image") && text(old, "/status/phase") == "Running";
         let is_excused = self.has_changed(key.0, &key.2) || self.has_other_dpu(key) || is_infeasible(old);
-        if !is_other || is_excused || !commit.client.starts_with("manager") || !wanted(world).contains_key(key) {
+        if !is_other
+            || is_excused
+            || !commit.client.starts_with("manager")
+            || !wanted(world).contains_key(key)
+        {
             return;
         }
         let (annotations, now) = (&old["metadata"]["annotations"], fixed_of(&rule));
-        let made_from = [keys::RULE_UID, keys::RULE_GENERATION].map(|key| annotations[key].as_str().unwrap_or_default().to_owned());
+        let made_from = [keys::RULE_UID, keys::RULE_GENERATION]
+            .map(|key| annotations[key].as_str().unwrap_or_default().to_owned());
         let is_possible = {
             let found = self.found.lock();
             let before = found.fixed.get(&made_from.into()) == Some(&now);
-            let same = found.possible.rules(key.0, &key.1).iter().all(|rule| fixed_of(rule) == now && updates(rule));
+            let same =
+                found.possible.rules(key.0, &key.1).iter().all(|rule| fixed_of(rule) == now && updates(rule));
             let since = found.ready_since.get(text(old, "/metadata/uid"));
             let is_known = since.is_some_and(|since| *since + PROMPTLY <= commit.sent);
             let has_other_devices = found.other_devices.contains(&(key.0, key.1.clone()));
@@ -87,7 +99,10 @@ impl Judge {
         };
         if is_possible && rule["metadata"]["deletionTimestamp"].is_null() {
             let client = &commit.client;
-            self.violation(world, format!("{client} replaces the companion of {key:?}, which could get {image} in place"));
+            self.violation(
+                world,
+                format!("{client} replaces the companion of {key:?}, which could get {image} in place"),
+            );
         }
     }
 }

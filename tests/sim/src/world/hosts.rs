@@ -117,6 +117,9 @@ impl World {
             make_claim(model, &pod);
             let name = text(&pod, "/metadata/name");
             let Some(pod) = model.get("pods", Some(SHOP), name) else { continue };
+            if super::is_queued(&pod) {
+                continue;
+            }
             if !pod["spec"]["nodeName"].is_string() {
                 self.schedule_workload(model, &pod);
             } else if text(&pod, "/status/phase") == "Pending" {

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{AFFINITY, SCHEDULER, World, at, resizes, text};
+use super::{AFFINITY, SCHEDULER, World, at, is_queued, resizes, text};
 
 impl World {
     /// The scheduler, as far as isolation and hosts are concerned.
     pub(super) fn schedule(&self) {
         let nodes = self.infra.list("nodes");
         for pod in self.infra.list("pods") {
-            let gates = pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
-            if gates || pod["spec"]["nodeName"].is_string() || !pod["metadata"]["deletionTimestamp"].is_null()
+            if is_queued(&pod)
+                || pod["spec"]["nodeName"].is_string()
+                || !pod["metadata"]["deletionTimestamp"].is_null()
             {
                 continue;
             }

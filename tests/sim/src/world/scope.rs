@@ -45,6 +45,8 @@ pub struct Scope {
     pub all_dpus: bool,
     /// Rules have other images changed in place, and change in these only.
     pub updates: bool,
+    /// Queues hold Pods of tenants back with scheduling gates, and let them go later.
+    pub queues: bool,
 }
 
 impl Scope {
@@ -79,6 +81,7 @@ impl Scope {
             without_resize: has(1),
             all_dpus: has(2),
             updates: has(2),
+            queues: has(2),
         }
     }
 

@@ -90,7 +90,10 @@ impl World {
         let last = text(pod, "/status/containerStatuses/0/containerID").rsplit('/').next();
         let last = last.and_then(|number| number.parse::<u64>().ok()).unwrap_or_default();
         let conditions = set_conditions(pod, &READY.map(|(kind, _)| (kind, false)));
-        self.say(pod, &json!({"containerStatuses": containers(pod, last + 1), "conditions": conditions,
-            "observedGeneration": pod["metadata"]["generation"]}));
+        self.say(
+            pod,
+            &json!({"containerStatuses": containers(pod, last + 1), "conditions": conditions,
+            "observedGeneration": pod["metadata"]["generation"]}),
+        );
     }
 }
