@@ -369,13 +369,16 @@ mod tests {
         assert_eq!(object.compile().unwrap().template_hash(), "7f227cc9545e1bf1");
     }
 
+    /// The rule, of which something else was sent.
+    fn changed(change: impl FnOnce(&mut v1::RuleData)) -> WorkloadRule {
+        let mut rule = rule();
+        change(rule.data.as_mut().unwrap());
+        WorkloadRule::try_from(&rule).unwrap()
+    }
+
     #[test]
     fn the_default_ordering_changes_no_fingerprint_and_another_one_does() {
-        let with = |ordering: &str| {
-            let mut rule = rule();
-            rule.data.as_mut().unwrap().ordering = ordering.to_owned();
-            WorkloadRule::try_from(&rule).unwrap()
-        };
+        let with = |ordering: &str| changed(|data| data.ordering = ordering.to_owned());
         let sent = |ordering: &str| message(&with(ordering)).data.unwrap().ordering;
         let fingerprint = |ordering: &str| message(&with(ordering)).revision;
         assert_eq!([sent(""), sent("Parallel"), sent("BeforeReady")], ["", "", "BeforeReady"]);
@@ -392,11 +395,7 @@ mod tests {
 
     #[test]
     fn only_a_rule_that_serves_gated_workloads_says_anything_of_them() {
-        let with = |text: &str| {
-            let mut rule = rule();
-            rule.data.as_mut().unwrap().gated_workloads = text.into();
-            WorkloadRule::try_from(&rule).unwrap()
-        };
+        let with = |when: &str| changed(|data| data.gated_workloads = when.to_owned());
         assert_eq!(with("").spec.gated_workloads, "Wait");
         assert_eq!(message(&with("")).revision, revision(rule().data.as_ref().unwrap()));
         assert_eq!(message(&with("Serve")).data.unwrap().gated_workloads, "Serve");
@@ -406,11 +405,7 @@ mod tests {
 
     #[test]
     fn no_linger_time_changes_no_fingerprint_and_another_one_does() {
-        let with = |seconds: i64| {
-            let mut rule = rule();
-            rule.data.as_mut().unwrap().linger_seconds = seconds;
-            WorkloadRule::try_from(&rule).unwrap()
-        };
+        let with = |seconds: i64| changed(|data| data.linger_seconds = seconds);
         let mut zero = with(0);
         assert_eq!(zero.spec.linger_seconds, None);
         zero.spec.linger_seconds = Some(0);

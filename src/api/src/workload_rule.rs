@@ -373,14 +373,8 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
             errors.refuse("spec.ordering", &spec.ordering, wanted);
             rule::Ordering::default()
         });
-        let serves_gated = match spec.gated_workloads.as_str() {
-            "" | WAIT => false,
-            "Serve" => true,
-            other => {
-                errors.refuse("spec.gatedWorkloads", other, "use Wait or Serve");
-                false
-            }
-        };
+        let gated = Some(&spec.gated_workloads);
+        let serves_gated = is_set(&mut errors, "spec.gatedWorkloads", gated, ["Serve", WAIT], false);
         let terms = terms(spec, &mut errors);
         let injections = spec
             .workload_info_inject
@@ -400,17 +394,10 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
             default
         });
         let rolling = spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
-        let mut is_in_place =
-            |field: &str, value: Option<&String>, default: bool| match value.map(String::as_str) {
-                None | Some("") => default,
-                Some("InPlace") => true,
-                Some("Replace") => false,
-                Some(other) => {
-                    let path = format!("spec.updateStrategy.rollingUpdate.{field}");
-                    errors.refuse(path, other, "use InPlace or Replace");
-                    default
-                }
-            };
+        let mut is_in_place = |field: &str, value: Option<&String>, default: bool| {
+            let path = format!("spec.updateStrategy.rollingUpdate.{field}");
+            is_set(&mut errors, &path, value, ["InPlace", "Replace"], default)
+        };
         let resizes = is_in_place("resize", rolling.and_then(|rolling| rolling.resize.as_ref()), true);
         let fields = rolling.and_then(|rolling| rolling.mutable_fields.as_ref());
         let updates = is_in_place("mutableFields", fields, false);
@@ -433,6 +420,24 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
                 serves_gated,
             }),
             _ => Err(errors),
+        }
+    }
+}
+
+/// Whether a field that has one of two texts has the first one. `default`: where it has none of them.
+fn is_set(
+    errors: &mut Vec<FieldError>,
+    path: &str,
+    value: Option<&String>,
+    [on, off]: [&str; 2],
+    default: bool,
+) -> bool {
+    match value.map(String::as_str) {
+        None | Some("") => default,
+        Some(value) if value == on || value == off => value == on,
+        Some(other) => {
+            errors.refuse(path, other, format!("use {on} or {off}"));
+            default
         }
     }
 }
