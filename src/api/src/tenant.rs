@@ -8,14 +8,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema, ResourceExt};
 use outrigger_core::field::{FieldError, FieldErrors};
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_core::syntax::{Form, is_short_dns_label};
+use outrigger_core::tenant::exceptions::Exception;
 use outrigger_core::tenant::hosts::{HostNames, Taken};
 use outrigger_core::tenant::{self as domain, Identity, PodSecurity, Policy};
+use outrigger_core::validate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -119,6 +122,43 @@ pub struct TenantSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["Observe", "Warn", "Enforce"]))]
     pub enforcement: Option<String>,
+
+    /// exceptions are Pods of the tenant that single checks let through until a time, at every level of enforcement. Only
+    /// checks that concern the tenant's own Pods alone can be excepted: never placement, ownership, isolation or
+    /// impersonation. A Pod that an exception lets through gets a warning, and the audit log names the exception.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub exceptions: Vec<CheckException>,
+}
+
+/// CheckException lets Pods through checks until a time.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckException {
+    /// name identifies the exception in warnings and in the audit log: a DNS label.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+
+    /// requestedBy says who asked for the exception: a person, a team or a ticket. It has no effect.
+    #[schemars(length(min = 1, max = 253))]
+    pub requested_by: String,
+
+    /// checks are the checks that don't refuse these Pods.
+    #[schemars(
+        length(min = 1, max = 16),
+        inner(extend("enum" = validate::exceptable().collect::<Vec<_>>())),
+        extend("x-kubernetes-list-type" = "set")
+    )]
+    pub checks: Vec<String>,
+
+    /// pods are the names of the Pods. `*` at the end of a name stands for any further characters, for Pods of a
+    /// controller.
+    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
+    pub pods: Vec<String>,
+
+    /// until is the time at which the exception ends. Pods that were created before keep running.
+    #[schemars(extend("format" = "date-time"))]
+    pub until: String,
 }
 
 /// HostName is a host of a tenant that has another name as a Node.
@@ -303,6 +343,7 @@ impl Tenant {
         let priority_classes = names("priorityClasses", &spec.priority_classes, &mut errors);
         let runtime_classes = names("runtimeClasses", &spec.runtime_classes, &mut errors);
         let device_classes = names("deviceClasses", &spec.device_classes, &mut errors);
+        let exceptions = exceptions(&spec.exceptions, &mut errors);
         match (id, level) {
             (Some(tenant), Some(pod_security)) if errors.is_empty() => Ok(domain::Tenant {
                 namespace,
@@ -327,6 +368,7 @@ impl Tenant {
                     device_classes,
                 },
                 enforcement,
+                exceptions,
             }),
             _ => Err(errors),
         }
@@ -405,6 +447,48 @@ fn host_names(list: &[HostName], hosts: &BTreeSet<String>, errors: &mut Vec<Fiel
     names
 }
 
+fn exceptions(list: &[CheckException], errors: &mut Vec<FieldError>) -> Vec<Exception> {
+    let mut exceptions: Vec<Exception> = Vec::with_capacity(list.len());
+    for (i, CheckException { name, checks, pods, until, .. }) in list.iter().enumerate() {
+        let path = |field: &str| format!("spec.exceptions[{i}].{field}");
+        if !is_short_dns_label(name) {
+            errors.refuse(
+                path("name"),
+                name,
+                "use lower-case letters, digits and '-', at most 63 characters",
+            );
+        } else if exceptions.iter().any(|other| other.name == *name) {
+            errors.refuse(path("name"), name, "duplicates another entry; remove one of them");
+        }
+        for check in checks.iter().filter(|check| !validate::exceptable().any(|known| known == **check)) {
+            let known = validate::exceptable().collect::<Vec<_>>().join(", ");
+            errors.refuse(path("checks"), check, format_args!("can't be excepted; use {known}"));
+        }
+        for pod in pods {
+            let beginning = pod.strip_suffix('*').unwrap_or(pod);
+            // What a name begins with may end with a separator.
+            let whole = beginning.trim_end_matches(['-', '.']);
+            if whole.is_empty()
+                || !Form::DnsSubdomain.accepts(whole)
+                || (whole != beginning && beginning == pod)
+            {
+                errors.refuse(path("pods"), pod, "use the name of a Pod, or the beginning of one and *");
+            }
+        }
+        match until.parse::<Timestamp>() {
+            Ok(time) => exceptions.push(Exception {
+                name: name.clone(),
+                checks: checks.iter().cloned().collect(),
+                pods: pods.clone(),
+                until: time.as_second(),
+                until_text: until.clone(),
+            }),
+            Err(_) => errors.refuse(path("until"), until, "use a time as 2027-01-31T00:00:00Z"),
+        }
+    }
+    exceptions
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -415,6 +499,31 @@ mod tests {
             "apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": name}, "spec": spec}))
         .unwrap();
         tenant.compile().err().unwrap_or_default().into_iter().map(|e| e.path).collect()
+    }
+
+    #[test]
+    fn exceptions_name_checks_and_pods_that_can_be_and_a_time() {
+        let exception = |change: serde_json::Value| {
+            let mut all = json!({"name": "a", "requestedBy": "storage", "checks": ["ClaimsOfOtherPods"],
+                "pods": ["web-0", "job-*", "a.b-*"], "until": "2027-01-31T00:00:00Z"});
+            change.as_object().into_iter().flatten().for_each(|(key, value)| all[key] = value.clone());
+            all
+        };
+        let found = |change: serde_json::Value| errors("blue", json!({"exceptions": [exception(change)]}));
+        assert_eq!(found(json!({})), [""; 0]);
+        for (change, path) in [
+            (json!({"name": "A"}), "name"),
+            (json!({"checks": ["NodeAffinity"]}), "checks"),
+            (json!({"pods": ["*"]}), "pods"),
+            (json!({"pods": ["-*"]}), "pods"),
+            (json!({"pods": ["a*b"]}), "pods"),
+            (json!({"pods": ["web-"]}), "pods"),
+            (json!({"until": "tomorrow"}), "until"),
+        ] {
+            assert_eq!(found(change.clone()), [format!("spec.exceptions[0].{path}")], "{change}");
+        }
+        let twice = json!({"exceptions": [exception(json!({})), exception(json!({}))]});
+        assert_eq!(errors("blue", twice), ["spec.exceptions[1].name"]);
     }
 
     #[test]

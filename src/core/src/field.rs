@@ -16,15 +16,16 @@ pub struct FieldError {
     pub path: String,
     /// What it holds, what it should hold, and what to do.
     pub message: String,
-    /// The tenant's level of enforcement decides whether it refuses the object ([`crate::validate::Protects::OwnPods`]).
+    /// The check that has found it, if the tenant's level of enforcement decides whether that refuses the object
+    /// ([`crate::validate::Protects::OwnPods`]).
     #[serde(skip)]
-    pub governed: bool,
+    pub governed: Option<&'static str>,
 }
 
 impl FieldError {
     /// An error about the field at `path`.
     pub fn new(path: impl fmt::Display, message: impl fmt::Display) -> Self {
-        Self { path: path.to_string(), message: message.to_string(), governed: false }
+        Self { path: path.to_string(), message: message.to_string(), governed: None }
     }
 
     /// An error about the field at `path`, which holds `value`. An empty value isn't quoted.

@@ -1,5 +1,6 @@
 //! A tenant in the domain: the certificates that authenticate it, its hosts, and what it may do.
 
+pub mod exceptions;
 pub mod hosts;
 pub mod nodes;
 
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use self::exceptions::Exception;
 use self::hosts::HostNames;
 use crate::ids::{IdError, TenantId, bounded, id, malformed};
 use crate::syntax::is_short_dns_label;
@@ -31,12 +33,19 @@ pub struct Tenant {
     pub policy: Policy,
     /// How strictly the checks that concern its own Pods alone are enforced; `None`: as the installation says.
     pub enforcement: Option<Enforcement>,
+    /// Pods that such checks let through at every level.
+    pub exceptions: Vec<Exception>,
 }
 
 impl Tenant {
     /// How strictly the checks that concern its own Pods alone are enforced. `installation`: the level of Tenants that name none.
     pub fn level(&self, installation: Enforcement) -> Enforcement {
         self.enforcement.unwrap_or(installation)
+    }
+
+    /// The exceptions that haven't ended. `now`: in seconds since the beginning of 1970.
+    pub fn active_exceptions(&self, now: i64) -> impl Iterator<Item = &Exception> {
+        self.exceptions.iter().filter(move |exception| exception.is_active(now))
     }
 
     /// Hosts that no Node of the tenant's cluster is in, because the Node of the same name is in another one, each with that one.

@@ -124,6 +124,19 @@ const CHECKS: &[(&str, Protects, Check)] = &[
     ("finalizers", Protects::Ownership, keys::finalizers),
 ];
 
+/// The names by which a Tenant's exceptions name checks: those that its level of enforcement governs.
+pub fn exceptable() -> impl Iterator<Item = String> {
+    CHECKS.iter().filter(|(_, protects, _)| protects.is_governed()).map(|(name, ..)| name_in_api(name))
+}
+
+/// The name of a check as exceptions have it: `ClaimsOfOtherPods` for "claims of other Pods".
+pub fn name_in_api(check: &str) -> String {
+    let upper = |word: &str| {
+        word.chars().take(1).flat_map(char::to_uppercase).chain(word.chars().skip(1)).collect::<String>()
+    };
+    check.split(' ').map(upper).collect()
+}
+
 /// Everything that forbids the creation of a Pod.
 pub fn create(pod: &Value, facts: &ValidationContext<'_>) -> Vec<FieldError> {
     let mut faults = all(pod, facts);
@@ -190,10 +203,12 @@ fn all(pod: &Value, facts: &ValidationContext<'_>) -> Vec<FieldError> {
         faults.add("spec", "must be an object");
         return faults;
     }
-    for (_, protects, check) in CHECKS {
+    for (name, protects, check) in CHECKS {
         let before = faults.len();
         check(pod, facts, &mut faults);
-        faults[before..].iter_mut().for_each(|fault| fault.governed = protects.is_governed());
+        faults[before..]
+            .iter_mut()
+            .for_each(|fault| fault.governed = protects.is_governed().then_some(*name));
     }
     faults
 }

@@ -45,6 +45,7 @@ fn dpus_and_hosts() {
             limits: Limits::default(),
             policy: Policy::new(id.clone()),
             enforcement: None,
+            exceptions: Vec::new(),
         };
         (id, tenant)
     };
