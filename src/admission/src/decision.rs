@@ -3,9 +3,10 @@
 use json_patch::Patch;
 use outrigger_core::field::FieldError;
 use outrigger_core::tenant::Enforcement;
+use outrigger_core::tenant::exceptions::Exception;
 use outrigger_core::validate;
 
-use crate::provenance;
+use crate::provenance::{self, Origin};
 
 /// HTTP status of the refusal of an object that contradicts what it is admitted for: no later attempt can succeed. Endpoints that
 /// advise refuse with no other.
@@ -68,25 +69,40 @@ impl Decision {
     }
 
     /// Judges an object of a tenant at this level of enforcement by its faults: those that the level doesn't govern refuse it, the
-    /// others do so at the level Enforce, and are warnings below. `by`: what decides, for audit.
-    pub(crate) fn at_level(
+    /// others do so at the level Enforce, unless there is an exception from their check, and are warnings below. `by`: what decides, for audit.
+    pub(crate) fn at_level<'a>(
         level: Enforcement,
         code: u16,
         faults: Vec<FieldError>,
+        exception: impl Fn(&str) -> Option<&'a Exception>,
         by: impl FnOnce() -> String,
     ) -> Self {
-        let (refused, admitted): (Vec<_>, Vec<_>) =
-            faults.into_iter().partition(|fault| level == Enforcement::Enforce || !fault.governed);
+        let is_enforced = level == Enforcement::Enforce;
+        let exception = |fault: &FieldError| fault.governed.filter(|_| is_enforced).and_then(&exception);
+        let (refused, admitted): (Vec<_>, Vec<_>) = faults
+            .into_iter()
+            .partition(|fault| fault.governed.is_none() || is_enforced && exception(fault).is_none());
         if !refused.is_empty() || admitted.is_empty() {
             return Self::by_fields(code, &refused).decided_by(by);
         }
-        let told = admitted.iter().take(validate::MAX_FAULTS);
-        let warnings = told.map(|fault| format!("{WOULD_BE_REFUSED}: {fault}")).collect();
-        let audit = vec![(provenance::DENIED, provenance::denied(code, Some(level), &by(), &admitted))];
+        let warn = |fault: &FieldError| match exception(fault) {
+            None => format!("{WOULD_BE_REFUSED}: {fault}"),
+            Some(Exception { name, until_text, .. }) => {
+                format!("is admitted by the exception {name} until {until_text}: {fault}")
+            }
+        };
+        let warnings = admitted.iter().take(validate::MAX_FAULTS).map(warn).collect();
+        let passed = match admitted.iter().find_map(exception) {
+            None => Origin { level: Some(level.as_str().into()), ..Origin::default() },
+            Some(exception) => {
+                Origin { exception: Some(exception.name.as_str().into()), ..Origin::default() }
+            }
+        };
+        let audit = vec![(provenance::DENIED, provenance::denied(code, passed, &by(), &admitted))];
         Self::Allow { patch: Patch(Vec::new()), warnings, audit }
     }
 
-    /// Whether the object is admitted only because of its tenant's level of enforcement.
+    /// Whether the object is admitted only because of its tenant's level of enforcement, or of an exception.
     pub fn would_deny(&self) -> bool {
         matches!(self, Self::Allow { audit, .. } if audit.iter().any(|(key, _)| *key == provenance::DENIED))
     }

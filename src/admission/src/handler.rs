@@ -4,7 +4,9 @@ use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::host::HostLabels;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
+use outrigger_core::tenant::exceptions::Exception;
 use outrigger_core::tenant::{Enforcement, Tenant};
+use outrigger_core::validate;
 use serde_json::Value;
 
 use crate::caches::Caches;
@@ -69,12 +71,20 @@ pub struct Context<'a> {
     pub settings: &'a Settings,
     /// Observes the steps of mutations.
     pub steps: &'a dyn StepObserver,
+    /// The time, in seconds since the beginning of 1970, by which exceptions end; `None`: there are none.
+    pub now: Option<i64>,
 }
 
 impl<'a> Context<'a> {
-    /// A context without an observer.
+    /// A context without an observer and without exceptions.
     pub fn new(caches: &'a Caches, settings: &'a Settings) -> Self {
-        Self { caches, settings, steps: &() }
+        Self { caches, settings, steps: &(), now: None }
+    }
+
+    /// The exception that lets a Pod of a tenant through a check now.
+    pub(crate) fn exception<'t>(&self, tenant: &'t Tenant, check: &str, pod: &str) -> Option<&'t Exception> {
+        let (check, now) = (validate::name_in_api(check), self.now?);
+        tenant.exceptions.iter().find(|exception| exception.covers(&check, pod, now))
     }
 
     /// The level of enforcement of a tenant.

@@ -1,8 +1,10 @@
 //! Validation of Pods in tenants' namespaces: the final object, whoever made it and however.
 
+use std::sync::Arc;
+
 use outrigger_core::companion;
 use outrigger_core::ids::TenantId;
-use outrigger_core::tenant::Enforcement;
+use outrigger_core::tenant::Tenant;
 use outrigger_core::validate::{self, ValidationContext};
 use serde_json::Value;
 
@@ -40,14 +42,17 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
     } else {
         None
     };
-    let (level, faults) = with_facts(cx, request, &id, |facts| {
+    let (tenant, faults) = with_facts(cx, request, &id, |facts| {
         if created {
             validate::create(&request.object, &ValidationContext { rule: rule.as_deref(), ..*facts })
         } else {
             validate::update(&request.object, &request.old_object, facts)
         }
     })?;
-    Ok(Decision::at_level(level, 403, faults, || origin(cx, request, &id, created)).into())
+    let pod = request.object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+    let exception = |check: &str| cx.exception(&tenant, check, pod);
+    let level = cx.enforcement(&tenant);
+    Ok(Decision::at_level(level, 403, faults, exception, || origin(cx, request, &id, created)).into())
 }
 
 /// What decides about a Pod, for audit: the rule whose companion is created, or else the Tenant.
@@ -60,13 +65,13 @@ fn origin(cx: Context<'_>, request: &Request, id: &TenantId, created: bool) -> S
     origin.in_step(VALIDATION).to_string()
 }
 
-/// Calls `judge` with what the caches show of a tenant. Returns the tenant's level of enforcement beside the result.
+/// Calls `judge` with what the caches show of a tenant. Returns the tenant beside the result.
 pub(crate) fn with_facts<T>(
     cx: Context<'_>,
     request: &Request,
     id: &TenantId,
     judge: impl FnOnce(&ValidationContext<'_>) -> T,
-) -> Result<(Enforcement, T), CacheStale> {
+) -> Result<(Arc<Tenant>, T), CacheStale> {
     let Context { caches, settings, .. } = cx;
     let stale =
         || CacheStale(format!("Tenant {id} is not known yet, or is not valid (see its Accepted condition)"));
@@ -86,13 +91,14 @@ pub(crate) fn with_facts<T>(
         pod_claims: &pod_claims,
         device_resources: &device_resources,
     });
-    Ok((cx.enforcement(&tenant), judged))
+    Ok((tenant, judged))
 }
 
 #[cfg(test)]
 mod tests {
     use outrigger_api::Change;
     use outrigger_core::keys;
+    use outrigger_core::tenant::Enforcement;
     use outrigger_core::validate::{MAX_BYTES, MAX_COMPANION_BYTES};
     use serde_json::json;
 
@@ -179,7 +185,37 @@ mod tests {
         json_patch::merge(&mut request.object, change);
         let settings = Settings { enforcement: level, ..Settings::default() };
         let endpoint = webhooks::endpoint("/validate/pods").unwrap();
-        endpoint.decide(Context::new(&caches, &settings), &mut request).unwrap().decision
+        let cx = Context { now: Some(1_000_000_000), ..Context::new(&caches, &settings) };
+        endpoint.decide(cx, &mut request).unwrap().decision
+    }
+
+    #[test]
+    fn an_exception_lets_a_named_pod_through_a_check_until_its_end_and_says_so_to_audit() {
+        let path = "spec.resourceClaims[0].resourceClaimName";
+        let decided = |pods: &str, until: &str, change: Value| {
+            let exception = json!({"name": "a", "requestedBy": "storage", "checks": ["ClaimsOfOtherPods"],
+                "pods": [pods], "until": until});
+            user_of_a_claim(json!({"exceptions": [exception]}), Enforcement::Enforce, &change)
+        };
+        // The time is 2001-09-09T01:46:40Z.
+        let (later, now) = ("2001-09-09T01:46:41Z", "2001-09-09T01:46:40Z");
+        let decision = decided("p", later, json!({}));
+        assert!(decision.would_deny());
+        let Decision::Allow { warnings, audit, .. } = decision else { panic!("{decision:?}") };
+        let warning = format!("is admitted by the exception a until {later}: {path}: ");
+        assert!(warnings.len() == 1 && warnings[0].starts_with(&warning), "{warnings:?}");
+        let value = format!("code=403 exception=a step=validation kind=Tenant name=blue fields={path}");
+        assert_eq!(audit, [("denied", value)]);
+        for (pods, until, change, field) in [
+            ("p", now, json!({}), path),
+            ("other", later, json!({}), path),
+            ("q*", later, json!({}), path),
+            // What isn't excepted is refused, and named alone.
+            ("p", later, json!({"spec": {"hostNetwork": true}}), "spec.hostNetwork"),
+        ] {
+            let (_, message) = denied(Ok(decided(pods, until, change)));
+            assert!(message.starts_with(field), "{pods} {until}: {message}");
+        }
     }
 
     #[test]

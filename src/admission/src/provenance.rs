@@ -12,7 +12,6 @@ use std::borrow::Cow;
 use std::fmt;
 
 use outrigger_core::field::FieldError;
-use outrigger_core::tenant::Enforcement;
 
 /// What audit annotations call the step that refuses Outrigger's own keys.
 pub const OWN_KEYS: &str = "keys";
@@ -45,7 +44,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("claims-again", "the same in a second call, after another webhook had changed the Pod"),
     (
         DENIED,
-        "the request was refused, or would be at the level Enforce, where the value has a `level`: code, level, step, what decided, and paths of fields",
+        "the request was refused, or would be at the level Enforce, where the value has a `level` or an `exception`: code, level or exception, step, what decided, and paths of fields",
     ),
 ];
 
@@ -76,6 +75,8 @@ pub struct Origin<'a> {
     pub code: Option<u16>,
     /// The level of enforcement that let the object through; of a refusal none.
     pub level: Option<Cow<'a, str>>,
+    /// The exception that let the object through at the level Enforce.
+    pub exception: Option<Cow<'a, str>>,
     /// The step that refused the object: one of the mutation, [`OWN_KEYS`] or [`VALIDATION`].
     pub step: Option<Cow<'a, str>>,
     /// Kind of the object that decided.
@@ -123,6 +124,7 @@ impl<'a> Origin<'a> {
             match key {
                 "code" => origin.code = text.parse().ok(),
                 "level" => origin.level = Some(text.into()),
+                "exception" => origin.exception = Some(text.into()),
                 "step" => origin.step = Some(text.into()),
                 "kind" => origin.kind = Some(text.into()),
                 "namespace" => origin.namespace = Some(text.into()),
@@ -137,10 +139,10 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// The value of a refusal, or of what would be one if this level didn't let it through. `by`: what decided, without code and fields.
-pub(crate) fn denied(code: u16, level: Option<Enforcement>, by: &str, causes: &[FieldError]) -> String {
-    let level = level.map(|level| level.as_str().into());
-    let refused = Origin { code: Some(code), level, ..Origin::default() };
+/// The value of a refusal, or of what would be one if it hadn't `passed`, by a level or an exception. `by`: what decided, without code
+/// and fields.
+pub(crate) fn denied(code: u16, passed: Origin<'_>, by: &str, causes: &[FieldError]) -> String {
+    let refused = Origin { code: Some(code), ..passed };
     let fields = Origin {
         fields: causes.iter().map(|cause| Cow::Borrowed(cause.path.as_str())).collect(),
         ..Origin::default()
@@ -155,6 +157,7 @@ impl fmt::Display for Origin<'_> {
         let mut parts = Parts { f, between: "" };
         parts.number("code", self.code.map(i64::from))?;
         parts.name("level", self.level.as_deref())?;
+        parts.name("exception", self.exception.as_deref())?;
         parts.name("step", self.step.as_deref())?;
         parts.name("kind", self.kind.as_deref())?;
         parts.name("namespace", self.namespace.as_deref())?;

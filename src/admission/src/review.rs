@@ -19,7 +19,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::decision::Decision;
-use crate::provenance;
+use crate::provenance::{self, Origin};
 
 mod heaviest;
 
@@ -462,7 +462,10 @@ pub fn write(uid: &str, decision: &Decision) -> Result<Vec<u8>, serde_json::Erro
             patch_type: None,
             patch: None,
             warnings: Vec::new(),
-            audit_annotations: vec![(provenance::DENIED, provenance::denied(*code, None, by, causes).into())],
+            audit_annotations: vec![(
+                provenance::DENIED,
+                provenance::denied(*code, Origin::default(), by, causes).into(),
+            )],
             status: Some(Status { code: *code, message, details: details(causes) }),
         },
     };

@@ -33,8 +33,10 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
         })
         .ok()
     });
-    let (level, errors) = judged.unwrap_or_default();
-    let judged = Decision::at_level(level, 422, errors, String::new);
+    let (level, errors) =
+        judged.map(|(tenant, errors)| (cx.enforcement(&tenant), errors)).unwrap_or_default();
+    // Exceptions are of Pods.
+    let judged = Decision::at_level(level, 422, errors, |_| None, String::new);
     if matches!(judged, Decision::Deny { .. }) {
         return Ok(judged.into());
     }

@@ -12,6 +12,7 @@ use outrigger_admission::{CacheStale, Context, Decision, Settings, StepObserver}
 use outrigger_core::ids::TenantId;
 use outrigger_core::tenant::hosts::HostNames;
 use outrigger_runtime::cache::Change;
+use outrigger_runtime::environment::Clock;
 use outrigger_webhook::settings::AdmissionArgs;
 use serde_json::Value;
 
@@ -119,7 +120,7 @@ impl Admission {
             return Decision::deny(400, message);
         }
         let labels = self.labels(&request.namespace);
-        let cx = Context { steps, ..Context::new(&self.caches, &self.settings) };
+        let cx = Context { steps, ..self.context() };
         let mut last = String::new();
         let decided = webhooks::decide_observed(cx, request, labels.as_ref(), &mut |webhook, decision| {
             webhook.clone_into(&mut last);
@@ -144,8 +145,14 @@ impl Admission {
     /// # Errors
     /// The state doesn't have what it depends on.
     pub(crate) fn validate_pod(&self, request: &mut Request) -> Result<Decision, CacheStale> {
-        let admission = VALIDATE_PODS.decide(Context::new(&self.caches, &self.settings), request)?;
+        let admission = VALIDATE_PODS.decide(self.context(), request)?;
         Ok(admission.decision)
+    }
+
+    /// What requests are decided by now.
+    fn context(&self) -> Context<'_> {
+        let now = Some(Clock::system().unix());
+        Context { now, ..Context::new(&self.caches, &self.settings) }
     }
 
     pub(crate) fn caches(&self) -> &Caches {

@@ -329,7 +329,8 @@ impl AdmissionService {
         let this = self.clone();
         apart(large, move || {
             let steps = this.metrics.steps(this.clock);
-            let cx = Context { caches: &this.caches, settings: &this.settings, steps: &steps };
+            let now = Some(this.clock.unix());
+            let cx = Context { steps: &steps, now, ..Context::new(&this.caches, &this.settings) };
             let answer = endpoint.decide(cx, &mut request);
             (request, answer)
         })

@@ -33,12 +33,13 @@ fn a_value_names_what_decided() {
     let by = rule.in_step("companion").to_string();
     let causes = [FieldError::new("spec.a", "the secret"), FieldError::new("metadata.labels[a b,c]", "x")];
     assert_eq!(
-        denied(422, None, &by, &causes),
+        denied(422, Origin::default(), &by, &causes),
         "code=422 step=companion kind=WorkloadRule namespace=tenant-blue name=dns generation=3 \
          fields=spec.a,metadata.labels[a_b_c]"
     );
-    assert_eq!(denied(503, None, "", &[]), "code=503");
-    let let_through = denied(403, Some(Enforcement::Warn), "step=validation", &[]);
+    assert_eq!(denied(503, Origin::default(), "", &[]), "code=503");
+    let passed = Origin { level: Some("Warn".into()), ..Origin::default() };
+    let let_through = denied(403, passed, "step=validation", &[]);
     assert_eq!(let_through, "code=403 level=Warn step=validation");
     assert_eq!(Origin::parse(&let_through).level.as_deref(), Some("Warn"));
 }

@@ -81,19 +81,26 @@ pub(super) fn compute(
     };
     told.push(("Ready", ready));
     // It doesn't concern Ready: a lower level is an administrator's choice.
-    told.extend(found.map(|(_, level, refused)| (ENFORCED, enforced(entry, *level, refused, now))));
+    if let (Ok(tenant), Some((_, level, refused))) = (&entry.tenant, found) {
+        told.push((ENFORCED, enforced((entry, tenant), *level, refused, now)));
+    }
     finish(entry, dpus, found.map(|(_, level, _)| *level), told, now)
 }
 
 /// The level of enforcement. A lower one counts from the time of the condition's last transition.
 fn enforced(
-    entry: &TenantEntry,
+    (entry, tenant): (&TenantEntry, &Tenant),
     level: Enforcement,
     refused: &BTreeSet<String>,
     now: Timestamp,
 ) -> ConditionValue {
     if level == Enforcement::Enforce {
-        return fine(level.as_str(), "all checks are enforced");
+        let exceptions: Vec<String> = tenant
+            .active_exceptions(now.as_second())
+            .map(|exception| format!("{} (until {})", exception.name, exception.until_text))
+            .collect();
+        let but = if exceptions.is_empty() { "" } else { ", but for exceptions: " };
+        return fine(level.as_str(), format!("all checks are enforced{but}{}", exceptions.join(", ")));
     }
     let since = entry.below_enforce_since().unwrap_or(now);
     let refused = Enforcement::would_be_refused(refused);
@@ -329,6 +336,17 @@ mod tests {
         );
         assert_eq!(look(Enforcement::Enforce, &[], 40).0, "True");
         assert!(look(Enforcement::Warn, &[], 50).2.contains("since 1970-01-01T00:00:50Z"));
+        // What an exception lets through until its end isn't enforced.
+        let mut object = (*registry.get(&id).unwrap().object).clone();
+        let exception = serde_json::json!({"name": "a", "requestedBy": "storage", "checks": ["ClaimsOfOtherPods"],
+            "pods": ["web-*"], "until": "1970-01-01T00:00:58Z"});
+        object.spec.exceptions.push(serde_json::from_value(exception).unwrap());
+        registry.tenant(Change::Applied(object));
+        let (status_57, _, message) = look(Enforcement::Enforce, &[], 57);
+        let expected = "all checks are enforced, but for exceptions: a (until 1970-01-01T00:00:58Z)";
+        assert_eq!((status_57.as_str(), message.as_str()), ("True", expected));
+        assert_eq!(look(Enforcement::Enforce, &[], 58).2, "all checks are enforced");
+        look(Enforcement::Warn, &[], 59);
         // Nobody looks at the level of a tenant that isn't valid.
         let mut object = (*registry.get(&id).unwrap().object).clone();
         object.status = Some(serde_json::from_value(serde_json::to_value(&status).unwrap()).unwrap());

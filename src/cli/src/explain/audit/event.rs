@@ -225,8 +225,8 @@ fn own(webhook: &str, key: &str, value: &str, change: &mut Change) {
     let origin = Origin::parse(value);
     let by = Decider::of(&origin);
     let webhook = cut(webhook, MAX_NAME);
-    // What a level of enforcement has let through was not refused.
-    if *key == DENIED && origin.level.is_some() {
+    // What a level of enforcement or an exception has let through was not refused.
+    if *key == DENIED && (origin.level.is_some() || origin.exception.is_some()) {
         return;
     }
     if *key == DENIED {
