@@ -80,8 +80,8 @@ impl Decision {
         if !refused.is_empty() || admitted.is_empty() {
             return Self::by_fields(code, &refused).decided_by(by);
         }
-        let told = admitted.iter().take(validate::MAX_FAULTS);
-        let warnings = told.map(|fault| format!("{WOULD_BE_REFUSED}: {fault}")).collect();
+        let reported = admitted.iter().take(validate::MAX_FAULTS);
+        let warnings = reported.map(|fault| format!("{WOULD_BE_REFUSED}: {fault}")).collect();
         let audit = vec![(provenance::DENIED, provenance::denied(code, Some(level), &by(), &admitted))];
         Self::Allow { patch: Patch(Vec::new()), warnings, audit }
     }
