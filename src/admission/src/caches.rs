@@ -164,15 +164,15 @@ mod tests {
 
     #[test]
     fn each_change_that_a_request_may_wait_for_is_reported_once() {
-        let told = Arc::new(AtomicUsize::new(0));
+        let notified = Arc::new(AtomicUsize::new(0));
         let caches = Caches::default().on_change({
-            let told = told.clone();
+            let notified = notified.clone();
             move || {
-                told.fetch_add(1, Ordering::Relaxed);
+                notified.fetch_add(1, Ordering::Relaxed);
             }
         });
         let is_reported = |count: usize, what: &str| {
-            assert_eq!(told.swap(0, Ordering::Relaxed), count, "{what}");
+            assert_eq!(notified.swap(0, Ordering::Relaxed), count, "{what}");
         };
         let rule = json!({"spec": {"workloadTerms": [], "template": {}, "dpuSelectionPolicy": "Any"}});
         let machine = json!({"spec": {"nodePool": [], "machineTypes": []}});

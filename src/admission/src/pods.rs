@@ -245,9 +245,9 @@ mod tests {
                 "would be refused at the level Enforce: {path}: is \"web-d-x7k2m\", which was made for Pod"
             );
             assert!(warnings.len() == 1 && warnings[0].starts_with(&warning), "{warnings:?}");
-            let told =
+            let denial =
                 format!("code=403 level={expected} step=validation kind=Tenant name=blue fields={path}");
-            assert_eq!(audit, [("denied", told)]);
+            assert_eq!(audit, [("denied", denial)]);
         }
     }
 

@@ -149,7 +149,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::tests::{decide, request_for, told};
+    use crate::tests::{decide, request_for, response};
 
     #[test]
     fn a_host_that_no_workload_can_be_on_is_warned_of() {
@@ -158,14 +158,14 @@ mod tests {
                 "spec": {"hosts": ["a", "b"], "hostNames": names}});
             let mut request = request_for("Tenant", "", &tenant, &Value::Null);
             let decided = decide("/validate/tenants", &Caches::default(), &mut request).unwrap();
-            let (code, _, warnings) = told(decided, 201);
+            let (code, _, warnings) = response(decided, 201);
             (code, warnings)
         };
         let both = json!([{"node": "a", "host": "b"}, {"node": "n", "host": "a"}]);
         assert_eq!(warnings(both), (201, Vec::<String>::new()));
-        let (code, told) = warnings(json!([{"node": "a", "host": "b"}]));
+        let (code, found) = warnings(json!([{"node": "a", "host": "b"}]));
         assert_eq!(code, 201);
-        assert!(told.len() == 1 && told[0].starts_with("spec.hosts: a is no workload's host"), "{told:?}");
+        assert!(found.len() == 1 && found[0].starts_with("spec.hosts: a is no workload's host"), "{found:?}");
         let (code, _) = warnings(json!([{"node": "n", "host": "c"}]));
         assert_eq!(code, 422);
     }
@@ -186,7 +186,8 @@ mod tests {
             };
             let old = if *before == json!("absent") { Value::Null } else { of(before) };
             let mut request = request_for("Tenant", "", &of(now), &old);
-            let (code, _, warnings) = told(decide("/validate/tenants", &caches, &mut request).unwrap(), 201);
+            let (code, _, warnings) =
+                response(decide("/validate/tenants", &caches, &mut request).unwrap(), 201);
             assert_eq!(code, 201);
             warnings
         };
@@ -215,7 +216,7 @@ mod tests {
                 "spec": {"hosts": hosts}});
             let mut request = request_for("Tenant", "", &tenant, &Value::Null);
             let (code, message, warnings) =
-                told(decide("/validate/tenants", &Caches::default(), &mut request).unwrap(), 201);
+                response(decide("/validate/tenants", &Caches::default(), &mut request).unwrap(), 201);
             assert_eq!((code, message.as_str()), (201, ""));
             warnings
         };

@@ -20,7 +20,7 @@ pub(crate) fn decide(path: &str, caches: &Caches, request: &mut Request) -> Resu
 }
 
 /// Code, message and warnings. `allowed`: the code of what is admitted.
-pub(crate) fn told(decision: Decision, allowed: u16) -> (u16, String, Vec<String>) {
+pub(crate) fn response(decision: Decision, allowed: u16) -> (u16, String, Vec<String>) {
     match decision {
         Decision::Allow { warnings, .. } => (allowed, String::new(), warnings),
         Decision::Deny { code, message, .. } => (code, message, Vec::new()),

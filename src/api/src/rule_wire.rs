@@ -388,9 +388,9 @@ mod tests {
         assert_ne!(fingerprint("BeforeReady"), fingerprint(""));
         // What is no ordering is kept, so that validation can name it.
         assert_eq!(sent("Later"), "Later");
-        let told: Vec<String> =
+        let errors: Vec<String> =
             with("Later").compile().unwrap_err().iter().map(ToString::to_string).collect();
-        assert!(told[0].starts_with("spec.ordering: \"Later\": use Parallel"), "{told:?}");
+        assert!(errors[0].starts_with("spec.ordering: \"Later\": use Parallel"), "{errors:?}");
     }
 
     #[test]

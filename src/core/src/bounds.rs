@@ -178,13 +178,13 @@ mod tests {
     #[test]
     fn each_bound_is_reported_with_both_numbers() {
         let bounds = Bounds { bytes: 40, values: 5, depth: 3 };
-        let told = |value: Value| bounds.check(value.to_string().as_bytes()).unwrap_err().to_string();
+        let error = |value: Value| bounds.check(value.to_string().as_bytes()).unwrap_err().to_string();
         assert!(bounds.check(br#"{"a": [1, {"b": null}], "c": ""}"#).is_err(), "six values");
         assert!(bounds.check(br#"{"a": [{"b": null}], "c": ""}"#).is_ok());
-        assert!(told(json!([1, 2, 3, 4, 5])).starts_with("has 6 values"));
-        assert!(told(json!([1, 2, 3, 4, 5])).contains("at most 5"));
-        assert_eq!(told(json!([[[[]]]])), "is nested 4 levels deep, at most 3 are allowed");
-        assert_eq!(told(json!("x".repeat(40))), "has 42 bytes of JSON, at most 40 are allowed");
+        assert!(error(json!([1, 2, 3, 4, 5])).starts_with("has 6 values"));
+        assert!(error(json!([1, 2, 3, 4, 5])).contains("at most 5"));
+        assert_eq!(error(json!([[[[]]]])), "is nested 4 levels deep, at most 3 are allowed");
+        assert_eq!(error(json!("x".repeat(40))), "has 42 bytes of JSON, at most 40 are allowed");
         let most = json!("x".repeat(38)).to_string();
         assert_eq!(bounds.check(most.as_bytes()), Ok(Measured { bytes: 40, values: 1, depth: 0 }));
     }

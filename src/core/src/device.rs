@@ -9,7 +9,7 @@ mod state;
 mod warnings;
 
 pub use pod::pod_faults;
-pub use state::{DeviceTrouble, first_trouble, told, trouble};
+pub use state::{DeviceTrouble, device_status, first_trouble, trouble};
 pub use warnings::{Gated, gated, warnings};
 
 use crate::map::HashSet;

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_tells_the_path_from_the_outermost_object_and_quotes_the_value() {
+    fn an_error_names_the_path_from_the_outermost_object_and_quotes_the_value() {
         let error = |path: &str| FieldError::new(path, "is wrong");
         for (own, above, path) in [("b", "a", "a.b"), ("", "a", "a"), ("b", "", "b"), ("", "", "")] {
             assert_eq!(error(own).below(above).path, path, "{own:?} below {above:?}");

@@ -194,10 +194,10 @@ impl TenantIndex {
     /// Sets all workloads: what is not among them is gone. From now on an unknown workload is one that doesn't exist.
     /// Of a workload that is named more than once the last state counts.
     pub fn sync(&mut self, workloads: Vec<Workload>) -> Vec<CompanionKey> {
-        let told: HashMap<WorkloadId, Workload> =
+        let listed: HashMap<WorkloadId, Workload> =
             workloads.into_iter().map(|workload| (workload.id.clone(), workload)).collect();
-        let mut touched = self.complete(|id| told.contains_key(id));
-        for workload in told.into_values() {
+        let mut touched = self.complete(|id| listed.contains_key(id));
+        for workload in listed.into_values() {
             touched.append(&mut self.update(workload));
         }
         touched.sort_unstable();
@@ -206,23 +206,23 @@ impl TenantIndex {
 
     /// Ends a sync whose workloads were set by [`Self::update`]: what wasn't sent is gone. From now on an unknown workload is
     /// one that doesn't exist. If fewer are refused than before ([`Self::refused_count`]), any companion may be unwanted.
-    pub fn complete(&mut self, told: impl Fn(&WorkloadId) -> bool) -> Vec<CompanionKey> {
+    pub fn complete(&mut self, sent: impl Fn(&WorkloadId) -> bool) -> Vec<CompanionKey> {
         self.synced = true;
-        self.retain(told)
+        self.retain(sent)
     }
 
-    /// Forgets what isn't told, without a word about whether it exists: from now on unknown workloads are unknown, until the
+    /// Forgets what wasn't `sent`, without a word about whether it exists: from now on unknown workloads are unknown, until the
     /// next [`Self::complete`]. To make room within a sync that replaces most workloads.
-    pub fn doubt(&mut self, told: impl Fn(&WorkloadId) -> bool) {
+    pub fn doubt(&mut self, sent: impl Fn(&WorkloadId) -> bool) {
         self.synced = false;
-        self.retain(told);
+        self.retain(sent);
     }
 
-    fn retain(&mut self, told: impl Fn(&WorkloadId) -> bool) -> Vec<CompanionKey> {
-        let goes = |entry: &Entry| !told(&entry.workload.id) && !fault("sync-forgets-no-workload");
+    fn retain(&mut self, sent: impl Fn(&WorkloadId) -> bool) -> Vec<CompanionKey> {
+        let goes = |entry: &Entry| !sent(&entry.workload.id) && !fault("sync-forgets-no-workload");
         let others = self.workloads.iter().filter(|(_, entry)| goes(entry));
         let gone: Vec<Arc<str>> = others.map(|(label, _)| label.clone()).collect();
-        self.refused.retain(|_, workload| told(&workload.id));
+        self.refused.retain(|_, workload| sent(&workload.id));
         gone.iter().flat_map(|label| self.forget(label)).collect()
     }
 

@@ -170,9 +170,9 @@ mod tests {
         let many = format!("[{}1]", r#"{"a":0},"#.repeat(15_000));
         let deep = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
         let long = format!("\"{}\"", "x".repeat(BOUNDS.bytes));
-        for (text, told) in [(&many, "30002 values"), (&deep, "10000 levels"), (&long, "524290 bytes")] {
+        for (text, excess) in [(&many, "30002 values"), (&deep, "10000 levels"), (&long, "524290 bytes")] {
             let json: Json = serde_json::from_str(text).unwrap();
-            assert!(json.excess().unwrap().to_string().contains(told), "{:?}", json.excess());
+            assert!(json.excess().unwrap().to_string().contains(excess), "{:?}", json.excess());
             assert_eq!((json.text(), json.tree()), ("", Value::Null));
             serde_json::to_string(&json).unwrap_err();
         }

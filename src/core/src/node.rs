@@ -228,8 +228,9 @@ mod tests {
             required(json!([{"matchExpressions": [zone("b")]}, {"matchExpressions": [zone("a")]}]))
                 .is_empty()
         );
-        let told = required(json!([{"matchExpressions": [zone("b"), none]}, {"matchExpressions": [none]}]));
-        assert_eq!(told, ["none is absent, the Pod requires Exists"]);
+        let reasons =
+            required(json!([{"matchExpressions": [zone("b"), none]}, {"matchExpressions": [none]}]));
+        assert_eq!(reasons, ["none is absent, the Pod requires Exists"]);
         assert_eq!(required(json!([{}])), ["a node selector term without expressions matches no node"]);
         assert!(required(json!([])).is_empty());
     }

@@ -167,7 +167,7 @@ impl Facts<'_> {
                 let Some(o) = self.observed else {
                     return self.gone(if self.was_ready { Cause::Replacing } else { Cause::Pending });
                 };
-                if o.terminating && o.ready && fault("leaving-companion-is-told-as-ready") {
+                if o.terminating && o.ready && fault("leaving-companion-is-reported-as-ready") {
                     return READY;
                 }
                 let replaced = replace_reason(rule, host, o);
@@ -414,7 +414,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_a_companion_that_is_ready_has_no_cause_and_every_cause_may_be_told(
+        fn only_a_companion_that_is_ready_has_no_cause_and_every_cause_may_be_reported(
             exists: bool, ready: bool, terminating: bool, failed: bool, unplaced: bool, was_ready: bool,
             refused: bool, wish in 0..5usize, dpu in 0..6usize, trouble in 0..4usize,
         ) {

@@ -374,8 +374,8 @@ impl Rule {
     }
 
     /// Whether it makes the same as a companion with these hashes, [`crate::keys::TEMPLATE_HASH`] and
-    /// [`crate::keys::CONTENT_HASH`], is. One is enough: what a template means may be told better by a later release, and earlier
-    /// releases don't tell it.
+    /// [`crate::keys::CONTENT_HASH`], is. One is enough: a later release may determine better what a template means, and earlier
+    /// releases don't write that hash.
     pub fn makes(&self, template: &str, content: Option<&str>) -> bool {
         template == self.template_hash || content.unwrap_or(template) == self.content_hash
     }

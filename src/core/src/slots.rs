@@ -39,7 +39,7 @@ pub struct Grant {
     /// Its uid, which tells it from others of its name.
     #[serde(default)]
     pub uid: String,
-    /// When it was admitted, by the clock of who did so: seconds since 1970. For people, and to tell grants apart.
+    /// When it was admitted, by the clock of who did so: seconds since 1970. For people, and to distinguish grants.
     pub at: u64,
 }
 

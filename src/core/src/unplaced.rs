@@ -53,7 +53,7 @@ const WORDS: [(&str, Cause); 15] = [
 ];
 
 /// The cause that the scheduler's message names, unless that is labels or taints, and what there isn't enough of.
-pub fn told(message: &str) -> Option<(Cause, String)> {
+pub fn scheduler_cause(message: &str) -> Option<(Cause, String)> {
     // The next sentence is about what would have to be preempted or deallocated (`no new claims to deallocate, preemption: ...`).
     let message = message.split(". ").next().unwrap_or_default();
     let lower = message.to_ascii_lowercase();
@@ -73,14 +73,14 @@ fn resource(text: &str) -> &str {
 /// The cause that the scheduler's message alone suggests, where nothing is known of the template and the DPUs.
 pub fn guess(message: &str) -> Option<Cause> {
     let of_labels = || message.contains("node affinity/selector").then_some(Cause::NoMatchingDpu);
-    told(message).map(|(cause, _)| cause).or_else(of_labels)
+    scheduler_cause(message).map(|(cause, _)| cause).or_else(of_labels)
 }
 
 /// Why a companion has no Node, and what of its template is the reason. `wants`: [`crate::rule::Rule::wants`]. `dpus`: those of the
 /// tenant that it may run on by its rule. Taints by which Outrigger keeps others away are tolerated.
 pub fn why<'a>(message: &str, wants: &Json, dpus: impl IntoIterator<Item = &'a Node>) -> (Cause, String) {
-    if let Some(told) = told(message) {
-        return told;
+    if let Some(cause) = scheduler_cause(message) {
+        return cause;
     }
     let pod = wants.tree();
     // Requirements that each DPU so far doesn't meet, and whether none meets all of them.
@@ -205,7 +205,7 @@ mod tests {
             ),
             ("", None, ""),
         ] {
-            assert_eq!(told(message), cause.map(|cause| (cause, words.to_owned())), "{message}");
+            assert_eq!(scheduler_cause(message), cause.map(|cause| (cause, words.to_owned())), "{message}");
             let labels = message.contains("selector").then_some(Cause::NoMatchingDpu);
             assert_eq!(guess(message), cause.or(labels));
         }

@@ -69,7 +69,7 @@ async fn run<C: Controller>(controller: Arc<C>) {
             term = Some(drop_keys(queue, leadership.gained()).await);
             controller.gained();
         }
-        // A term may end while nothing is queued, and the next one may begin at once. The controller has to be told of it.
+        // A term may end while nothing is queued, and the next one may begin at once. The controller has to be notified of it.
         let ended = async {
             match term {
                 Some(term) => leadership.ended(term).await,

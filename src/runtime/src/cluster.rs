@@ -85,11 +85,11 @@ impl UserToken {
     /// The library hands tokens out to requests only, so that each call of this makes one, which goes nowhere.
     fn of(config: &Config) -> anyhow::Result<Option<Self>> {
         let layer = config.auth_layer().context("the user's credentials can't be used")?;
-        let told = service_fn(|request: Request<Body>| {
+        let echo = service_fn(|request: Request<Body>| {
             let header = request.headers().get(AUTHORIZATION).cloned();
             ready(Ok::<_, BoxError>(Response::new(header)))
         });
-        Ok(layer.map(|layer| Self(Mutex::new(BoxCloneService::new(layer.layer(told))))))
+        Ok(layer.map(|layer| Self(Mutex::new(BoxCloneService::new(layer.layer(echo))))))
     }
 
     /// The value of the header `Authorization`.

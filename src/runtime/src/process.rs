@@ -256,13 +256,13 @@ impl AdminPort {
         let end = CancellationToken::new();
         let server =
             Server::new("admin", listener).limits(admin_limits()).run(router, end.clone(), end.clone());
-        let (tell, ended) = oneshot::channel();
+        let (done, ended) = oneshot::channel();
         // In tests each thread has its own log subscriber, so it is passed on.
         let log = tracing::dispatcher::get_default(Clone::clone);
         let serve = move || {
             let _log = tracing::dispatcher::set_default(&log);
             runtime.block_on(server);
-            let _ = tell.send(());
+            let _ = done.send(());
         };
         std::thread::Builder::new().name("admin".to_owned()).spawn(serve).context("admin port")?;
         Ok(Self { end, ended })

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_and_what_it_tells_of_placement() {
+    fn what_is_kept_and_what_it_means_for_placement() {
         let caches = Caches::default();
         caches.claim(claim("c", &on("dpu-b"), None));
         assert_eq!(

@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cache_tells_how_many_objects_it_holds() {
+    fn each_cache_reports_how_many_objects_it_holds() {
         let caches = Caches::default();
         let pod = json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": true}]);
         let rule = json!({"spec": {"workloadTerms": [], "template": {}, "dpuSelectionPolicy": "Any"}});

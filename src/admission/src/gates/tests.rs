@@ -81,9 +81,9 @@ fn audit_names_the_rule_or_the_namespace_once() {
             other => panic!("{other:?}"),
         }
     };
-    let told = |value: &str| vec![("gate", value.to_owned())];
-    assert_eq!(audit("/gate/pods", &pod(json!({}))), told("kind=WorkloadRule name=r generation=1"));
-    assert_eq!(audit("/gate/all-pods", &pod(json!({}))), told("kind=Namespace name=shop"));
+    let annotation = |value: &str| vec![("gate", value.to_owned())];
+    assert_eq!(audit("/gate/pods", &pod(json!({}))), annotation("kind=WorkloadRule name=r generation=1"));
+    assert_eq!(audit("/gate/all-pods", &pod(json!({}))), annotation("kind=Namespace name=shop"));
     // Nothing is changed: it has the gate already, or no rule matches.
     let gated = pod(json!({"spec": {"readinessGates": [{"conditionType": keys::COMPANIONS_GATE}]}}));
     assert_eq!(audit("/gate/pods", &gated), []);
@@ -194,8 +194,8 @@ fn the_audit_of_a_claim_names_its_own_rule() {
             other => panic!("{other:?}"),
         }
     };
-    let told = |name: &str| format!("kind=WorkloadRule name={name} generation=1");
-    assert_eq!(audit(&pod(json!({}))), [("gate", told("a")), ("companions-first", told("fw"))]);
+    let rule_named = |name: &str| format!("kind=WorkloadRule name={name} generation=1");
+    assert_eq!(audit(&pod(json!({}))), [("gate", rule_named("a")), ("companions-first", rule_named("fw"))]);
     let claimed = pod(json!({"spec": {"resourceClaims": [ours()],
         "readinessGates": [{"conditionType": keys::COMPANIONS_GATE}]}}));
     assert_eq!(audit(&claimed), []);

@@ -320,7 +320,8 @@ impl MachineClaim {
 
     /// The refusal where it is unknown whether another Machine has what this one claims.
     pub fn unavailable(why: &str) -> Decision {
-        let message = format!("which Machine has which group and nodes can't be told now: {why}; try again");
+        let message =
+            format!("which Machine has which group and nodes can't be determined now: {why}; try again");
         Decision::deny(503, message)
     }
 }

@@ -2,7 +2,7 @@ use outrigger_api::Change;
 use serde_json::json;
 
 use super::*;
-use crate::tests::{decide, namespace, patched, request_for, told};
+use crate::tests::{decide, namespace, patched, request_for, response};
 
 fn object(generation: i64, spec: Value) -> Change<NamespaceOffloading> {
     let object = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
@@ -126,7 +126,7 @@ fn answers_as_liqo_does() {
             &with(name, &case["spec"]),
             &with(name, &case["oldSpec"]),
         );
-        let (code, message, warnings) = told(answer, 200);
+        let (code, message, warnings) = response(answer, 200);
         assert_eq!(code == 200, expect["allowed"], "{}", case["name"]);
         assert_eq!(
             (json!(code), &*message, json!(warnings)),
@@ -143,7 +143,7 @@ fn answers_as_liqo_does() {
 
 #[test]
 fn what_the_cases_leave_out() {
-    let ask = |operation: &str, object: &Value, old: &Value| told(ask(operation, object, old), 200);
+    let ask = |operation: &str, object: &Value, old: &Value| response(ask(operation, object, old), 200);
     let selected = with("offloading", &json!({"namespaceMappingStrategy": "SelectedName"}));
     let (code, message, _) = ask("CREATE", &selected, &Value::Null);
     assert_eq!((code, message.contains("RemoteNamespaceName value cannot be empty")), (403, true));
@@ -190,6 +190,6 @@ fn the_clusters_own_namespaces_stay_local() {
     let object = with("offloading", &json!({}));
     let mut request = request_for("NamespaceOffloading", "kube-system", &object, &Value::Null);
     let decision = decide("/validate/namespaceoffloadings", &Caches::default(), &mut request);
-    let (code, message, _) = told(decision.unwrap(), 200);
+    let (code, message, _) = response(decision.unwrap(), 200);
     assert_eq!((code, message.contains("\"kube-system\"")), (403, true));
 }

@@ -275,14 +275,14 @@ fn what_is_given_away_once_waits_for_the_watches_that_show_who_has_it() {
     ] {
         assert_eq!(unlisted(path, request, &["nodes"]), None, "{path} doesn't need them");
         for watch in all {
-            let told = |missing: &str| {
+            let refusal = |missing: &str| {
                 let message = format!(
                     "this replica of the webhook has only just begun and doesn't know all {missing} yet; try again"
                 );
                 Some((503, message, outcome))
             };
             let found = unlisted(path, request, &["nodes", watch]);
-            let expected = if needed.contains(&watch) { told(watch) } else { None };
+            let expected = if needed.contains(&watch) { refusal(watch) } else { None };
             assert_eq!(found, expected, "{path} {watch}");
         }
         assert_eq!(unlisted(path, request, &all).is_some(), !needed.is_empty(), "{path}");

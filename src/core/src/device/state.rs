@@ -18,7 +18,7 @@ pub struct DeviceTrouble {
 }
 
 /// The entry of `status.devices` about a result of the allocation; null where its driver has written none.
-pub fn told<'a>(result: &Value, devices: &'a [Value]) -> &'a Value {
+pub fn device_status<'a>(result: &Value, devices: &'a [Value]) -> &'a Value {
     let same = |device: &&Value| {
         ["/driver", "/pool", "/device", "/shareID"]
             .iter()
@@ -27,11 +27,11 @@ pub fn told<'a>(result: &Value, devices: &'a [Value]) -> &'a Value {
     devices.iter().find(same).unwrap_or(&Value::Null)
 }
 
-/// What is wrong with a device that a claim was given, one of `status.allocation.devices.results`, by the conditions in its entry `told`
-/// ([`told`]). The API defines three kinds: of `bindingFailureConditions` none may be True, all of `bindingConditions` have to be True,
-/// and `Ready` has to be True where the driver writes it.
-pub fn trouble(result: &Value, told: &Value) -> Option<DeviceTrouble> {
-    let conditions = list(told, "/conditions");
+/// What is wrong with a device that a claim was given, one of `status.allocation.devices.results`, by the conditions in its entry
+/// `status` ([`device_status`]). The API defines three kinds: of `bindingFailureConditions` none may be True, all of
+/// `bindingConditions` have to be True, and `Ready` has to be True where the driver writes it.
+pub fn trouble(result: &Value, status: &Value) -> Option<DeviceTrouble> {
+    let conditions = list(status, "/conditions");
     let find = |kind: &str| conditions.iter().find(|condition| text(condition, "/type") == kind);
     let is_true = |condition: &Value| text(condition, "/status") == "True";
     let trouble = |failed: bool, words: String, condition: Option<&Value>| {
@@ -63,7 +63,7 @@ pub fn first_trouble(status: &Value) -> Option<DeviceTrouble> {
     let devices = list(status, "/devices");
     let results = list(status, "/allocation/devices/results").iter();
     let mut all: Vec<DeviceTrouble> =
-        results.filter_map(|result| trouble(result, told(result, devices))).collect();
+        results.filter_map(|result| trouble(result, device_status(result, devices))).collect();
     let first = all.iter().position(|trouble| trouble.failed).unwrap_or_default();
     (first < all.len()).then(|| all.swap_remove(first))
 }

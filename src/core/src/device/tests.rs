@@ -200,14 +200,14 @@ fn all_devices_of_a_pool_are_one_at_least() {
     let exactly = || json!({"name": "a", "exactly": {"deviceClassName": "c", "allocationMode": "All"}});
     let alternative = || json!({"name": "b", "firstAvailable": [all()]});
     let counted = |count: u64| json!({"name": "c", "exactly": {"deviceClassName": "c", "count": count}});
-    let told = |requests: &[Value]| said(&json!({"devices": {"requests": requests}}));
-    assert_eq!(told(&[exactly(), alternative(), counted(30)]), Vec::<String>::new());
+    let warnings_about = |requests: &[Value]| said(&json!({"devices": {"requests": requests}}));
+    assert_eq!(warnings_about(&[exactly(), alternative(), counted(30)]), Vec::<String>::new());
     for (requests, many) in [
         (vec![exactly(), alternative(), counted(32)], "at least 34"),
         (vec![alternative(), counted(32)], "at least 33"),
     ] {
-        let told = told(&requests);
-        assert!(told.len() == 1 && told[0].contains(many), "{told:?}");
+        let warnings = warnings_about(&requests);
+        assert!(warnings.len() == 1 && warnings[0].contains(many), "{warnings:?}");
     }
 }
 
@@ -276,14 +276,14 @@ fn fields_that_older_api_servers_drop() {
     let spec = json!({"devices": {"requests": [{"name": "a", "exactly": {"tolerations": [{}], "capacity": {}}},
             {"name": "b", "firstAvailable": [{"tolerations": []}, {"tolerations": [{}]}]}],
         "constraints": [{"distinctAttribute": "a/b"}]}});
-    let told: Vec<(String, &str)> = gated(&spec).into_iter().map(|g| (g.path, g.gate)).collect();
+    let fields: Vec<(String, &str)> = gated(&spec).into_iter().map(|g| (g.path, g.gate)).collect();
     let wanted = [
         ("devices.requests[0].exactly.tolerations", "DRADeviceTaints"),
         ("devices.requests[0].exactly.capacity", "DRAConsumableCapacity"),
         ("devices.requests[1].firstAvailable[1].tolerations", "DRADeviceTaints"),
         ("devices.constraints[0].distinctAttribute", "DRAConsumableCapacity"),
     ];
-    assert_eq!(told, wanted.map(|(path, gate)| (path.to_owned(), gate)));
+    assert_eq!(fields, wanted.map(|(path, gate)| (path.to_owned(), gate)));
 }
 
 #[test]

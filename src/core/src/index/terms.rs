@@ -258,7 +258,7 @@ impl TermIndex {
     }
 
     /// Under which of its expressions a term is filed: where the fewest other terms are. What many rules ask for alike,
-    /// such as `tier In [frontend]`, soon costs more than what tells them apart, whichever field that is.
+    /// such as `tier In [frontend]`, soon costs more than what distinguishes them, whichever field that is.
     fn place(&self, term: &[Expression]) -> Option<usize> {
         // Among equals, what likely tells a workload from others: its own name, then its labels, then its namespace.
         let rank = |path: &Path| match path {
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_term_is_filed_where_few_others_are_and_by_what_tells_workloads_apart() {
+    fn a_term_is_filed_where_few_others_are_and_by_what_distinguishes_workloads() {
         let mut index = TermIndex::default();
         let place = |index: &TermIndex, fields: &[&str]| index.place(&asking("r", fields, "a").terms()[0]);
         for (fields, at) in [
@@ -404,7 +404,7 @@ mod tests {
         ] {
             assert_eq!(place(&index, fields), Some(at), "{fields:?}");
         }
-        // That an entry is there tells workloads apart too. What all have, such as a name, doesn't.
+        // That an entry is there distinguishes workloads too. What all have, such as a name, doesn't.
         let there = |fields: &[&str]| {
             let term = fields.iter().map(|field| ExpressionSpec::new(field, Operator::Exists, &[])).collect();
             index.place(&rule("r", DpuSelectionPolicy::Any, vec![term]).terms()[0])

@@ -392,7 +392,7 @@ proptest! {
                 prop_assert_eq!(wanted.contains(&key), matches!(desired, Desired::Wanted { .. }));
                 let over = all.contains(&key) && !wanted.contains(&key);
                 prop_assert_eq!(over, matches!(desired, Desired::OverLimit), "{:?}", key);
-                prop_assert!(!over || index.over_limit(&key.rule) == Some(most), "{:?} isn't told", key);
+                prop_assert!(!over || index.over_limit(&key.rule) == Some(most), "{:?} isn't reported", key);
                 prop_assert!(wanted.contains(&key) == before.contains(&key) || touched.contains(&key));
             }
             // Where there is room left, nothing is said to be left out.
@@ -406,10 +406,10 @@ proptest! {
                 let of = |keys: &BTreeSet<CompanionKey>| -> BTreeSet<_> {
                     keys.iter().filter(|key| *key.workload == *label).map(|key| key.rule.clone()).collect()
                 };
-                let told: BTreeSet<_> = index.left_out_of(&label).iter().map(|rule| rule.name().clone()).collect();
-                prop_assert_eq!(&told, &of(&left_out));
-                prop_assert!(told == of(&left_out_before) || noticed.contains(label.as_str()), "{}", label);
-                prop_assert!(told.is_empty() || index.left_out_after(None).any(|lacking| **lacking == *label));
+                let reported: BTreeSet<_> = index.left_out_of(&label).iter().map(|rule| rule.name().clone()).collect();
+                prop_assert_eq!(&reported, &of(&left_out));
+                prop_assert!(reported == of(&left_out_before) || noticed.contains(label.as_str()), "{}", label);
+                prop_assert!(reported.is_empty() || index.left_out_after(None).any(|lacking| **lacking == *label));
             }
             before = wanted;
             left_out_before = left_out;

@@ -61,7 +61,7 @@ pub(crate) fn patch(pod: &Value, facts: &PodContext<'_>) -> Result<(json_patch::
 }
 
 #[test]
-fn a_companion_is_placed_told_and_let_go() {
+fn a_companion_is_placed_annotated_and_let_go() {
     let rule = rule(
         DpuSelectionPolicy::SameNode,
         &[(".state.nodeName", "node"), ("", "all"), (".state.extra.labels.none", "none")],

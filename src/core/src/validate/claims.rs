@@ -34,7 +34,7 @@ pub fn claim(object: &Value, old: &Value, policy: &Policy, writer: Writer) -> Ve
     let (spec, path) = spec_of(object);
     let is_template = path == "spec.spec";
     if old.is_null() && writer == Writer::User && !is_template {
-        foretold(object, &mut faults);
+        predictable_name(object, &mut faults);
     }
     if object.get("spec") != old.get("spec") {
         faults.extend(device_requests(spec, path, policy));
@@ -117,7 +117,7 @@ fn of_pods(object: &Value, old: &Value, faults: &mut Vec<FieldError>) {
 }
 
 /// A claim under a name that Outrigger will need would keep a workload from its device, or be taken for it.
-fn foretold(object: &Value, faults: &mut Vec<FieldError>) {
+fn predictable_name(object: &Value, faults: &mut Vec<FieldError>) {
     let name = object.get("metadata").and_then(|metadata| text(metadata, "name")).unwrap_or_default();
     if reserved::is_companion(name) {
         faults.add(
@@ -190,25 +190,25 @@ mod tests {
         let of_pod = json!({"metadata": {"annotations": {POD_CLAIM_NAME: "d"}, "ownerReferences": [
             {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"},
             {"apiVersion": "v1", "kind": "Pod", "name": "p", "controller": true}]}, "spec": good()});
-        let told =
+        let expected =
             ["metadata.annotations[resource.kubernetes.io/pod-claim-name]", "metadata.ownerReferences[1]"];
         let plain = json!({"spec": good()});
         for old in [&Value::Null, &plain] {
-            assert_eq!(paths(claim(&of_pod, old, &policy(), Writer::User)), told);
+            assert_eq!(paths(claim(&of_pod, old, &policy(), Writer::User)), expected);
             assert_eq!(claim(&of_pod, old, &policy(), Writer::Cluster), []);
         }
         assert_eq!(claim(&of_pod, &of_pod, &policy(), Writer::User), []);
-        assert_eq!(paths(claim(&plain, &of_pod, &policy(), Writer::User)), told[..1]);
+        assert_eq!(paths(claim(&plain, &of_pod, &policy(), Writer::User)), expected[..1]);
     }
 
     #[test]
     fn names_of_companions_are_outriggers() {
         let named = |name: &str| json!({"metadata": {"name": name}, "spec": good()});
-        let foretold = named("firewall-573e560607f4a185");
-        assert_eq!(paths(claim(&foretold, &Value::Null, &policy(), Writer::User)), ["metadata.name"]);
-        assert_eq!(claim(&foretold, &Value::Null, &policy(), Writer::Manager), []);
+        let companions_own = named("firewall-573e560607f4a185");
+        assert_eq!(paths(claim(&companions_own, &Value::Null, &policy(), Writer::User)), ["metadata.name"]);
+        assert_eq!(claim(&companions_own, &Value::Null, &policy(), Writer::Manager), []);
         assert_eq!(
-            claim(&foretold, &foretold, &policy(), Writer::User),
+            claim(&companions_own, &companions_own, &policy(), Writer::User),
             [],
             "an update of one that is there"
         );

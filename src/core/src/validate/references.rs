@@ -74,7 +74,7 @@ pub(super) fn classes(pod: &Value, facts: &ValidationContext<'_>, faults: &mut V
 }
 
 /// A claim that was made for one workload is no other's, also when it is named before it is there: the names of companions
-/// and of their claims can be foretold.
+/// and of their claims can be predicted.
 pub(super) fn claims(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
     let own = label(pod, keys::WORKLOAD);
     for (path, claim) in entries(&pod["spec"], "spec", "resourceClaims") {

@@ -1,4 +1,4 @@
-//! Names that Outrigger gives to what it makes for one workload: `RULE-0123456789abcdef`. They can be foretold, so
+//! Names that Outrigger gives to what it makes for one workload: `RULE-0123456789abcdef`. They can be predicted, so
 //! a tenant could name such an object before it exists.
 
 use crate::companion;
@@ -26,7 +26,7 @@ pub fn is_of_pod(claim: &str, pod: &str) -> bool {
 }
 
 /// Whether a name is that of the companion that some rule has for this workload, given as its label value. Of a rule whose
-/// name was cut or changed it can't be told: such a claim is used by `fromRule` only.
+/// name was cut or changed it can't be determined: such a claim is used by `fromRule` only.
 pub(super) fn is_for(name: &str, workload: &str) -> bool {
     let rule = name.rsplit_once('-').and_then(|(rule, _)| RuleName::new(rule).ok());
     rule.is_some_and(|rule| companion::own_name(&CompanionKey { rule, workload: workload.into() }) == name)

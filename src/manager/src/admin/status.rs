@@ -29,7 +29,7 @@ use super::{AdminRuleEntry, WrittenEntries, finalizer};
 use crate::conditions::{ConditionValue, conditions, rejected};
 use crate::context::Context;
 use crate::rules::status::impaired_note;
-use crate::rules::{devices, tell_refusals, validate_template};
+use crate::rules::{devices, report_refusals, validate_template};
 use crate::state::companions::Counts;
 use crate::state::status_pace::{PACE, pace, same_verdicts};
 use crate::state::{RuleId, TenantState, TenantStates};
@@ -61,7 +61,7 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
     let validations = futures::stream::iter(context.states.all());
     let validate = |state: Arc<TenantState>| async move {
         validate_template(context, &state, id).await;
-        tell_refusals(context, &state, id).await;
+        report_refusals(context, &state, id).await;
     };
     validations.for_each_concurrent(VALIDATIONS, validate).await;
     expire_asked(context, id, &entry);

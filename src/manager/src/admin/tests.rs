@@ -65,7 +65,7 @@ impl World {
         self.0.admin_rules.apply(&self.0, &serde_json::from_value(object).unwrap())
     }
 
-    fn told(&self, tenant: &str, workloads: &[&str]) {
+    fn sync(&self, tenant: &str, workloads: &[&str]) {
         let workloads = workloads.iter().map(|id| fixtures::workload(id)).collect();
         self.0.states.of_tenant(&id(tenant)).unwrap().lock().index.sync(workloads);
     }
@@ -89,7 +89,7 @@ impl World {
 #[tokio::test]
 async fn a_rule_is_filed_with_the_tenants_that_it_is_about() {
     let world = World::new(&["blue", "red"]);
-    world.told("blue", &["w"]);
+    world.sync("blue", &["w"]);
     let touched = world.rule(1, json!({}));
     assert_eq!(touched.iter().map(|c| &*c.namespace).collect::<Vec<_>>(), ["tenant-blue"]);
     assert_eq!(world.filed(), ["tenant-blue", "tenant-red"]);
@@ -123,7 +123,7 @@ async fn a_rule_is_filed_with_the_tenants_that_it_is_about() {
 #[tokio::test]
 async fn a_change_of_a_rule_concerns_companions_that_outlive_their_workloads() {
     let world = World::new(&["blue"]);
-    world.told("blue", &[]);
+    world.sync("blue", &[]);
     world.rule(1, json!({"lingerSeconds": 60}));
     let ended = Observed { ended: Some(0), ready: true, ..Observed::default() };
     world.0.states.admin_companions_of(&id("blue")).lock().applied("w", key("w"), ended);
@@ -145,7 +145,7 @@ async fn a_change_of_a_rule_concerns_companions_that_outlive_their_workloads() {
 #[tokio::test]
 async fn a_rule_that_can_not_be_read_keeps_what_it_has() {
     let world = World::new(&["blue"]);
-    world.told("blue", &["w"]);
+    world.sync("blue", &["w"]);
     world.rule(1, json!({"dpuSelectionPolicy": "Some"}));
     let state = world.0.states.state("tenant-blue");
     assert!(matches!(state.lock().index.desired(&key("w")), Desired::RuleUnknown));
@@ -180,12 +180,12 @@ async fn companions_that_were_seen_before_their_tenant_are_not_lost() {
 }
 
 #[tokio::test]
-async fn each_replica_tells_of_the_tenants_that_it_serves_and_the_leader_sums_up() {
+async fn each_replica_reports_on_the_tenants_that_it_serves_and_the_leader_sums_up() {
     let world = World::new(&["blue", "red", "idle"]);
     world.rule(1, json!({}));
-    // The leader acts for those that nobody serves; it has been told nothing of red.
-    world.told("blue", &["a", "b"]);
-    world.told("idle", &[]);
+    // The leader acts for those that nobody serves; it has received nothing of red.
+    world.sync("blue", &["a", "b"]);
+    world.sync("idle", &[]);
     let patch = world.changes(true).unwrap();
     assert_eq!(patch["tenants"], json!({"blue": {"matched": 2, "refused": null}}), "{patch}");
     assert_eq!((&patch["matched"], &patch["created"]), (&json!(2), &json!(0)));
@@ -206,7 +206,7 @@ async fn each_replica_tells_of_the_tenants_that_it_serves_and_the_leader_sums_up
     assert_eq!((&patch["matched"], &patch["created"], &patch["ready"]), (&json!(5), &json!(1), &json!(1)));
     assert_eq!(patch["conditions"][2]["message"], "for tenant red: no");
     // Red is reported now, and has nothing that matches.
-    world.told("red", &[]);
+    world.sync("red", &[]);
     let patch = world.changes(true).unwrap();
     assert_eq!(patch["tenants"], json!({"gone": null, "red": null}));
 }
@@ -215,7 +215,7 @@ async fn each_replica_tells_of_the_tenants_that_it_serves_and_the_leader_sums_up
 async fn a_rule_on_all_dpus_is_ready_once_there_are_as_many_as_the_replicas_want() {
     let world = World::new(&["blue"]);
     world.rule(1, json!({"dpuSelectionPolicy": "SameNodeAll"}));
-    world.told("blue", &["a"]);
+    world.sync("blue", &["a"]);
     let state = world.0.states.state("tenant-blue");
     let nodes = ["d1", "d2"].map(Into::into).into();
     state.lock().index.set_dpus("h", OwnDpus { nodes, hands_over: false });
@@ -237,7 +237,7 @@ async fn a_rule_on_all_dpus_is_ready_once_there_are_as_many_as_the_replicas_want
 async fn nothing_is_written_when_nothing_has_changed() {
     let world = World::new(&["blue"]);
     world.rule(1, json!({}));
-    world.told("blue", &["a"]);
+    world.sync("blue", &["a"]);
     let status = world.changes(true).unwrap();
     let mut stored = json!({});
     json_patch::merge(&mut stored, &status);
@@ -263,7 +263,7 @@ async fn overwritten(claim: u64, holder: Option<&str>) -> (Action, usize) {
     let api = FakeApi::default();
     let world = World::of(&api, &["blue"]);
     fixtures::connect(&world.0.states.state("tenant-blue"));
-    world.told("blue", &["a"]);
+    world.sync("blue", &["a"]);
     world.rule(1, json!({}));
     let id = RuleId { namespace: keys::ADMIN_NAMESPACE.into(), name: name() };
     api.answers("PATCH", RULE, 200, shown("2", 1));

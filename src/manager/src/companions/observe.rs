@@ -228,8 +228,8 @@ fn change(pod: &Pod) -> Option<(Cause, String)> {
 /// That a device of a Pod is unhealthy, and words about it, which begin with a colon.
 fn unhealthy(pod: &Pod) -> Option<(Cause, String)> {
     let containers = pod.status.as_ref()?.containers();
-    let mut told = containers.filter_map(|container| container.unhealthy.as_ref());
-    told.next().map(|words| (Cause::DeviceUnhealthy, format!(": {words}")))
+    let mut unhealthy = containers.filter_map(|container| container.unhealthy.as_ref());
+    unhealthy.next().map(|words| (Cause::DeviceUnhealthy, format!(": {words}")))
 }
 
 /// Why a Pod isn't ready; empty when nobody says: the scheduler's message, else a waiting container, else the message of the Pod's status.
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_ready_when_its_devices_are_as_far_as_drivers_tell() {
+    fn a_claim_is_ready_when_its_devices_are_as_far_as_drivers_report() {
         let result = |name: &str| {
             json!({"driver": "d.example", "pool": "p", "device": name, "request": "r",
                 "bindingConditions": if name == "slow" { json!(["Attached"]) } else { json!(null) },
@@ -307,15 +307,20 @@ mod tests {
         assert_eq!(of(json!([silent, device("True")])), ready);
         for status in ["False", "Unknown"] {
             let name = format!("x-{status}").to_lowercase();
-            let told = format!("device d.example/p/{name}: Ready isn't True: NoLink cable");
-            let expected = (false, Some(Cause::DeviceNotReady), told);
+            let message = format!("device d.example/p/{name}: Ready isn't True: NoLink cable");
+            let expected = (false, Some(Cause::DeviceNotReady), message);
             assert_eq!(of(json!([silent, device("True"), device(status)])), expected);
         }
-        let told = |words: &str| format!("device d.example/p/slow: {words}: NoLink cable");
+        let message = |words: &str| format!("device d.example/p/slow: {words}: NoLink cable");
         for (kind, status, cause, words) in [
             ("Attached", "True", None, String::new()),
-            ("Attached", "False", Some(Cause::DeviceNotReady), told("Attached isn't True")),
-            ("Broken", "True", Some(Cause::DeviceBindingFailed), told("its binding failed: Broken is True")),
+            ("Attached", "False", Some(Cause::DeviceNotReady), message("Attached isn't True")),
+            (
+                "Broken",
+                "True",
+                Some(Cause::DeviceBindingFailed),
+                message("its binding failed: Broken is True"),
+            ),
         ] {
             assert_eq!(of(json!([silent, with("slow", kind, status)])), (cause.is_none(), cause, words));
         }
@@ -340,17 +345,17 @@ mod tests {
             )
         };
         let (pending, progress) = ("PodResizePending", "PodResizeInProgress");
-        let told = |cause: Cause, words: &str| (Some(cause), format!("{cause}{words}"));
+        let reported = |cause: Cause, words: &str| (Some(cause), format!("{cause}{words}"));
         let nothing = || (None, String::new());
         for about in [Some(3), None] {
             let of = |condition| of("True", Some(3), condition);
-            assert_eq!(of(says(pending, "Deferred", about)), told(Cause::ResizeDeferred, ": m"));
-            assert_eq!(of(says(pending, "Infeasible", about)), told(Cause::ResizeInfeasible, ": m"));
-            assert_eq!(of(says(progress, "", about)), told(Cause::Resizing, ": m"));
+            assert_eq!(of(says(pending, "Deferred", about)), reported(Cause::ResizeDeferred, ": m"));
+            assert_eq!(of(says(pending, "Infeasible", about)), reported(Cause::ResizeInfeasible, ": m"));
+            assert_eq!(of(says(progress, "", about)), reported(Cause::Resizing, ": m"));
         }
         // About the amounts before these.
         assert_eq!(of("True", Some(3), says(pending, "Infeasible", Some(2))), nothing());
-        assert_eq!(of("True", Some(2), says(pending, "Infeasible", Some(2))), told(Cause::Resizing, ""));
+        assert_eq!(of("True", Some(2), says(pending, "Infeasible", Some(2))), reported(Cause::Resizing, ""));
         assert_eq!(of("True", None, None), nothing(), "a kubelet that doesn't say what it has seen");
         assert_eq!(of("True", Some(3), None), nothing());
         assert_eq!(of("False", Some(2), says(pending, "Infeasible", None)), nothing(), "it doesn't run");

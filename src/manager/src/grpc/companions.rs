@@ -1,6 +1,6 @@
 //! `outrigger.companion.v1.CompanionService`: the status of companions and of hosts' DPUs is sent to agents.
 //!
-//! The replica that receives the tenant's workloads tells of them: it alone knows all of what is wanted. A call to another replica
+//! The replica that receives the tenant's workloads reports on them: it alone knows all of what is wanted. A call to another replica
 //! waits for the tenant's stream, and ends when it doesn't come. Nothing is stored for a reader but which workloads have changed;
 //! their state is read from memory when the reader takes the message.
 
@@ -35,7 +35,7 @@ use super::limits::{
 use crate::context::Context;
 use crate::identity::Caller;
 use crate::state::TenantState;
-use crate::state::outcomes::{HostOutcome, ReportedCompanion, Told};
+use crate::state::outcomes::{HostOutcome, ReportedCompanion, WorkloadReport};
 
 #[derive(Clone)]
 pub(super) struct CompanionOutcomes {
@@ -62,7 +62,7 @@ struct Watch {
     settled: Instant,
 }
 
-/// How much of what was known at the beginning has been told.
+/// How much of what was known at the beginning has been sent.
 enum Progress {
     /// Workloads up to this one, and no hosts yet.
     Workloads(Option<Arc<str>>),
@@ -72,7 +72,7 @@ enum Progress {
 
 /// What follows.
 enum Next {
-    Tell(Message),
+    Send(Message),
     /// Nothing has changed.
     Wait,
     /// The tenant's workloads aren't known here.
@@ -149,7 +149,7 @@ impl CompanionOutcomes {
         })
     }
 
-    /// Tells until the call ends. Returns how.
+    /// Sends messages until the call ends. Returns how.
     async fn serve(&self, mut watch: Watch, reader: &mpsc::Sender<Message>) -> Status {
         let (caller, id) = (watch.caller.clone(), watch.id.clone());
         info!(%caller, tenant = %id, "watch of companions started");
@@ -157,7 +157,7 @@ impl CompanionOutcomes {
             biased;
             () = reader.closed() => Status::cancelled("the caller has gone away"),
             status = self.over(&caller, &id) => status,
-            status = watch.tell(reader) => status,
+            status = watch.send(reader) => status,
         };
         let (code, reason) = (status.code(), status.message());
         info!(%caller, tenant = %id, %code, reason, "watch of companions ended");
@@ -188,14 +188,14 @@ impl CompanionOutcomes {
 }
 
 impl Watch {
-    /// Tells what there is and then what changes, for as long as this replica knows it. Returns why it no longer does.
-    async fn tell(&mut self, reader: &mpsc::Sender<Message>) -> Status {
+    /// Sends what there is and then what changes, for as long as this replica knows it. Returns why it no longer does.
+    async fn send(&mut self, reader: &mpsc::Sender<Message>) -> Status {
         let clock = self.context.environment.clock;
         let rate = Rate::per_second(WATCH_MESSAGES_PER_SECOND, WATCH_SETTLE);
         let mut pace = Bucket::new(clock.now());
         loop {
             match self.next() {
-                Next::Tell(message) => {
+                Next::Send(message) => {
                     let Ok(wait) = pace.reserve(rate, 1.0, WATCH_STALL, clock.now()) else {
                         return stalled();
                     };
@@ -249,9 +249,9 @@ impl Watch {
         // Before the workloads are known: the agent may send them with these annotations at once.
         if !data.index.asked().eq(self.asked.iter().map(String::as_str)) {
             self.asked = data.index.asked().map(str::to_owned).collect();
-            return Next::Tell(Message::AnnotationRequest(AnnotationRequest { keys: self.asked.clone() }));
+            return Next::Send(Message::AnnotationRequest(AnnotationRequest { keys: self.asked.clone() }));
         }
-        if !data.tells() {
+        if !data.can_report() {
             return Next::Unknown;
         }
         while let Progress::Workloads(after) = &mut self.progress {
@@ -259,22 +259,22 @@ impl Watch {
                 self.progress = Progress::Hosts;
                 break;
             };
-            let told = data.told(&label, now);
+            let report = data.report_of(&label, now);
             *after = Some(label);
-            if let Some(told) = told {
-                return Next::Tell(Message::Workload(workload(told)));
+            if let Some(report) = report {
+                return Next::Send(Message::Workload(workload(report)));
             }
         }
         if let Some((name, outcome)) = data.outcomes.next_host(self.number) {
-            return Next::Tell(Message::Host(host(name, outcome, now)));
+            return Next::Send(Message::Host(host(name, outcome, now)));
         }
         if matches!(self.progress, Progress::Hosts) {
             self.progress = Progress::All;
-            return Next::Tell(Message::Synced(Synced {}));
+            return Next::Send(Message::Synced(Synced {}));
         }
         while let Some(label) = data.outcomes.next_workload(self.number) {
-            if let Some(told) = data.told(&label, now) {
-                return Next::Tell(Message::Workload(workload(told)));
+            if let Some(report) = data.report_of(&label, now) {
+                return Next::Send(Message::Workload(workload(report)));
             }
         }
         Next::Wait
@@ -288,14 +288,14 @@ fn stalled() -> Status {
     ))
 }
 
-fn workload(told: Told) -> WorkloadCompanions {
-    let Told { id, node, mut companions } = told;
+fn workload(report: WorkloadReport) -> WorkloadCompanions {
+    let WorkloadReport { id, node, mut companions } = report;
     if companions.len() > WATCH_COMPANIONS {
         companions.sort_by_key(|companion| companion.outcome.progress.stage == Stage::Ready);
         companions.truncate(WATCH_COMPANIONS);
     }
     let mut texts = WATCH_TEXTS;
-    let companions = companions.into_iter().map(|told| companion(told, &mut texts)).collect();
+    let companions = companions.into_iter().map(|reported| companion(reported, &mut texts)).collect();
     WorkloadCompanions {
         workload_id: id.as_str().to_owned(),
         companions,
@@ -305,8 +305,8 @@ fn workload(told: Told) -> WorkloadCompanions {
 }
 
 /// Of a companion of an admin rule only its state and its cause are sent, and whether the workload waits for it.
-fn companion(told: ReportedCompanion, texts: &mut usize) -> Companion {
-    let ReportedCompanion { rule, outcome, faults } = told;
+fn companion(reported: ReportedCompanion, texts: &mut usize) -> Companion {
+    let ReportedCompanion { rule, outcome, faults } = reported;
     let cause = outcome.progress.cause;
     let own = !rule.is_admin();
     let text = cause.filter(|_| own && *texts > 0).map(|cause| message(cause, &faults)).unwrap_or_default();

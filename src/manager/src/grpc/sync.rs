@@ -35,7 +35,7 @@ pub(super) struct Sync {
     limits: Limits,
     /// The workloads received so far. They alone are compared with the limits: workloads that the sync is about to remove no
     /// longer count.
-    told: HashSet<WorkloadId>,
+    received: HashSet<WorkloadId>,
     /// Workloads of before were forgotten, to make room.
     made_room: bool,
     /// How the workloads of a client are to be understood that says nothing of annotations; `None` as soon as the first has come.
@@ -54,8 +54,8 @@ impl Sync {
         silent: Reading,
     ) -> Result<Self, Status> {
         usage::within(announced, &limits).map_err(|e| exhausted(&e))?;
-        let told = HashSet::default();
-        Ok(Self { context, state, stream, limits, told, made_room: false, silent: Some(silent) })
+        let received = HashSet::default();
+        Ok(Self { context, state, stream, limits, received, made_room: false, silent: Some(silent) })
     }
 
     /// Takes in some workloads. `path`: the field of the message that has them. Tens of thousands take a moment, so this isn't
@@ -76,8 +76,8 @@ impl Sync {
             statement = workload_wire::statement(update).map_err(below)?.or(statement);
             workloads.push((workload, size));
         }
-        self.told.extend(workloads.iter().map(|(workload, _)| workload.id.clone()));
-        usage::within(self.told.len() as u64, &self.limits).map_err(|e| exhausted(&e))?;
+        self.received.extend(workloads.iter().map(|(workload, _)| workload.id.clone()));
+        usage::within(self.received.len() as u64, &self.limits).map_err(|e| exhausted(&e))?;
         let state = self.state.clone();
         let mut keys = self.understand(statement.map(Reading::Said))?;
         let mut workloads = workloads.into_iter().peekable();
@@ -111,9 +111,9 @@ impl Sync {
         if kept.is_err() && helps && !std::mem::replace(&mut self.made_room, true) {
             // Former and new workloads together are too many. A former one may still be sent: so it is forgotten, and unknown, as
             // after a restart.
-            data.index.doubt(|id| self.told.contains(id));
+            data.index.doubt(|id| self.received.contains(id));
             data.outcomes.dismiss();
-            data.usage.retain(&self.told);
+            data.usage.retain(&self.received);
             kept = data.usage.update(&workload.id, size, &self.limits);
         }
         if kept.is_err() {
@@ -132,9 +132,9 @@ impl Sync {
         let state = self.state.clone();
         let mut data = self.lock(&state)?;
         let first = !data.index.synced();
-        data.usage.retain(&self.told);
+        data.usage.retain(&self.received);
         let refused = data.index.refused_count();
-        let mut keys = data.index.complete(|id| self.told.contains(id));
+        let mut keys = data.index.complete(|id| self.received.contains(id));
         if data.index.refused_count() < refused {
             keys.extend(data.companion_keys());
         }

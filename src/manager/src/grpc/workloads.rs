@@ -92,7 +92,7 @@ struct Session {
 const LOOK: Duration = Duration::from_secs(60);
 
 /// Least time between two writes of a stream's syncs to the Tenant's status.
-const TELL: Duration = Duration::from_secs(5);
+const REPORT_PAUSE: Duration = Duration::from_secs(5);
 
 /// The messages of a stream that may come at once after a pause, as the time in which its rate allows them.
 const BURST: Duration = Duration::from_millis(100);
@@ -113,7 +113,7 @@ impl Workloads {
         // has a task of its own, which is cancelled when the call is dropped.
         let gone = CancellationToken::new();
         let session = self.open(admitted, chunked, gone.clone())?;
-        let _told = gone.drop_guard();
+        let _cancels_when_dropped = gone.drop_guard();
         let this = self.clone();
         let served = tokio::spawn(async move {
             this.context.metrics.streams.inc();
@@ -167,7 +167,7 @@ impl Workloads {
         if unused.is_some() {
             self.context.queues.unused_claims.add_after(id.clone(), UNUSED);
         }
-        self.tell_rules(state);
+        self.queue_rules(state);
         let claim = claim.number;
         match &result {
             Ok(()) => info!(tenant = %id, stream = number, claim, "stream ended"),
@@ -186,11 +186,11 @@ impl Workloads {
             if draining {
                 // Controllers have ended.
                 state.lock().stream.say(&claim, fields);
-                if let Err(error) = claim::tell(&self.context, id, state).await {
+                if let Err(error) = claim::write_status(&self.context, id, state).await {
                     info!(tenant = %id, claim = claim.number, %error, "writing the stream's status failed");
                 }
             } else {
-                self.tell(&session, &claim, fields);
+                self.report(&session, &claim, fields);
             }
         }
         result
@@ -213,12 +213,12 @@ impl Workloads {
         }
         let Session { caller, id, begun: OpenedStream { number, .. }, claim, .. } = &session;
         info!(%caller, tenant = %id, stream = number, claim = claim.number, "stream started");
-        self.tell_rules(&session.state);
+        self.queue_rules(&session.state);
         let result = self.take_in(session, messages).await;
         if let Err(status) = &result
             && status.code() == Code::ResourceExhausted
         {
-            self.tell(session, &session.claim, [("refused", json!(status.message()))]);
+            self.report(session, &session.claim, [("refused", json!(status.message()))]);
         }
         result
     }
@@ -235,7 +235,7 @@ impl Workloads {
         let mut pace = Bucket::new(self.now());
         let per_second: u64 = self.context.args.max_messages_per_second.max(10).into();
         let rate = Rate::per_second(per_second, BURST);
-        let mut tell = self.now();
+        let mut report_at = self.now();
         let mut look = self.now() + LOOK;
         loop {
             // Whatever ends the stream comes first: a superseded stream takes in no further message.
@@ -243,10 +243,10 @@ impl Workloads {
                 biased;
                 () = &mut ended => return Err(Superseded.into()),
                 () = &mut left_off => return Err(left()),
-                () = tokio::time::sleep_until(tell), if session.unreported => {
+                () = tokio::time::sleep_until(report_at), if session.unreported => {
                     session.unreported = false;
-                    tell = self.now() + TELL;
-                    self.tell_sync(session);
+                    report_at = self.now() + REPORT_PAUSE;
+                    self.report_sync(session);
                     continue;
                 }
                 () = tokio::time::sleep_until(look) => {
@@ -344,7 +344,7 @@ impl Workloads {
                     Ok(keys)
                 });
                 let keys = keys.await?;
-                self.tell_rules(&session.state);
+                self.queue_rules(&session.state);
                 session.unreported = true;
                 session.synced = Some(Time(self.wall()));
                 Ok(keys)
@@ -370,7 +370,7 @@ impl Workloads {
             Message::WorkloadSyncEnd(_) => {
                 let sync = session.sync.take().ok_or_else(not_begun)?;
                 let keys = self.aside(move || sync.end()).await?;
-                self.tell_rules(&session.state);
+                self.queue_rules(&session.state);
                 session.unreported = true;
                 session.synced = Some(Time(self.wall()));
                 Ok(keys)
@@ -386,7 +386,7 @@ impl Workloads {
     }
 
     /// Writes to the Tenant's status that a sync was received, and what is refused. No companion waits for it.
-    fn tell_sync(&self, session: &Session) {
+    fn report_sync(&self, session: &Session) {
         let (count, refused) = {
             let data = session.state.lock();
             (data.usage.count(), data.index.refused_count())
@@ -394,12 +394,12 @@ impl Workloads {
         let refused = usage::refusal(refused, &session.tenant.limits);
         let synced = session.synced.as_ref().map(|at| ("lastSync", json!(at)));
         let fields = [("workloads", json!(count)), ("refused", json!(refused))].into_iter().chain(synced);
-        self.tell(session, &session.claim, fields);
-        self.tell_rules(&session.state);
+        self.report(session, &session.claim, fields);
+        self.queue_rules(&session.state);
     }
 
     /// Has fields of the Tenant's status written, as long as the claim is the latest.
-    fn tell(
+    fn report(
         &self,
         session: &Session,
         claim: &StreamClaim,
@@ -418,7 +418,7 @@ impl Workloads {
     }
 
     /// The Synced condition of all the tenant's rules may have changed.
-    fn tell_rules(&self, state: &TenantState) {
+    fn queue_rules(&self, state: &TenantState) {
         for rule in state.rule_ids() {
             self.context.queues.rules.add_after(rule, crate::rules::SETTLE);
         }

@@ -71,8 +71,8 @@ impl Machines {
         Self { context: context.clone(), ledgers: Mutex::default(), began }
     }
 
-    /// Writes an Event for a failure that the conditions of before don't tell.
-    pub(super) async fn tell(&self, about: &ObjectReference, old: &[Condition], new: &Condition) {
+    /// Writes an Event for a failure that the conditions of before don't report.
+    pub(super) async fn report(&self, about: &ObjectReference, old: &[Condition], new: &Condition) {
         let known =
             |c: &Condition| c.type_ == new.type_ && c.status == new.status && c.message == new.message;
         if new.status == "False" && !old.iter().any(known) {

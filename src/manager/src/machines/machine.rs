@@ -159,7 +159,7 @@ impl Machines {
         });
         let written = writes::status(&machines, &Version::of(object), status).await?;
         self.context.feeds.machines.answer(written);
-        self.tell(&object.object_ref(&()), &before.conditions, &ready).await;
+        self.report(&object.object_ref(&()), &before.conditions, &ready).await;
         Ok(())
     }
 }

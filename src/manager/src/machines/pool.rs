@@ -240,7 +240,7 @@ impl Machines {
         });
         let written = writes::status(&self.pool_api(), &Version::of(pool), status).await?;
         self.context.feeds.pools.answer(written);
-        self.tell(&pool.object_ref(&()), &before.conditions, &ready).await;
+        self.report(&pool.object_ref(&()), &before.conditions, &ready).await;
         Ok(())
     }
 }

@@ -57,7 +57,7 @@ impl Controller for Offloadings {
         };
         let (api, held) = (api(context, namespace), is_held(&object));
         match wanted(&object) {
-            // The strategy is unknown: the namespace's Pods are refused, and its label can't be told.
+            // The strategy is unknown: the namespace's Pods are refused, and its label can't be determined.
             None => {}
             Some(true) => {
                 if let Some(written) =
@@ -215,7 +215,7 @@ fn is_held(object: &NamespaceOffloading) -> bool {
     object.finalizers().iter().any(|finalizer| finalizer == keys::OFFLOADING_FINALIZER)
 }
 
-/// Whether admission has to look at the namespace's Pods; `None` when that can't be told.
+/// Whether admission has to look at the namespace's Pods; `None` when that can't be determined.
 fn wanted(object: &NamespaceOffloading) -> Option<bool> {
     if object.metadata.deletion_timestamp.is_some() || is_reserved(&object.namespace().unwrap_or_default()) {
         return Some(false);

@@ -188,9 +188,13 @@ mod tests {
         ] {
             let object = object(spec, Value::Null);
             let status = compute(&object, nodes, now);
-            let told = trouble(&object, &status, nodes.len());
-            assert_eq!(told.as_ref().map(|told| told.0), expected.map(|told| told.0), "{told:?}");
-            assert!(expected.is_none_or(|(_, part)| told.unwrap().1.contains(part)));
+            let reported = trouble(&object, &status, nodes.len());
+            assert_eq!(
+                reported.as_ref().map(|(cause, _)| *cause),
+                expected.map(|(cause, _)| cause),
+                "{reported:?}"
+            );
+            assert!(expected.is_none_or(|(_, part)| reported.unwrap().1.contains(part)));
             assert!(is_news(None, &status) && !is_news(Some(&status), &status));
             let earlier = NamespaceOffloadingStatus { observed_generation: Some(6), ..status.clone() };
             assert!(is_news(Some(&earlier), &status));

@@ -3,8 +3,8 @@
 //! **In**: `GET /v1/tenants/TENANT/workloads` by HTTPS, with a bearer token of a user of the infrastructure cluster. **Out**: a page of
 //! workloads in JSON ([`page`]). The API server says whose token it is, and whether that user may `list` the resource
 //! `workloads.outrigger.dev` in the tenant's namespace; both answers are used for ten seconds. Nothing is written, and nothing is read but
-//! what is in memory. Who may not ask about a tenant isn't told whether there is one: a tenant that doesn't exist causes the same calls as one
-//! that does, so neither the answer nor its time differs.
+//! what is in memory. Who may not ask about a tenant doesn't learn whether there is one: a tenant that doesn't exist causes the same
+//! calls as one that does, so neither the answer nor its time differs.
 
 mod ask;
 mod page;

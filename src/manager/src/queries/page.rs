@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::ask::Ask;
 use crate::grpc::message;
-use crate::state::outcomes::{ReportedCompanion, Told};
+use crate::state::outcomes::{ReportedCompanion, WorkloadReport};
 use crate::state::{Namespace, TenantData, TenantState};
 
 /// How long label values are used again. A workload that is younger may be missing.
@@ -181,7 +181,7 @@ impl Pages {
 
 /// Whether this is the tenant's state, and its workloads are known.
 fn knows(data: &TenantData, id: &TenantId) -> bool {
-    data.tenant.as_ref() == Some(id) && data.tells()
+    data.tenant.as_ref() == Some(id) && data.can_report()
 }
 
 /// A workload, if it is asked for and still there.
@@ -191,14 +191,15 @@ fn row(data: &TenantData, label: &Arc<str>, ask: &Ask, now: Timestamp) -> Option
     if !ask.text.is_empty() && !format!("{namespace}/{name}").contains(&ask.text) {
         return None;
     }
-    let Told { mut companions, .. } = data.told(label, now)?;
-    let has = |cause: Cause| companions.iter().any(|told| told.outcome.progress.cause == Some(cause));
+    let WorkloadReport { mut companions, .. } = data.report_of(label, now)?;
+    let has =
+        |cause: Cause| companions.iter().any(|companion| companion.outcome.progress.cause == Some(cause));
     if !ask.cause.is_none_or(has) {
         return None;
     }
     let all = companions.len();
     if all > COMPANIONS {
-        companions.sort_by_key(|told| told.outcome.progress.stage == Stage::Ready);
+        companions.sort_by_key(|companion| companion.outcome.progress.stage == Stage::Ready);
         companions.truncate(COMPANIONS);
     }
     Some(Row {
@@ -212,8 +213,8 @@ fn row(data: &TenantData, label: &Arc<str>, ask: &Ask, now: Timestamp) -> Option
     })
 }
 
-fn companion(told: ReportedCompanion) -> CompanionRow {
-    let ReportedCompanion { rule, outcome, faults } = told;
+fn companion(reported: ReportedCompanion) -> CompanionRow {
+    let ReportedCompanion { rule, outcome, faults } = reported;
     let (cause, own) = (outcome.progress.cause, !rule.is_admin());
     CompanionRow {
         rule: own.then(|| rule.as_str().to_owned()),

@@ -63,7 +63,7 @@ async fn step(context: &Context, id: &RuleId) -> Result<Action, kube::Error> {
     fill(context, &state, id);
     validate_template(context, &state, id).await;
     devices::keep(context, id).await;
-    tell_refusals(context, &state, id).await;
+    report_refusals(context, &state, id).await;
     let Some(change) = status_change(context, &state, id) else { return Ok(Action::Done) };
     let left = change.left(&mut state.lock(), context.environment.clock.now());
     if !left.is_zero() {
@@ -238,7 +238,7 @@ pub(crate) async fn validate_template(context: &Context, state: &TenantState, id
         let again = entry.validation.record(answer, context.environment.clock.now());
         let refusal = entry.validation.refusal().cloned();
         let refusal =
-            refusal.filter(|new| before.as_ref() != Some(new) || fault("refusal-is-told-each-time"));
+            refusal.filter(|new| before.as_ref() != Some(new) || fault("refusal-is-reported-each-time"));
         if refusal.is_some() {
             let key = |workload: &Arc<Workload>| CompanionKey {
                 rule: id.name.clone(),
@@ -260,7 +260,7 @@ pub(crate) async fn validate_template(context: &Context, state: &TenantState, id
 }
 
 /// Writes the Events of a rule's companions for this namespace's tenant that can't be made.
-pub(crate) async fn tell_refusals(context: &Context, state: &TenantState, id: &RuleId) {
+pub(crate) async fn report_refusals(context: &Context, state: &TenantState, id: &RuleId) {
     let (uid, news) = {
         let mut data = state.lock();
         let Some(uid) = data.rules.get(&id.name).map(|entry| entry.uid.clone()) else { return };

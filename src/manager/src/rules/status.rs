@@ -257,13 +257,16 @@ impl StatusInput<'_> {
         let first = hosts.first()?;
         let more =
             if hosts.len() > 1 { format!(" (nor in {} more hosts)", hosts.len() - 1) } else { String::new() };
-        let (told, naming) =
+        let (described, naming) =
             (self.data.host_names.described(first), self.registry.host_labels().naming(first));
         // Or it is the name that the host has as a Node only.
-        let or =
-            if told == *first { ", or an entry of the Tenant's spec.hostNames for the node" } else { "" };
+        let or = if described == *first {
+            ", or an entry of the Tenant's spec.hostNames for the node"
+        } else {
+            ""
+        };
         Some(format!(
-            "no DPU of tenant {tenant} is in host {told}{more}: a Node with label {naming} is needed{or}"
+            "no DPU of tenant {tenant} is in host {described}{more}: a Node with label {naming} is needed{or}"
         ))
     }
 }

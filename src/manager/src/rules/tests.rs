@@ -133,15 +133,15 @@ async fn matches_that_are_left_out_are_reported_and_taken_in_when_there_is_room(
     let (context, id) = world(&api);
     let state = context.states.state("tenant-blue");
     let workload = |i: usize| fixtures::workload(&format!("w{i}"));
-    let told = |condition: &str| {
+    let condition_of = |kind: &str| {
         let data = state.lock();
         let entry = &data.rules[&id.name];
         let status =
             status::compute(&id.name, entry, &data, &context.registry, context.environment.clock.wall());
-        let told = status.conditions.into_iter().find(|told| told.type_ == condition).unwrap();
-        (told.status, told.reason, told.message)
+        let condition = status.conditions.into_iter().find(|c| c.type_ == kind).unwrap();
+        (condition.status, condition.reason, condition.message)
     };
-    let reason = |condition: &str| told(condition).1;
+    let reason = |kind: &str| condition_of(kind).1;
     {
         let mut data = state.lock();
         data.index.limit(0);
@@ -155,7 +155,7 @@ async fn matches_that_are_left_out_are_reported_and_taken_in_when_there_is_room(
     }
     assert_eq!((reason("Matched"), reason("Ready")), ("LimitReached".to_owned(), "LimitReached".to_owned()));
     state.lock().index.limit(3);
-    let (status, _, message) = told("Ready");
+    let (status, _, message) = condition_of("Ready");
     assert_eq!(status, "False");
     assert!(message.starts_with("3 matches of this rule are served, and some are not"), "{message}");
     assert!(message.contains("more than 3 workloads"), "{message}");

@@ -44,12 +44,12 @@ impl TenantData {
         // Nothing may be known any longer of those that were served in an earlier state.
         let refused: Vec<Arc<str>> = self.index.refused_after(None).cloned().collect();
         refused.iter().for_each(|label| self.changed(label));
-        self.tell_annotations();
+        self.notify_of_annotations();
         Some(keys)
     }
 
     /// Rules have changed, or what is known of annotations: workloads may wait or no longer, and the agent may have to be asked.
-    pub(super) fn tell_annotations(&mut self) {
+    pub(super) fn notify_of_annotations(&mut self) {
         for label in self.index.undecided_changed() {
             self.changed(&label);
         }

@@ -68,7 +68,7 @@ impl Listeners {
     }
 
     /// Something of these topics has changed. A listener of several of them hears it once.
-    pub(super) fn tell(&self, topics: &BTreeSet<Topic>) {
+    pub(super) fn notify(&self, topics: &BTreeSet<Topic>) {
         let inner = self.0.lock();
         for topic in topics {
             for heard in inner.topics.get(topic).into_iter().flat_map(HashMap::values) {
@@ -99,12 +99,12 @@ mod tests {
         let blue = listeners.listen(vec![tenant("blue"), identity("agent.blue")]);
         let heard = || blue.changed().now_or_never().is_some();
         assert!(!heard());
-        listeners.tell(&[tenant("red"), identity("agent.red")].into());
+        listeners.notify(&[tenant("red"), identity("agent.red")].into());
         assert!(!heard(), "another tenant isn't its concern");
         for topics in
             [vec![tenant("blue")], vec![identity("agent.blue")], vec![tenant("blue"), identity("agent.blue")]]
         {
-            listeners.tell(&topics.into_iter().collect());
+            listeners.notify(&topics.into_iter().collect());
             assert!(heard() && !heard(), "once");
         }
         drop(blue);
@@ -123,7 +123,7 @@ mod tests {
             },
             |(listeners, all)| {
                 for (i, listener) in all.iter().enumerate() {
-                    listeners.tell(&[tenant(&format!("t{i}"))].into());
+                    listeners.notify(&[tenant(&format!("t{i}"))].into());
                     assert!(listener.changed().now_or_never().is_some());
                 }
             },

@@ -2,7 +2,7 @@
 //!
 //! An outcome is kept so that it is known since when it is so, whether a companion has been ready before, and how many there are of
 //! which cause. There is one for each match, as there is one companion. Who follows the outcomes has a set of the workloads that
-//! have changed, and reads their outcomes when it tells them: a slow reader misses states in between, and never the last.
+//! have changed, and reads their outcomes when it sends them: a slow reader misses states in between, and never the last.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -53,9 +53,9 @@ pub(crate) struct Outcome {
     host: Option<Arc<str>>,
 }
 
-/// The companions of a workload, to be told.
+/// The companions of a workload, as they are reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct WorkloadReport {
     pub id: WorkloadId,
     /// The node of the workload with which all outcomes were assessed.
     pub node: Option<String>,
@@ -124,7 +124,7 @@ impl Outcomes {
         self.followers.contains_key(&follower)
     }
 
-    /// Nobody follows any longer: what they have been told isn't kept up to date from now on, or is about another tenant.
+    /// Nobody follows any longer: what they have received isn't kept up to date from now on, or is about another tenant.
     pub(crate) fn dismiss(&mut self) {
         self.wake();
         self.followers.clear();
@@ -137,12 +137,12 @@ impl Outcomes {
         }
     }
 
-    /// A workload that has changed, which counts as told from now on.
+    /// A workload that has changed, which counts as sent from now on.
     pub(crate) fn next_workload(&mut self, follower: u64) -> Option<Arc<str>> {
         self.followers.get_mut(&follower)?.workloads.pop_first()
     }
 
-    /// The Node of a host that has changed, which counts as told from now on, and the host's DPU; `None` for a host that is no longer the
+    /// The Node of a host that has changed, which counts as sent from now on, and the host's DPU; `None` for a host that is no longer the
     /// tenant's.
     pub(crate) fn next_host(&mut self, follower: u64) -> Option<(String, Option<HostOutcome>)> {
         let host = self.followers.get_mut(&follower)?.hosts.pop_first()?;
@@ -232,12 +232,12 @@ impl Outcomes {
 }
 
 impl TenantData {
-    /// Whether outcomes can be told: the tenant's agent is connected to this replica, and has told all of its workloads.
-    pub(crate) fn tells(&self) -> bool {
+    /// Whether outcomes can be reported: the tenant's agent is connected to this replica, and has sent all of its workloads.
+    pub(crate) fn can_report(&self) -> bool {
         self.stream.connected
             && self.index.synced()
             && !self.closing
-            && (self.outcomes.complete || fault("companions-are-told-before-they-are-known"))
+            && (self.outcomes.complete || fault("companions-are-sent-before-they-are-known"))
     }
 
     /// These companions may be other than before, or wanted in another way.
@@ -274,9 +274,9 @@ impl TenantData {
         if refused {
             self.changed(&label);
         }
-        if moved && !fault("another-node-is-not-told") {
+        if moved && !fault("another-node-is-not-reported") {
             self.assess(&touched, registry, now);
-            if self.told(&label, now).is_some_and(|told| !told.companions.is_empty()) {
+            if self.report_of(&label, now).is_some_and(|report| !report.companions.is_empty()) {
                 self.changed(&label);
             }
         }
@@ -297,7 +297,7 @@ impl TenantData {
         }
     }
 
-    /// The label of the first workload after another one of whose companions there is something to tell.
+    /// The label of the first workload after another one of whose companions there is something to report.
     pub(crate) fn next_outcome(&self, after: Option<&Arc<str>>) -> Option<Arc<str>> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, |label| Excluded(label.clone()));
@@ -309,7 +309,7 @@ impl TenantData {
     }
 
     /// The companions of the workload with this label value; `None` when the workload isn't known.
-    pub(crate) fn told(&self, label: &Arc<str>, now: Timestamp) -> Option<Told> {
+    pub(crate) fn report_of(&self, label: &Arc<str>, now: Timestamp) -> Option<WorkloadReport> {
         let Some(workload) = self.index.workload(label) else { return self.report_refused(label, now) };
         let known = self.outcomes.by_workload.get(label);
         let mut companions: Vec<ReportedCompanion> = known
@@ -328,14 +328,14 @@ impl TenantData {
         let undecided = self.index.undecided_of(label).into_iter().map(|rule| (rule, UNDECIDED));
         let others = left_out.chain(undecided);
         let others = others.filter(|(rule, _)| known.is_none_or(|known| !known.contains_key(rule.name())));
-        let told = |(rule, progress): (&Arc<Rule>, _)| {
+        let missing = |(rule, progress): (&Arc<Rule>, _)| {
             ReportedCompanion::none(rule.name(), rule.ordering(), progress, now)
         };
-        companions.extend(others.map(told));
-        Some(Told { id: workload.id.clone(), node: workload.node_name.clone(), companions })
+        companions.extend(others.map(missing));
+        Some(WorkloadReport { id: workload.id.clone(), node: workload.node_name.clone(), companions })
     }
 
-    /// All companions of which there is something to tell.
+    /// All companions of which there is something to report.
     pub(crate) fn outcome_keys(&self) -> impl Iterator<Item = CompanionKey> {
         self.outcomes.by_workload.iter().flat_map(|(workload, of_workload)| {
             let key = |rule: &RuleName| CompanionKey { rule: rule.clone(), workload: workload.clone() };

@@ -49,8 +49,8 @@ pub(crate) struct Refusals {
     /// Those of companions that weren't wanted when they were looked at last, until their pauses are over.
     aside: BTreeMap<CompanionKey, Refusal>,
     sweep: Sweep,
-    /// When Events have told of a rule's refusals, or would have: the last time for each cause.
-    told: BTreeMap<RuleName, BTreeMap<Cause, Instant>>,
+    /// When Events have reported a rule's refusals, or would have: the last time for each cause.
+    reported: BTreeMap<RuleName, BTreeMap<Cause, Instant>>,
 }
 
 impl Refusals {
@@ -109,7 +109,7 @@ impl Refusals {
 
     /// A rule is another one than before, or is deleted.
     pub(crate) fn forget_rule(&mut self, rule: &RuleName) {
-        self.told.remove(rule);
+        self.reported.remove(rule);
         for refusals in [&mut self.by_key, &mut self.aside] {
             let keys: Vec<CompanionKey> = of_rule(refusals, rule).map(|(key, _)| key.clone()).collect();
             for key in keys {
@@ -118,7 +118,7 @@ impl Refusals {
         }
     }
 
-    /// What Events have to say of a rule's refusals, which then counts as told: one message for each cause that hasn't been there for
+    /// What Events have to say of a rule's refusals, which then counts as reported: one message for each cause that hasn't been there for
     /// a while, with the number of companions.
     pub(crate) fn news(&mut self, rule: &RuleName, now: Instant) -> Vec<String> {
         let mut by_cause: BTreeMap<Cause, (usize, &Refusal)> = BTreeMap::new();
@@ -127,8 +127,8 @@ impl Refusals {
         }
         let mut news = Vec::new();
         for (cause, (count, first)) in by_cause {
-            let told = self.told.entry(rule.clone()).or_default().insert(cause, now);
-            if told.is_none_or(|told| now >= told + NEWS_AGAIN) {
+            let last = self.reported.entry(rule.clone()).or_default().insert(cause, now);
+            if last.is_none_or(|last| now >= last + NEWS_AGAIN) {
                 let message = &first.why.message;
                 news.push(match count {
                     1 => message.clone(),

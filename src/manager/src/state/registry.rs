@@ -315,8 +315,8 @@ impl Registry {
         };
         if old.as_deref().map(TenantEntry::relevant) == new.as_deref().map(TenantEntry::relevant) {
             let [before, now] = [&old, &new].map(|entry| entry.as_ref().and_then(|entry| entry.refused()));
-            let told = if before == now { None } else { Some(id) };
-            return Touched { nodes: Vec::new(), tenants: told.into_iter().collect() };
+            let changed = if before == now { None } else { Some(id) };
+            return Touched { nodes: Vec::new(), tenants: changed.into_iter().collect() };
         }
         let mut touched = Touched { nodes: Vec::new(), tenants: BTreeSet::from([id.clone()]) };
         let mut hosts: BTreeSet<&String> = BTreeSet::new();
@@ -344,7 +344,7 @@ impl Registry {
             .collect();
         touched.nodes = concerned.into_iter().cloned().collect();
         drop(data);
-        self.listeners.tell(&topics);
+        self.listeners.notify(&topics);
         touched
     }
 
@@ -368,12 +368,12 @@ impl Registry {
             concerned.extend(dpu.marks.owner.as_deref().and_then(|owner| TenantId::new(owner).ok()));
             concerned.extend(dpu.host.iter().flat_map(|host| data.claimants(host)).cloned());
         }
-        let told = changed
+        let differs = changed
             || match (&old, &new) {
                 (Some(old), Some(new)) => (old.ready, &old.node) != (new.ready, &new.node),
                 (old, new) => old.is_some() != new.is_some(),
             };
-        let hosts = old.iter().chain(&new).filter(|_| told).filter_map(|dpu| dpu.host.clone()).collect();
+        let hosts = old.iter().chain(&new).filter(|_| differs).filter_map(|dpu| dpu.host.clone()).collect();
         NodeChange { concerned: concerned.into_iter().collect(), changed, hosts }
     }
 

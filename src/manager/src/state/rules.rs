@@ -68,7 +68,7 @@ impl TenantData {
     /// A rule exists and looks like this. Returns the companions it may change.
     pub(crate) fn apply_rule(&mut self, object: &WorkloadRule) -> Vec<CompanionKey> {
         let keys = self.file_rule(object);
-        self.tell_annotations();
+        self.notify_of_annotations();
         keys
     }
 
@@ -154,7 +154,7 @@ impl TenantData {
             false => companions.ended(name),
         };
         keys.extend(self.with_companions(name, of_rule).into_iter().flatten());
-        self.tell_annotations();
+        self.notify_of_annotations();
         keys
     }
 
@@ -166,7 +166,7 @@ impl TenantData {
         self.refusals.forget_rule(name);
         let mut keys = self.index.remove_rule(name);
         keys.extend(self.with_companions(name, |companions| companions.ended(name)).into_iter().flatten());
-        self.tell_annotations();
+        self.notify_of_annotations();
         keys
     }
 

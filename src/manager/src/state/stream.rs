@@ -22,7 +22,7 @@ pub(crate) struct Stream {
     pub lost_at: Option<Timestamp>,
     /// The claim under which the Tenant says that an agent is connected; 0 for none. A stream that has replaced the one of that claim and
     /// ends before it has a claim of its own has to take it back.
-    told: u64,
+    connected_claim: u64,
     /// Streams that are open, those that have been superseded and haven't ended yet included.
     open: usize,
     /// The Tenant that all claims are about.
@@ -154,7 +154,7 @@ impl Stream {
             return Err(Superseded);
         }
         self.claim = claim;
-        self.told = claim;
+        self.connected_claim = claim;
         self.claimed_at = resource_version;
         self.connected = true;
         Ok(())
@@ -170,13 +170,13 @@ impl Stream {
     /// not have claimed yet. Then the claim is that of the stream before it, which it has replaced.
     pub(crate) fn end(&mut self, stream: u64, now: Timestamp) -> Option<StreamClaim> {
         self.open = self.open.saturating_sub(1);
-        if self.current != stream || self.told == 0 {
+        if self.current != stream || self.connected_claim == 0 {
             return None;
         }
         self.connected = false;
         self.lost_at = Some(now);
-        let told = std::mem::take(&mut self.told);
-        self.on_tenant(told)
+        let claim = std::mem::take(&mut self.connected_claim);
+        self.on_tenant(claim)
     }
 
     /// A Tenant's status says that no agent is connected since then. Another replica may have written that, or have been killed.
@@ -239,7 +239,8 @@ impl Stream {
     /// The Tenant's status shows that an agent is connected under this claim of this replica. Has it say again that none is, if its
     /// stream has ended and that was said: the cluster was restored. Returns whether it does.
     pub(crate) fn shown_connected(&mut self, claim: u64) -> bool {
-        let has_ended = self.claim == claim && !self.connected && self.told == 0 && self.raising == 0;
+        let has_ended =
+            self.claim == claim && !self.connected && self.connected_claim == 0 && self.raising == 0;
         let Some(of) = self.on_tenant(claim).filter(|_| has_ended && self.unwritten.fields.is_empty()) else {
             return false;
         };
@@ -284,7 +285,7 @@ impl Stream {
         let held = self.claim > 0;
         if held {
             self.claim = 0;
-            self.told = 0;
+            self.connected_claim = 0;
             self.claimed_at = 0;
             self.connected = false;
             self.end.cancel();
@@ -295,7 +296,7 @@ impl Stream {
     /// Another Tenant's claims say nothing about this one's.
     fn restart_counters(&mut self) {
         self.claim = 0;
-        self.told = 0;
+        self.connected_claim = 0;
         self.claimed_at = 0;
         self.foreign = 0;
         self.own = 0;

@@ -76,7 +76,11 @@ pub(crate) async fn raise(
 }
 
 /// Writes what the tenant's state has for the stream's status. The stream doesn't depend on it.
-pub(crate) async fn tell(context: &Context, id: &TenantId, state: &TenantState) -> Result<(), kube::Error> {
+pub(crate) async fn write_status(
+    context: &Context,
+    id: &TenantId,
+    state: &TenantState,
+) -> Result<(), kube::Error> {
     let Some(unwritten) = state.lock().stream.unwritten() else { return Ok(()) };
     if !write(context, id, &unwritten).await? {
         debug!(tenant = %id, claim = unwritten.claim.number, "stream status not written: the claim is not the latest");
@@ -197,7 +201,7 @@ impl Controller for StreamStatuses {
 
     async fn step(&self, id: &TenantId) -> Result<Action, kube::Error> {
         for state in self.0.states.of(id) {
-            tell(&self.0, id, &state).await?;
+            write_status(&self.0, id, &state).await?;
         }
         Ok(Action::Done)
     }
@@ -302,7 +306,7 @@ mod tests {
         ended["status"]["stream"]["connected"] = json!(false);
         api.answers("PATCH", STATUS, 200, ended);
         let id = TenantId::new("blue").unwrap();
-        tell(&context, &id, &state).await.unwrap();
+        write_status(&context, &id, &state).await.unwrap();
         let unwritten = || state.lock().stream.unwritten().map(|said| said.fields["connected"].clone());
         assert_eq!(unwritten(), None);
         list(&context, connected, 1000);

@@ -61,30 +61,30 @@ pub(super) fn compute(
     found: Option<&(namespace::State, Enforcement, BTreeSet<String>)>,
     now: Timestamp,
 ) -> ControllerStatus {
-    let mut told: Vec<(&str, ConditionValue)> = Vec::new();
+    let mut values: Vec<(&str, ConditionValue)> = Vec::new();
     let mut dpus = 0;
     match &entry.tenant {
-        Err(errors) => told.push(("Accepted", wrong(Cause::Invalid, validate::message(errors)))),
+        Err(errors) => values.push(("Accepted", wrong(Cause::Invalid, validate::message(errors)))),
         Ok(tenant) => {
-            told.push(("Accepted", accepted(registry, id)));
-            told.push(("NamespaceReady", namespace_ready(tenant, found.map(|(namespace, ..)| namespace))));
+            values.push(("Accepted", accepted(registry, id)));
+            values.push(("NamespaceReady", namespace_ready(tenant, found.map(|(namespace, ..)| namespace))));
             let (count, hosts) = hosts_ready(registry, id, tenant);
             dpus = count;
-            told.push(("HostsReady", hosts));
-            told.push(("WithinLimits", within_limits(registry, entry, tenant)));
+            values.push(("HostsReady", hosts));
+            values.push(("WithinLimits", within_limits(registry, entry, tenant)));
         }
     }
-    let first = told.iter().find(|(_, (status, ..))| *status != Status::True);
+    let first = values.iter().find(|(_, (status, ..))| *status != Status::True);
     let ready = match first {
         None => fine("Served", format!("{dpus} DPUs")),
         Some((_, (_, reason, message))) => (Status::False, *reason, message.clone()),
     };
-    told.push(("Ready", ready));
+    values.push(("Ready", ready));
     // It doesn't concern Ready: a lower level is an administrator's choice.
     if let (Ok(tenant), Some((_, level, refused))) = (&entry.tenant, found) {
-        told.push((ENFORCED, enforced((entry, tenant), *level, refused, now)));
+        values.push((ENFORCED, enforced((entry, tenant), *level, refused, now)));
     }
-    finish(entry, dpus, found.map(|(_, level, _)| *level), told, now)
+    finish(entry, dpus, found.map(|(_, level, _)| *level), values, now)
 }
 
 /// The level of enforcement. A lower one counts from the time of the condition's last transition.
@@ -119,21 +119,21 @@ pub(super) fn terminating(
     dpus: i64,
     now: Timestamp,
 ) -> ControllerStatus {
-    let told = vec![("Ready", wrong(Cause::Terminating, format!("waiting for {waiting_for} to be gone")))];
-    finish(entry, dpus, None, told, now)
+    let values = vec![("Ready", wrong(Cause::Terminating, format!("waiting for {waiting_for} to be gone")))];
+    finish(entry, dpus, None, values, now)
 }
 
 fn finish(
     entry: &TenantEntry,
     dpus: i64,
     enforcement: Option<Enforcement>,
-    told: Vec<(&str, ConditionValue)>,
+    values: Vec<(&str, ConditionValue)>,
     now: Timestamp,
 ) -> ControllerStatus {
     let generation = entry.object.metadata.generation.unwrap_or_default();
     let written = entry.object.status.as_ref();
     let before = written.map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let mut conditions = conditions(before, generation, now, told);
+    let mut conditions = conditions(before, generation, now, values);
     let mut level = enforcement.map(|level| level.to_string());
     if level.is_none() {
         // Nobody looked at it. The namespace still has the level, whose time would begin again if the condition were left out.
@@ -211,7 +211,7 @@ fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, Con
             moving.push(format!("{name} is given up: the tenant's Pods on it are going"));
         }
     }
-    let told = if !contested.is_empty() {
+    let value = if !contested.is_empty() {
         wrong(
             Cause::HostConflict,
             format!("spec.hosts: {}; who has a host keeps it, else neither gets it", list(&contested)),
@@ -228,7 +228,7 @@ fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, Con
     } else {
         fine("Served", format!("{count} DPUs in {} hosts", tenant.hosts.len()))
     };
-    (i64::try_from(count).unwrap_or(i64::MAX), told)
+    (i64::try_from(count).unwrap_or(i64::MAX), value)
 }
 
 fn within_limits(registry: &Registry, entry: &TenantEntry, tenant: &Tenant) -> ConditionValue {
@@ -318,16 +318,22 @@ mod tests {
             let enforced = of("Enforced");
             (enforced.status, enforced.reason, enforced.message)
         };
-        let told = |status: &str, reason: &str, message: &str| {
+        let condition = |status: &str, reason: &str, message: &str| {
             (status.to_owned(), reason.to_owned(), message.to_owned())
         };
-        assert_eq!(look(Enforcement::Enforce, &[], 5), told("True", "Enforce", "all checks are enforced"));
+        assert_eq!(
+            look(Enforcement::Enforce, &[], 5),
+            condition("True", "Enforce", "all checks are enforced")
+        );
         let none = "below Enforce since 1970-01-01T00:00:10Z: no running Pod is known that would be refused";
         assert_eq!(
             look(Enforcement::Observe, &[], 10),
-            told("False", "Observe", &format!("level Observe, {none}"))
+            condition("False", "Observe", &format!("level Observe, {none}"))
         );
-        assert_eq!(look(Enforcement::Warn, &[], 20), told("False", "Warn", &format!("level Warn, {none}")));
+        assert_eq!(
+            look(Enforcement::Warn, &[], 20),
+            condition("False", "Warn", &format!("level Warn, {none}"))
+        );
         let (_, _, message) = look(Enforcement::Warn, &["p"], 30);
         assert!(
             message.contains("since 1970-01-01T00:00:10Z: a running Pod would be refused")

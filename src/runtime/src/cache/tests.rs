@@ -285,7 +285,7 @@ fn a_list_overrides_everything_that_was_known_before_it() {
 }
 
 #[test]
-fn a_bookmark_tells_how_far_the_watch_is() {
+fn a_bookmark_shows_how_far_the_watch_is() {
     let mut versions = Versions::default();
     versions.bookmark(9);
     assert!(!versions.answer("a", state("u", 9)));

@@ -184,7 +184,7 @@ table! {
     LEADER = plain("leader", Gauge, &[Manager], &[], "1 while this replica holds the Lease, else 0");
     AGENT_WORKLOADS = plain("agent_workloads", Gauge, &[Agent], &[], "Workloads of the tenant cluster");
     AGENT_WORKLOADS_BY_REASON = plain("agent_workloads_by_reason", Gauge, &[Agent], &[("reason", Named("as in [Reasons](reasons.md)"))],
-        "Workloads with a companion that isn't ready, by the reason of the worst, as the manager last told it");
+        "Workloads with a companion that isn't ready, by the reason of the worst, as the manager last reported it");
     AGENT_CONNECTED = plain("agent_connected", Gauge, &[Agent], &[],
         "1 while a stream to the manager is open, else 0");
     AGENT_CONNECTIONS = plain("agent_connections", Counter, &[Agent], &[], "Streams opened");
@@ -194,7 +194,7 @@ table! {
         &[("outcome", OneOf(&["Ok", "Failed", "Unsupported"]))],
         "Comparisons of the tenant's rules with the manager's; Unsupported: the manager is too old for it");
     AGENT_COMPANION_WATCH = plain("agent_companion_watch", Gauge, &[Agent], &[],
-        "1 while the manager tells how companions are and has told it of all, else 0");
+        "1 while the manager reports how companions are and has reported on all of them, else 0");
     AGENT_COMPANION_WATCH_ENDS = plain("agent_companion_watch_ends", Counter, &[Agent],
         &[("outcome", OneOf(&["Closed", "Failed", "Unsupported"]))],
         "Ends of calls by which the manager tells how companions are; Unsupported: the manager is too old for it");

@@ -150,8 +150,8 @@ impl Ledgers {
                 Ok(None) => {}
                 Err(why) => {
                     let answers = asks.iter().zip(&verdicts);
-                    let told = |pair| if granted(pair) { Err(why.clone()) } else { Ok(*pair.1) };
-                    return (answers.map(told).collect(), None);
+                    let answer = |pair| if granted(pair) { Err(why.clone()) } else { Ok(*pair.1) };
+                    return (answers.map(answer).collect(), None);
                 }
             }
         }

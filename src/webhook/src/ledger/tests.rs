@@ -289,7 +289,7 @@ async fn guests_that_no_watch_has_shown_have_their_slots() {
 
 #[tokio::test]
 async fn without_a_count_slots_are_refused_with_the_reason() {
-    let told = async |ledgers: &Arc<Ledgers>, dry_run: bool| {
+    let message_of = async |ledgers: &Arc<Ledgers>, dry_run: bool| {
         let refused = ledgers.take_slot(&wanted(ledgers, "p", dry_run)).await.unwrap_err();
         let (code, message) = refusal(refused.decision);
         assert_eq!((code, refused.guest), (503, Some(GuestOutcome::Unavailable)), "{message}");
@@ -298,7 +298,7 @@ async fn without_a_count_slots_are_refused_with_the_reason() {
     // Nothing listens on that port.
     let gone = replica(&client(1), 1);
     for dry_run in [false, true] {
-        let message = told(&gone, dry_run).await;
+        let message = message_of(&gone, dry_run).await;
         assert!(
             message.starts_with(
                 "name: <p>, namespace: <n>; the slots of <t> can't be counted now: ConfigMap core/slots-"
@@ -316,7 +316,7 @@ async fn without_a_count_slots_are_refused_with_the_reason() {
     ledgers.take_slot(&wanted(&ledgers, "p", false)).await.unwrap();
     let name = objects.lock().keys().next().unwrap().clone();
     objects.lock().get_mut(&name).unwrap().1["data"]["ledger"] = json!("{");
-    let message = told(&ledgers, false).await;
+    let message = message_of(&ledgers, false).await;
     assert!(
         message.contains("data.ledger is no list of grants") && message.contains("delete it"),
         "{message}"

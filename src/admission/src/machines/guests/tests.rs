@@ -113,7 +113,7 @@ fn answers_as_imperator_does_but_for_its_bugs() {
     let mut ran = 0;
     for case in cases("pod_injector") {
         let name = case["name"].as_str().unwrap();
-        // Told in words; they are tests of their own.
+        // Described in words; they are tests of their own.
         if !case["pod"]["spec"].is_object() || case["namespaceLabels"].is_null() {
             continue;
         }
@@ -156,10 +156,10 @@ fn answers_as_imperator_does_but_for_its_bugs() {
         } else {
             let (code, message) = answer.unwrap_err();
             assert_eq!(json!(code), expect["code"], "{name}");
-            let told = expect["userMessage"].as_str().unwrap();
-            let told = told.split_once("denied the request: ").unwrap().1;
+            let expected = expect["userMessage"].as_str().unwrap();
+            let expected = expected.split_once("denied the request: ").unwrap().1;
             // Since then the API server fills in the namespace.
-            assert_eq!(message, told.replace("namespace: <>", "namespace: <n>"), "{name}");
+            assert_eq!(message, expected.replace("namespace: <>", "namespace: <n>"), "{name}");
         }
     }
     assert_eq!(ran, 22, "of {}", cases("pod_injector").len());

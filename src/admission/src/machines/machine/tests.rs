@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::handler::Settings;
 use crate::machines::guests::tests::{apply_machine, apply_node, cases};
-use crate::tests::{decide, request_for, told};
+use crate::tests::{decide, request_for, response};
 use crate::webhooks;
 
 fn request(object: &Value, old: &Value) -> Request {
@@ -19,7 +19,7 @@ fn nodes() -> Caches {
 }
 
 fn ask(caches: &Caches, object: &Value, old: &Value) -> (u16, String, Vec<String>) {
-    told(decide("/validate/machines", caches, &mut request(object, old)).unwrap(), 201)
+    response(decide("/validate/machines", caches, &mut request(object, old)).unwrap(), 201)
 }
 
 /// What the Machine needs before it is admitted.
@@ -54,7 +54,7 @@ fn answers_as_imperator_does() {
         if code == 403 {
             assert_eq!(
                 Some(&*message),
-                wanted.split_once("denied the request: ").map(|told| told.1),
+                wanted.split_once("denied the request: ").map(|(_, words)| words),
                 "{name}"
             );
         }
@@ -148,7 +148,7 @@ fn in_the_documented_order() {
 }
 
 #[test]
-fn what_could_not_work_is_refused_or_told() {
+fn what_could_not_work_is_refused_or_warned_of() {
     let with = |change: Value| {
         let mut object = valid();
         let types = object["spec"]["machineTypes"].as_array_mut().unwrap();
@@ -274,5 +274,5 @@ fn an_update_is_validated_by_what_changes() {
     );
     new["metadata"]["labels"][keys::MACHINE_GROUP] = json!("other");
     assert_eq!(ask(&caches, &new, &old).1, DUPLICATE_GROUP);
-    assert_eq!(told(claimed.refused(&Conflict::Crowded), 201).0, 503);
+    assert_eq!(response(claimed.refused(&Conflict::Crowded), 201).0, 503);
 }

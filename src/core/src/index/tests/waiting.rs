@@ -40,8 +40,8 @@ proptest! {
             prop_assert_eq!(index.own_matches(), have.len().min(most));
             let left_out: BTreeSet<&str> =
                 have.union(&wait).filter(|key| !kept.contains(*key)).map(|key| &*key.workload).collect();
-            let told: Vec<&str> = index.left_out_after(None).map(|label| &**label).collect();
-            prop_assert!(told.is_sorted() && index.left_out() == told.len());
+            let reported: Vec<&str> = index.left_out_after(None).map(|label| &**label).collect();
+            prop_assert!(reported.is_sorted() && index.left_out() == reported.len());
             for key in kept.symmetric_difference(&before) {
                 prop_assert!(touched.contains(key), "{:?} has changed, and nothing reconciles it", key);
             }
@@ -49,11 +49,11 @@ proptest! {
                 match index.desired(key) {
                     Desired::Wanted { .. } => prop_assert!(kept.contains(key) && have.contains(key)),
                     Desired::Waiting => prop_assert!(kept.contains(key) && wait.contains(key)),
-                    Desired::OverLimit => prop_assert!(!kept.contains(key) && told.contains(&&*key.workload)),
+                    Desired::OverLimit => prop_assert!(!kept.contains(key) && reported.contains(&&*key.workload)),
                     other => prop_assert!(false, "{:?} {:?}", key, other),
                 }
             }
-            prop_assert!(left_out.iter().all(|label| told.contains(label)));
+            prop_assert!(left_out.iter().all(|label| reported.contains(label)));
             before = kept;
         }
         index.limit(usize::MAX);

@@ -122,7 +122,7 @@ fn what_is_there_stays_and_a_name_that_is_taken_is_reported() {
 }
 
 #[test]
-fn each_part_that_is_missing_is_added_and_told_as_a_change() {
+fn each_part_that_is_missing_is_added_and_reported_as_a_change() {
     let rule = rule(vec![own("a", &[], ""), own("b", &[], "")]);
     let mut done = pod();
     applied(&mut done, &rule).unwrap();
@@ -148,10 +148,10 @@ fn devices_that_are_elsewhere_are_reported() {
     };
     let mut pod = json!({"spec": {"nodeSelector": {keys::DPU_HOST: "a"},
         "resourceClaims": [{"name": "x", "resourceClaimName": "mine"}, {"name": "y", "resourceClaimTemplateName": "t"}]}});
-    let told = |pod: &Value, host: &str| warnings(pod, |claim| (claim == "mine").then(|| on(host)));
-    assert_eq!(told(&pod, "a"), Vec::<String>::new());
+    let warnings_on = |pod: &Value, host: &str| warnings(pod, |claim| (claim == "mine").then(|| on(host)));
+    assert_eq!(warnings_on(&pod, "a"), Vec::<String>::new());
     assert_eq!(
-        told(&pod, "b"),
+        warnings_on(&pod, "b"),
         [format!(
             "no node can match this Pod: it asks for {0} In [a], the devices of claim mine are on {0} In [b]",
             keys::DPU_HOST
@@ -159,10 +159,10 @@ fn devices_that_are_elsewhere_are_reported() {
     );
     assert_eq!(warnings(&pod, |_| None::<Vec<Value>>), Vec::<String>::new(), "not allocated yet");
     pod["spec"]["nodeName"] = json!("n");
-    let said = told(&pod, "a");
+    let said = warnings_on(&pod, "a");
     assert!(said.len() == 1 && said[0].contains("spec.nodeName") && said[0].len() <= 120, "{said:?}");
     pod["spec"]["resourceClaims"] = json!([]);
-    assert_eq!(told(&pod, "b"), Vec::<String>::new());
+    assert_eq!(warnings_on(&pod, "b"), Vec::<String>::new());
 }
 
 /// Containers of many shapes, with fields that no type knows.

@@ -75,7 +75,7 @@ fn a_term_that_the_scheduler_drops_matches_nothing_and_leaves_the_others() {
 }
 
 #[test]
-fn an_opposition_tells_whose_words_are_whose() {
+fn an_opposition_says_whose_words_are_whose() {
     let us = || vec![term("region", "In", &["us"]), term("type", "NotIn", &["virtual"])];
     let virtual_eu = || {
         json!({"matchExpressions": [{"key": "region", "operator": "In", "values": ["eu"]},

@@ -16,7 +16,7 @@ mod resize;
 
 const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules/r";
 
-/// A controller whose replica serves the tenant `blue`, which has told of the workload `w`.
+/// A controller whose replica serves the tenant `blue`, which has sent the workload `w`.
 struct World {
     api: FakeApi,
     controller: Companions,

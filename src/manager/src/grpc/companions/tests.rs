@@ -82,11 +82,11 @@ fn states(message: &Message) -> (String, Vec<(CompanionState, String)>) {
 
 /// Reads up to Synced.
 async fn synced(messages: &mut Messages) -> Vec<Message> {
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     loop {
         match next(messages).await {
-            Message::Synced(_) => return told,
-            message => told.push(message),
+            Message::Synced(_) => return received,
+            message => received.push(message),
         }
     }
 }
@@ -95,15 +95,15 @@ async fn synced(messages: &mut Messages) -> Vec<Message> {
 async fn everything_comes_first_then_what_changes() {
     let world = World::new();
     let mut messages = world.watch().await.unwrap();
-    let told = synced(&mut messages).await;
+    let received = synced(&mut messages).await;
     let pending = || vec![(CompanionState::Pending, "Pending".to_owned())];
     assert_eq!(
-        told[..2].iter().map(states).collect::<Vec<_>>(),
+        received[..2].iter().map(states).collect::<Vec<_>>(),
         [("v".into(), pending()), ("w".into(), pending())]
     );
-    let Message::Host(host) = &told[2] else { panic!("{told:?}") };
+    let Message::Host(host) = &received[2] else { panic!("{received:?}") };
     assert_eq!((host.node_name.as_str(), host.dpu_ready, host.reason.as_str()), ("h", false, "NoDPU"));
-    assert_eq!(told.len(), 3);
+    assert_eq!(received.len(), 3);
     assert!(messages.next().now_or_never().is_none());
     world.shows("w", true);
     let ready = next(&mut messages).await;
@@ -127,14 +127,14 @@ async fn a_reader_that_sleeps_hears_the_last_state_once() {
         world.shows("w", round % 2 == 0);
         tokio::time::advance(Duration::from_millis(10)).await;
     }
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     while let Some(message) =
         tokio::time::timeout(Duration::from_secs(5), messages.next()).await.ok().flatten()
     {
-        told.push(states(&message.unwrap().message.unwrap()));
+        received.push(states(&message.unwrap().message.unwrap()));
     }
-    assert!(told.len() <= 4, "{told:?}");
-    assert_eq!(told.last().unwrap().1, [(CompanionState::Ready, String::new())]);
+    assert!(received.len() <= 4, "{received:?}");
+    assert_eq!(received.last().unwrap().1, [(CompanionState::Ready, String::new())]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -188,8 +188,10 @@ async fn of_a_rule_of_the_platform_only_state_and_reason_are_reported() {
     };
     context.companions_touched(state, touched);
     let mut messages = world.watch().await.unwrap();
-    let told = synced(&mut messages).await;
-    let Message::Workload(WorkloadCompanions { companions, .. }) = &told[0] else { panic!("{told:?}") };
+    let received = synced(&mut messages).await;
+    let Message::Workload(WorkloadCompanions { companions, .. }) = &received[0] else {
+        panic!("{received:?}")
+    };
     let of_platform: Vec<&Companion> =
         companions.iter().filter(|companion| companion.rule.is_empty()).collect();
     let [one] = of_platform[..] else { panic!("{companions:?}") };
@@ -198,7 +200,7 @@ async fn of_a_rule_of_the_platform_only_state_and_reason_are_reported() {
         (CompanionState::Refused, "QuotaExceeded", "")
     );
     assert!(one.before_ready, "the Pod may wait for it");
-    assert!(!format!("{told:?}").contains("secret"), "{told:?}");
+    assert!(!format!("{received:?}").contains("secret"), "{received:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -212,8 +214,10 @@ async fn a_refusal_has_our_words_and_never_those_of_the_api_server() {
     world.state.lock().refusals.insert(key("w"), refusal);
     world.service.context.companions_touched(&world.state, vec![key("w")]);
     let mut messages = world.watch().await.unwrap();
-    let told = synced(&mut messages).await;
-    let Message::Workload(WorkloadCompanions { companions, .. }) = &told[1] else { panic!("{told:?}") };
+    let received = synced(&mut messages).await;
+    let Message::Workload(WorkloadCompanions { companions, .. }) = &received[1] else {
+        panic!("{received:?}")
+    };
     let expected = format!("{}; spec.template.spec.x: bad [2J", Cause::Refused.message());
     assert_eq!(
         (companions[0].state(), companions[0].message.as_str()),
@@ -307,8 +311,8 @@ async fn a_call_hears_nothing_of_the_tenant_that_gets_its_namespace() {
     for back in [false, true] {
         let world = World::new();
         let context = &world.service.context;
-        let mut told = world.watch().await.unwrap();
-        synced(&mut told).await;
+        let mut follows = world.watch().await.unwrap();
+        synced(&mut follows).await;
         // One that waits for the workloads.
         world.state.lock().stream.connected = false;
         let mut waits = world.watch().await.unwrap();
@@ -323,7 +327,7 @@ async fn a_call_hears_nothing_of_the_tenant_that_gets_its_namespace() {
             data.index.sync(["x"].map(fixtures::workload).into())
         };
         context.companions_touched(&world.state, touched);
-        for messages in [&mut told, &mut waits] {
+        for messages in [&mut follows, &mut waits] {
             let ended = messages.next().await.unwrap().unwrap_err();
             assert_eq!(ended.code(), Code::Unavailable, "{ended}");
             assert!(messages.next().await.is_none());
@@ -332,8 +336,8 @@ async fn a_call_hears_nothing_of_the_tenant_that_gets_its_namespace() {
         // The control: who may hear it hears it.
         assert_eq!(world.watch().await.is_ok(), back);
         if back {
-            let told = synced(&mut world.watch().await.unwrap()).await;
-            assert_eq!(states(&told[0]).0, "x");
+            let received = synced(&mut world.watch().await.unwrap()).await;
+            assert_eq!(states(&received[0]).0, "x");
         }
     }
 }

@@ -235,9 +235,9 @@ async fn a_workload_that_is_refused_waits_as_for_a_rule_of_the_platform() {
     let data = state.lock();
     let label = data.next_outcome(None).unwrap();
     assert_eq!(&*label, "huge");
-    let told = data.told(&label, jiff::Timestamp::UNIX_EPOCH).unwrap();
-    let companion = &told.companions[0];
+    let report = data.report_of(&label, jiff::Timestamp::UNIX_EPOCH).unwrap();
+    let companion = &report.companions[0];
     assert!(companion.rule.is_admin() && companion.outcome.ordering.holds());
     assert_eq!(companion.outcome.progress.cause, Some(outrigger_core::reason::Cause::LimitReached));
-    assert_eq!(told.companions.len(), 1);
+    assert_eq!(report.companions.len(), 1);
 }

@@ -45,7 +45,7 @@ impl Workloads {
         drop(data);
         if let Some(more) = said {
             keys.extend(more);
-            self.tell_rules(state);
+            self.queue_rules(state);
         }
         Ok((keys, refused))
     }

@@ -80,11 +80,12 @@ impl World {
         self.data.not_sent(&self.rule).unwrap_or_default()
     }
 
-    fn told(&self) -> Vec<(Stage, Option<Cause>)> {
-        let told = self.data.told(&"w".into(), Timestamp::UNIX_EPOCH).unwrap();
-        told.companions
+    fn reported(&self) -> Vec<(Stage, Option<Cause>)> {
+        let report = self.data.report_of(&"w".into(), Timestamp::UNIX_EPOCH).unwrap();
+        report
+            .companions
             .iter()
-            .map(|told| (told.outcome.progress.stage, told.outcome.progress.cause))
+            .map(|companion| (companion.outcome.progress.stage, companion.outcome.progress.cause))
             .collect()
     }
 }
@@ -167,7 +168,7 @@ fn a_companion_of_which_nothing_was_decided_is_looked_at_when_it_is() {
 
 #[test]
 fn a_workload_waits_for_a_companion_of_which_nothing_is_decided() {
-    for (ordering, origin, told) in [
+    for (ordering, origin, expected) in [
         ("BeforeReady", "", &[(Stage::Pending, Some(Cause::AnnotationsNotSent))][..]),
         ("BeforeStart", "", &[(Stage::Pending, Some(Cause::AnnotationsNotSent))]),
         ("Parallel", "", &[]),
@@ -177,11 +178,11 @@ fn a_workload_waits_for_a_companion_of_which_nothing_is_decided() {
         let mut world = World::own(ordering, origin);
         let (number, _) = world.data.outcomes.follow(1).unwrap();
         world.say(&[], &[]);
-        assert_eq!(world.told(), told, "{ordering} {origin:?}");
-        assert_eq!(world.data.next_outcome(None).is_some(), !told.is_empty());
+        assert_eq!(world.reported(), expected, "{ordering} {origin:?}");
+        assert_eq!(world.data.next_outcome(None).is_some(), !expected.is_empty());
         assert_eq!(
             world.data.outcomes.next_workload(number).is_some(),
-            !told.is_empty(),
+            !expected.is_empty(),
             "the reader gets it at once"
         );
         // One that exists and is ready is enough.
@@ -192,7 +193,7 @@ fn a_workload_waits_for_a_companion_of_which_nothing_is_decided() {
         world.data.companions.applied("x", key.clone(), observed);
         let registry = Registry::new(Default::default(), Vec::new());
         world.data.assess(&[key], &registry, Timestamp::UNIX_EPOCH);
-        assert_eq!(world.told(), [(Stage::Ready, None)], "{ordering}");
+        assert_eq!(world.reported(), [(Stage::Ready, None)], "{ordering}");
     }
 }
 
@@ -201,12 +202,12 @@ fn a_refused_workload_waits_when_other_annotations_are_sent() {
     let mut admin = World::admin();
     admin.say(&[], &["example.com/off"]);
     admin.data.refuse_workload(&fixtures::workload("w"), usize::MAX);
-    assert_eq!((admin.desired(), admin.told()), ("wanted", vec![]), "its earlier state counts");
+    assert_eq!((admin.desired(), admin.reported()), ("wanted", vec![]), "its earlier state counts");
     let keys = admin.say(&["example.com/off"], &[]).unwrap();
     assert!(keys.contains(&admin.key()));
     assert!(matches!(admin.data.index.desired(&admin.key()), Desired::Unknown), "it may have it");
-    assert_eq!(admin.told(), [(Stage::Refused, Some(Cause::LimitReached))]);
+    assert_eq!(admin.reported(), [(Stage::Refused, Some(Cause::LimitReached))]);
     let registry = Registry::new(Default::default(), Vec::new());
     admin.data.update_workload(fixtures::workload("w"), &registry, Timestamp::UNIX_EPOCH);
-    assert_eq!((admin.desired(), admin.told()), ("wanted", vec![]));
+    assert_eq!((admin.desired(), admin.reported()), ("wanted", vec![]));
 }

@@ -23,7 +23,7 @@ impl TenantData {
         let touched = self.index.set_dpus(host, registry.own_dpus(&tenant, host));
         let dpu = Some(registry.host_dpu(&tenant, host, None)).filter(|dpu| *dpu != HostDpu::NotListed);
         if let Some(node) = self.host_names.node(host) {
-            let node = if node != host && fault("dpus-are-told-by-names-of-hosts") { host } else { node };
+            let node = if node != host && fault("dpus-are-sent-by-names-of-hosts") { host } else { node };
             self.outcomes.set_host(node, dpu, now);
         }
         let waiting = self.outcomes.waiting.get(host).cloned().unwrap_or_default();
@@ -45,8 +45,8 @@ impl TenantData {
         self.outcomes.hosts_of = Some(of);
         let names = self.host_names.clone();
         let nodes: BTreeSet<&str> = tenant.hosts.iter().filter_map(|host| names.node(host)).collect();
-        let told = self.outcomes.hosts.keys();
-        let gone: Vec<String> = told.filter(|node| !nodes.contains(node.as_str())).cloned().collect();
+        let known = self.outcomes.hosts.keys();
+        let gone: Vec<String> = known.filter(|node| !nodes.contains(node.as_str())).cloned().collect();
         let mut touched = Vec::new();
         for node in &gone {
             step();

@@ -10,7 +10,7 @@ use outrigger_core::rule::Ordering;
 use outrigger_core::tenant::Limits;
 use outrigger_core::workload::Workload;
 
-use super::{LEFT_OUT, Outcome, ReportedCompanion, Told};
+use super::{LEFT_OUT, Outcome, ReportedCompanion, WorkloadReport};
 use crate::state::TenantData;
 
 impl TenantData {
@@ -30,11 +30,11 @@ impl TenantData {
 
     /// The message about a workload whose state was too large. Which rules match it isn't known, and any of them may ask that it waits:
     /// so the message says that one of the platform does.
-    pub(super) fn report_refused(&self, label: &Arc<str>, now: Timestamp) -> Option<Told> {
+    pub(super) fn report_refused(&self, label: &Arc<str>, now: Timestamp) -> Option<WorkloadReport> {
         let RefusedWorkload { id, node_name, .. } = self.index.refused(label)?.clone();
         let rule = RuleName::admin("refused").ok()?;
         let companion = ReportedCompanion::none(&rule, Ordering::BeforeStart, LEFT_OUT, now);
-        Some(Told { id, node: node_name, companions: vec![companion] })
+        Some(WorkloadReport { id, node: node_name, companions: vec![companion] })
     }
 }
 

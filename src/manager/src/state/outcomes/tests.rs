@@ -78,13 +78,13 @@ impl World {
         self.assess(&[key(workload)]);
     }
 
-    fn told(&self, workload: &str) -> Vec<(Stage, Option<Cause>, i64)> {
-        let told = self.data.told(&workload.into(), self.now).unwrap();
-        let of = |told: &ReportedCompanion| {
-            let Progress { stage, cause } = told.outcome.progress;
-            (stage, cause, told.outcome.since.as_second())
+    fn reported(&self, workload: &str) -> Vec<(Stage, Option<Cause>, i64)> {
+        let report = self.data.report_of(&workload.into(), self.now).unwrap();
+        let of = |companion: &ReportedCompanion| {
+            let Progress { stage, cause } = companion.outcome.progress;
+            (stage, cause, companion.outcome.since.as_second())
         };
-        told.companions.iter().map(of).collect()
+        report.companions.iter().map(of).collect()
     }
 }
 
@@ -95,26 +95,26 @@ fn on_host(id: &str) -> outrigger_core::workload::Workload {
 #[test]
 fn a_companion_is_pending_then_ready_then_lost_and_its_rule_takes_it_away() {
     let mut world = World::new(1);
-    assert_eq!(world.told("w0"), [(Stage::Pending, Some(Cause::Pending), 1)]);
+    assert_eq!(world.reported("w0"), [(Stage::Pending, Some(Cause::Pending), 1)]);
     world.shows("w0", |_| {});
-    assert_eq!(world.told("w0"), [(Stage::Starting, Some(Cause::Starting), 2)]);
+    assert_eq!(world.reported("w0"), [(Stage::Starting, Some(Cause::Starting), 2)]);
     world.shows("w0", |o| o.trouble = Some(Cause::ImageUnavailable));
-    assert_eq!(world.told("w0"), [(Stage::Failed, Some(Cause::ImageUnavailable), 3)]);
+    assert_eq!(world.reported("w0"), [(Stage::Failed, Some(Cause::ImageUnavailable), 3)]);
     world.shows("w0", |o| o.ready = true);
-    assert_eq!(world.told("w0"), [(Stage::Ready, None, 4)]);
+    assert_eq!(world.reported("w0"), [(Stage::Ready, None, 4)]);
     world.shows("w0", |_| {});
-    assert_eq!(world.told("w0"), [(Stage::Lost, Some(Cause::Lost), 5)]);
+    assert_eq!(world.reported("w0"), [(Stage::Lost, Some(Cause::Lost), 5)]);
     // Since when it is lost stays, while the cause changes with the DPU's Node.
     world.registry.node("n", Some(&dpu(false, "blue")));
     world.data.assess_host("h", &world.registry, world.now);
-    assert_eq!(world.told("w0"), [(Stage::Lost, Some(Cause::DpuNotReady), 5)]);
+    assert_eq!(world.reported("w0"), [(Stage::Lost, Some(Cause::DpuNotReady), 5)]);
     assert_eq!(
         world.data.outcomes.causes().filter(|(_, count)| *count > 0).collect::<Vec<_>>(),
         [(Cause::DpuNotReady, 1)]
     );
     let touched = world.data.remove_rule(&key("").rule);
     world.assess(&touched);
-    assert_eq!(world.told("w0"), []);
+    assert_eq!(world.reported("w0"), []);
     assert!(world.data.outcomes.waiting.is_empty() && world.data.outcomes.by_workload.is_empty());
     assert!(world.data.outcomes.causes().all(|(_, count)| count == 0));
 }
@@ -126,12 +126,12 @@ fn a_refusal_is_reported_by_its_cause_and_the_faults_of_the_rules_own_fields() {
     let refusal = Refusal { why, generation: 1, until: tokio::time::Instant::now() };
     world.data.refusals.insert(key("w0"), refusal);
     world.assess(&[key("w0")]);
-    let told = world.data.told(&"w0".into(), world.now).unwrap().companions.remove(0);
-    assert_eq!(told.outcome.progress, Progress { stage: Stage::Refused, cause: Some(Cause::Refused) });
-    assert_eq!(told.faults, "spec.template.spec.x: m");
+    let companion = world.data.report_of(&"w0".into(), world.now).unwrap().companions.remove(0);
+    assert_eq!(companion.outcome.progress, Progress { stage: Stage::Refused, cause: Some(Cause::Refused) });
+    assert_eq!(companion.faults, "spec.template.spec.x: m");
     world.data.refusals.clear();
     world.assess(&[key("w0")]);
-    assert_eq!(world.told("w0"), [(Stage::Pending, Some(Cause::Pending), 3)]);
+    assert_eq!(world.reported("w0"), [(Stage::Pending, Some(Cause::Pending), 3)]);
 }
 
 #[test]
@@ -142,8 +142,8 @@ fn a_companion_without_a_node_is_reported_by_what_of_its_template_no_dpu_has() {
     model["metadata"]["generation"] = json!(2);
     world.data.apply_rule(&serde_json::from_value(model).unwrap());
     let of = |world: &World| {
-        let told = world.data.told(&"w0".into(), world.now).unwrap().companions.remove(0);
-        (told.outcome.progress.cause, told.faults)
+        let companion = world.data.report_of(&"w0".into(), world.now).unwrap().companions.remove(0);
+        (companion.outcome.progress.cause, companion.faults)
     };
     const LABELS: &str = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.";
     let unplaced =
@@ -179,7 +179,7 @@ fn a_host_is_reported_by_its_dpu_and_so_are_companions_that_wait_for_it() {
     let h = |dpu| Some(("h".to_owned(), dpu));
     assert_eq!((hosts(&mut world), hosts(&mut world)), (h(Some(HostDpu::Ready)), None), "what there is");
     world.shows("w0", |o| o.unplaced = true);
-    assert_eq!(world.told("w0"), [(Stage::NoDpu, Some(Cause::Unschedulable), 2)]);
+    assert_eq!(world.reported("w0"), [(Stage::NoDpu, Some(Cause::Unschedulable), 2)]);
     for (node, dpu, cause) in [
         (Some(dpu(false, "blue")), HostDpu::NotReady, Cause::DpuNotReady),
         (Some(dpu(true, "red")), HostDpu::HandingOver, Cause::HandingOver),
@@ -189,7 +189,7 @@ fn a_host_is_reported_by_its_dpu_and_so_are_companions_that_wait_for_it() {
         assert!(change.hosts.contains("h"));
         world.data.assess_host("h", &world.registry, world.now);
         assert_eq!(hosts(&mut world), h(Some(dpu)));
-        assert_eq!(world.told("w0"), [(Stage::NoDpu, Some(cause), 2)]);
+        assert_eq!(world.reported("w0"), [(Stage::NoDpu, Some(cause), 2)]);
     }
     assert!(world.registry.node("n", None).hosts.is_empty(), "nothing is other than before");
     let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
@@ -222,18 +222,18 @@ fn a_host_is_reported_by_the_name_of_its_node() {
         world.data.assess_hosts(&world.registry, world.now);
         (touched.len(), hosts(world))
     };
-    let told = |name: &str, dpu| (name.to_owned(), dpu);
+    let host = |name: &str, dpu| (name.to_owned(), dpu);
     assert_eq!(
         names(&mut world, 2, json!([{"node": "n", "host": "h"}])),
-        (1, vec![told("h", None), told("n", Some(HostDpu::Ready))])
+        (1, vec![host("h", None), host("n", Some(HostDpu::Ready))])
     );
     assert_eq!(names(&mut world, 3, json!([{"node": "n", "host": "h"}])), (0, vec![]));
     world.registry.node("n", Some(&dpu(false, "blue")));
     world.data.assess_host("h", &world.registry, world.now);
-    assert_eq!(hosts(&mut world), [told("n", Some(HostDpu::NotReady))]);
+    assert_eq!(hosts(&mut world), [host("n", Some(HostDpu::NotReady))]);
     assert_eq!(
         names(&mut world, 4, json!([])),
-        (1, vec![told("h", Some(HostDpu::NotReady)), told("n", None)])
+        (1, vec![host("h", Some(HostDpu::NotReady)), host("n", None)])
     );
 }
 
@@ -246,7 +246,7 @@ fn changes_of_one_workload_are_one_message_with_the_last_state() {
         world.shows("w0", |o| o.ready = round % 2 == 1);
     }
     assert_eq!(world.data.outcomes.next_workload(number).as_deref(), Some("w0"));
-    assert_eq!(world.told("w0")[0].0, Stage::Ready);
+    assert_eq!(world.reported("w0")[0].0, Stage::Ready);
     assert_eq!(world.data.outcomes.next_workload(number), None);
     world.shows("w0", |o| o.ready = true);
     assert_eq!(world.data.outcomes.next_workload(number), None, "nothing has changed");
@@ -256,7 +256,7 @@ fn changes_of_one_workload_are_one_message_with_the_last_state() {
     let touched = world.data.apply_rule(&serde_json::from_value(ordered).unwrap());
     world.assess(&touched);
     assert_eq!(world.data.outcomes.next_workload(number).as_deref(), Some("w0"));
-    assert!(world.data.told(&"w0".into(), world.now).unwrap().companions[0].outcome.ordering.gates());
+    assert!(world.data.report_of(&"w0".into(), world.now).unwrap().companions[0].outcome.ordering.gates());
     world.data.outcomes.leave(number);
     assert!(world.data.outcomes.follow(1).is_some());
 }
@@ -288,14 +288,14 @@ fn a_workload_whose_match_is_over_the_limit_is_not_one_without_a_rule() {
     assert_eq!(touched, []);
     world.assess(&touched);
     assert_eq!(world.data.outcomes.next_workload(number).as_deref(), Some("v"));
-    assert_eq!(world.told("v")[0].1, Some(Cause::LimitReached));
+    assert_eq!(world.reported("v")[0].1, Some(Cause::LimitReached));
     let all: Vec<_> =
         std::iter::successors(world.data.next_outcome(None), |label| world.data.next_outcome(Some(label)))
             .collect();
     assert_eq!(all, ["v".into(), "w0".into()], "a new reader hears of both");
     let touched = world.data.index.limit(2);
     world.assess(&touched);
-    assert_eq!(world.told("v")[0].1, Some(Cause::Pending));
+    assert_eq!(world.reported("v")[0].1, Some(Cause::Pending));
 }
 
 #[test]
@@ -308,13 +308,13 @@ fn nobody_is_informed_of_the_former_nodes_companion_on_another_node() {
     let touched = world.data.update_workload(moved, registry, now);
     assert_eq!(touched, [key("w0")]);
     // Before anybody else has the lock.
-    let told = world.data.told(&"w0".into(), world.now).unwrap();
-    assert_eq!(told.node.as_deref(), Some("i"));
-    let progress = told.companions[0].outcome.progress;
+    let report = world.data.report_of(&"w0".into(), world.now).unwrap();
+    assert_eq!(report.node.as_deref(), Some("i"));
+    let progress = report.companions[0].outcome.progress;
     assert_eq!(progress, Progress { stage: Stage::Lost, cause: Some(Cause::WorkloadMoved) });
     assert_eq!(world.data.outcomes.next_workload(number).as_deref(), Some("w0"));
     world.data.update_workload(on_host("w0"), &world.registry, now);
-    assert_eq!(world.told("w0")[0].0, Stage::Ready, "the control");
+    assert_eq!(world.reported("w0")[0].0, Stage::Ready, "the control");
 }
 
 #[test]
@@ -329,12 +329,12 @@ fn the_companion_of_another_host_serves_no_workload_over_the_limit() {
     let touched = world.data.index.apply_rule(rule);
     world.assess(&touched);
     world.assess(&[key("w0")]);
-    assert_eq!(world.told("w0")[0].0, Stage::Ready, "on its own host it still serves it");
+    assert_eq!(world.reported("w0")[0].0, Stage::Ready, "on its own host it still serves it");
     let (moved, now) = (Workload { node_name: Some("i".into()), ..on_host("w0") }, world.now);
     world.data.update_workload(moved, &world.registry, now);
     world.assess(&[key("w0")]);
-    let told: Vec<_> = world.told("w0").into_iter().map(|(stage, cause, _)| (stage, cause)).collect();
-    assert_eq!(told, [(Stage::Refused, Some(Cause::LimitReached))]);
+    let reported: Vec<_> = world.reported("w0").into_iter().map(|(stage, cause, _)| (stage, cause)).collect();
+    assert_eq!(reported, [(Stage::Refused, Some(Cause::LimitReached))]);
 }
 
 #[cfg(debug_assertions)]

@@ -24,9 +24,9 @@ impl World {
     }
 
     fn stage(&self) -> (Stage, Option<Cause>) {
-        let told = self.told("w0");
-        assert_eq!(told.len(), 1, "one status for all: {told:?}");
-        (told[0].0, told[0].1)
+        let reported = self.reported("w0");
+        assert_eq!(reported.len(), 1, "one status for all: {reported:?}");
+        (reported[0].0, reported[0].1)
     }
 }
 
@@ -89,8 +89,8 @@ fn a_refusal_of_one_of_several_companions_is_reported() {
     world.data.refusals.insert(d2.clone(), refusal);
     world.assess(&[d2]);
     assert_eq!(world.stage(), (Stage::Refused, Some(Cause::Refused)));
-    let told = world.data.told(&"w0".into(), world.now).unwrap().companions.remove(0);
-    assert_eq!(told.faults, "spec.template.spec.x: m");
+    let companion = world.data.report_of(&"w0".into(), world.now).unwrap().companions.remove(0);
+    assert_eq!(companion.faults, "spec.template.spec.x: m");
 }
 
 #[test]

@@ -244,15 +244,15 @@ fn a_permission_that_lasts_a_moment_does_not_begin_the_deadline_again() {
         Tenant::with_rule(&fixtures::admin_rule(), (0..4).map(|i| workload(i, &[budget(4)])).collect());
     assert_eq!(t.ask(), [0; 0]);
     t.pass(Duration::from_secs(59));
-    let tell = |t: &mut Tenant, desired| {
+    let send = |t: &mut Tenant, desired| {
         for i in 0..4 {
             t.data.index.update(workload(i, &[budget(desired)]));
         }
     };
-    tell(&mut t, 3);
+    send(&mut t, 3);
     let (rule, at) = (t.rule.clone(), t.at);
     assert_eq!(t.data.turns(&rule, &t.registry, at).len(), 1);
-    tell(&mut t, 4);
+    send(&mut t, 4);
     t.pass(Duration::from_secs(1));
     assert_eq!(t.ask(), [0], "one at a time, by the rule's own maximum");
 }

@@ -37,8 +37,8 @@ fn a_resize_that_waits_for_room_holds_nobody_and_needs_no_kubelet_that_speaks() 
         stage.rollouts.observed(&key(0), stage.store.get(&key(0)));
         stage.wake();
         assert_eq!(stage.queue, [key(1)], "{trouble:?}");
-        let told = stage.store.impaired(&key(0).rule).map(|(key, _)| key);
-        assert_eq!(told, trouble.map(|_| key(0)));
+        let impaired = stage.store.impaired(&key(0).rule).map(|(key, _)| key);
+        assert_eq!(impaired, trouble.map(|_| key(0)));
     }
 }
 
