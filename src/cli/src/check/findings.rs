@@ -143,8 +143,8 @@ checks! {
         "Give both the same --enforcement: docs/tenants.md, Levels of enforcement.";
     RUNNING = "running-refused", Error, "Admission would refuse a running Pod, or its binding, if it were created now",
         "Correct what creates it, or allow it in the Tenant; then delete the Pod.";
-    BELOW = "refused-at-enforce", Warning, "Admission would refuse it at the level Enforce, and its Tenant has a lower one",
-        "Correct it before the level is raised: docs/tenants.md, Levels of enforcement.";
+    BELOW = "refused-at-enforce", Warning, "Admission would refuse it at the level Enforce without exceptions, and its Tenant has a lower level or an exception",
+        "Correct it before the level is raised or the exception ends: docs/tenants.md, Levels of enforcement.";
     GATE_OPEN = "gate-open", Note, "The agent's gate answers clients without a certificate",
         "Let the API servers show one, and set --tls-client-ca-file: docs/ordering.md, Enabling it.";
 }
