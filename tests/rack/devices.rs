@@ -1,5 +1,6 @@
 //! Devices: the driver of a DPU prepares what the scheduler has allocated to companions, and the containers that ask for it see it.
 
+use outrigger_cases::merged;
 use outrigger_tests::rack::Rack;
 use outrigger_tests::tenant::{namespace, rule};
 use outrigger_tests::{InWords, eventually, holds};
@@ -109,6 +110,79 @@ fn cdi_files(rack: &Rack) -> usize {
     std::fs::read_dir(format!("/proc/{kubelet}/root/run/cdi")).unwrap().count()
 }
 
+/// A Pod in the tenant's namespace whose container has this claim.
+fn with_device(name: &str, claim: &Value) -> Value {
+    let mut pod = deployment(name, 1)["spec"]["template"].take();
+    let mut container = runs("echo here");
+    container["resources"]["claims"] = json!([{"name": "regex"}]);
+    pod["metadata"] = json!({"name": name, "namespace": "tenant-blue"});
+    pod["spec"]["containers"] = json!([container]);
+    pod["spec"]["resourceClaims"] = json!([merged(claim, &json!({"name": "regex"}))]);
+    merged(&pod, &json!({"apiVersion": "v1", "kind": "Pod"}))
+}
+
+/// The tenant is moved from Observe to Enforce. A Pod that uses the device of another one keeps it; the next one is refused, but for an
+/// exception.
+async fn moved_to_enforce(rack: &Rack) {
+    let infra = &rack.plane.infra;
+    let set = |spec: Value| infra.patch("tenant/blue", &[], &json!({"spec": spec})).unwrap();
+    let template = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "regex", "namespace": "tenant-blue"}, "spec": {"spec": claim()}});
+    infra.apply(&[template, with_device("keeper", &json!({"resourceClaimTemplateName": "regex"}))]).unwrap();
+    let claim = eventually("a claim is made", || async {
+        only_claim(rack)?.map(|claim| name(&claim).to_owned()).ok_or("none")
+    })
+    .await;
+    let create = |name: &str| {
+        let pod = with_device(name, &json!({"resourceClaimName": claim}));
+        infra.apply(&[pod]).in_words()
+    };
+    let is_refused = |name: &str| {
+        let said = create(name).err().unwrap_or_default();
+        holds(said.contains("which was made for Pod \"keeper\" alone"), said)
+    };
+    let runs_with_device = async |name: &str| {
+        eventually(&format!("{name} sees the device"), || async {
+            let says = ["exec", name, "-n", "tenant-blue", "--", "sh", "-c", "echo $user_mode"];
+            let sees = infra.kubectl(&says).in_words()?;
+            holds(sees == "fast\n", sees)
+        })
+        .await;
+    };
+    let condition = async |words: &str| {
+        eventually(&format!("the condition says {words:?}"), || async {
+            let tenant = infra.get(&["tenant", "blue"]).in_words()?;
+            let conditions = tenant["status"]["conditions"].to_string();
+            holds(conditions.contains(words), conditions)
+        })
+        .await;
+    };
+    eventually("it is refused at Enforce", || async { is_refused("taker") }).await;
+    set(json!({"enforcement": "Observe"}));
+    eventually("it is admitted at Observe", || async { create("taker") }).await;
+    runs_with_device("keeper").await;
+    runs_with_device("taker").await;
+    // The manager looks at what runs when the Tenant changes.
+    set(json!({"enforcement": "Warn"}));
+    condition("would be refused if created now: taker").await;
+    set(json!({"enforcement": "Enforce"}));
+    eventually("the next one is refused", || async { is_refused("restore-1") }).await;
+    let exception = json!({"name": "shared-scratch", "requestedBy": "test", "checks": ["ClaimsOfOtherPods"],
+        "pods": ["restore-*"], "until": "2999-01-01T00:00:00Z"});
+    set(json!({"exceptions": [exception]}));
+    condition("all checks are enforced, but for exceptions: shared-scratch (until 2999-01-01T00:00:00Z)")
+        .await;
+    eventually("it is excepted", || async { create("restore-1") }).await;
+    runs_with_device("restore-1").await;
+    runs_with_device("taker").await;
+    assert!(is_refused("other").is_ok(), "an exception is of the Pods that it names");
+    set(json!({"enforcement": null, "exceptions": null}));
+    infra
+        .kubectl(&["delete", "pod", "keeper", "taker", "restore-1", "-n", "tenant-blue", "--wait=false"])
+        .unwrap();
+    infra.kubectl(&["delete", "resourceclaimtemplate", "regex", "-n", "tenant-blue"]).unwrap();
+}
+
 #[tokio::test]
 async fn a_container_sees_the_device_that_its_claim_has_and_the_device_is_free_when_the_companion_has_ended()
 {
@@ -159,6 +233,8 @@ async fn a_container_sees_the_device_that_its_claim_has_and_the_device_is_free_w
     is_free().await;
     deleted("engine");
 
+    moved_to_enforce(rack).await;
+    is_free().await;
     allow(Value::Null).unwrap();
     infra.kubectl(&["delete", "namespace", DRIVER, "--wait=false"]).unwrap();
 }

@@ -101,4 +101,25 @@ async fn a_level_lets_through_what_concerns_the_tenants_own_pods_alone_and_names
     assert_eq!(shown(&s, "Enforce").await.0, "Enforce");
     let second = s.admin.get(&s.pod("second")).await.unwrap();
     assert_eq!(second["metadata"]["deletionTimestamp"], Value::Null, "what runs stays");
+
+    // An exception is of the Pods that it names, and only who administers Tenants writes one.
+    let exception = |check: &str| {
+        json!({"spec": {"exceptions": [{"name": "shared", "requestedBy": "test", "checks": [check], "pods": ["thir*"],
+            "until": "2999-01-01T00:00:00Z"}]}})
+    };
+    let answer = s.mallory.patch(&tenant, &exception("ClaimsOfOtherPods")).await;
+    assert!(answer.as_ref().is_err_and(|said| said.starts_with("403")), "{answer:?}");
+    let answer = s.admin.patch(&tenant, &exception("NodeAffinity")).await;
+    assert!(answer.as_ref().is_err_and(|said| said.contains("supported values")), "{answer:?}");
+    s.admin.patch(&tenant, &exception("ClaimsOfOtherPods")).await.unwrap();
+    let said = eventually("it is excepted", || async {
+        warnings(&s.mallory, Method::POST, &dry(&pods), &taker("third")).await
+    })
+    .await;
+    assert!(
+        said.contains("is admitted by the exception shared until 2999-01-01T00:00:00Z: spec.resource"),
+        "{said}"
+    );
+    let answer = s.mallory.post(&dry(&pods), &taker("fourth")).await;
+    assert!(answer.is_err(), "{answer:?}");
 }
