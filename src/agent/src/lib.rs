@@ -174,7 +174,7 @@ pub fn assemble(
     let (hosts, devices) = hosts(process, &context, &args, &store, &board, &scope);
     let settled = devices.as_ref().map(|devices| devices.settled());
     let devices = devices.map_or_else(|| watch::channel(Publishing::Off).1, |devices| devices.publishing());
-    tell_companions(process, &context, &store, &board, hosts);
+    report_companions(process, &context, &store, &board, hosts);
     let listed = process.readiness.wait_for("pods");
     let (gate, caches) = Gate::new(process, &context);
     let hosts = host::Hosts::new(process, &context, board.clone(), &args.host.host_namespace);
@@ -270,7 +270,7 @@ fn selection(
     receiver
 }
 
-/// Starts to write to Nodes what the manager tells of their DPUs, and to publish devices for them, if the tenant wants that. Returns
+/// Starts to write to Nodes what the manager reports of their DPUs, and to publish devices for them, if the tenant wants that. Returns
 /// who has to learn of hosts, and the devices.
 fn hosts(
     process: &Process,
@@ -284,7 +284,7 @@ fn hosts(
     let hosts = args.node_conditions.then(|| Arc::new(Hosts::new(clock, args.node_taints)));
     let foreign = || process.readiness.warning("claim templates");
     let devices =
-        args.companions_first.then(|| Arc::new(Devices::new(clock, foreign()).telling(board.clone())));
+        args.companions_first.then(|| Arc::new(Devices::new(clock, foreign()).notifying(board.clone())));
     let mut listeners: Vec<Arc<dyn HostListener>> = Vec::new();
     listeners.extend(hosts.clone().map(|hosts| hosts as Arc<dyn HostListener>));
     listeners.extend(devices.clone().map(|devices| devices as Arc<dyn HostListener>));
@@ -301,8 +301,8 @@ fn hosts(
     (listeners, devices)
 }
 
-/// Starts to follow what the manager tells of companions, and to write it to Pods.
-fn tell_companions(
+/// Starts to follow what the manager reports of companions, and to write it to Pods.
+fn report_companions(
     process: &Process,
     context: &Arc<Context>,
     store: &Arc<WorkloadStore>,

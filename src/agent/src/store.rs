@@ -75,7 +75,7 @@ struct State {
     selection: Selection,
     /// The annotations with which all Pods have been read, as far as they are still selected.
     complete: Option<Selection>,
-    /// What the manager has been told of annotations on the current stream.
+    /// The annotations that were announced to the manager on the current stream.
     stated: Option<Selection>,
     /// The changes of that reading that have not been sent yet.
     unsent: HashSet<WorkloadId>,
@@ -155,7 +155,7 @@ impl WorkloadStore {
             state.unsent = state.changed.iter().cloned().collect();
             state.complete = Some(selection.clone());
             drop(state);
-            // The manager has to be told.
+            // This has to be announced to the manager.
             self.changed.notify_one();
         }
     }
@@ -422,8 +422,8 @@ impl WorkloadStore {
 }
 
 impl State {
-    /// What the manager has to be told of annotations, if that is other than what it has been told: all workloads that it has were sent
-    /// with these.
+    /// The annotations that have to be announced to the manager, if they differ from those that were announced: all workloads that it has
+    /// were sent with these.
     fn news(&self) -> Option<Selection> {
         let complete = self.complete.as_ref()?;
         let sent = match &self.stated {

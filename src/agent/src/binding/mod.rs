@@ -65,14 +65,17 @@ pub(crate) fn start(
     let listed = Readiness::default();
     let watching = watch.environment(&context.environment).follow(listed.wait_for(CLAIMS), claims.sink());
     process.spawn("watch of claims", watching);
-    process.spawn("list of claims", tell_listed(devices.clone(), listed, process.readiness.wait_for(CLAIMS)));
+    process.spawn(
+        "list of claims",
+        release_when_listed(devices.clone(), listed, process.readiness.wait_for(CLAIMS)),
+    );
     let forbidden = process.readiness.warning("conditions of claims");
     let writer = Writer { context: context.clone(), board: board.clone(), claims, forbidden };
     process.spawn("conditions of claims", writer.run());
 }
 
 /// Releases the list of workloads: without the Nodes of allocations, companions of Pods that wait would be deleted.
-async fn tell_listed(devices: Arc<Devices>, listed: Readiness, ready: ReadyHandle) {
+async fn release_when_listed(devices: Arc<Devices>, listed: Readiness, ready: ReadyHandle) {
     if timeout(PATIENCE, listed.done()).await.is_err() {
         devices.claims(false);
         warn!("could not list the claims of Pods; the role outrigger-agent-companions-first permits it");

@@ -1,6 +1,6 @@
-//! The Pods that the agent watches, with what the manager told of each, and which of them have to be written.
+//! The Pods that the agent watches, with what the manager reported of each, and which of them have to be written.
 //!
-//! Only Pods of the agent's own watches are in it, and all limits of rates are kept here: what the manager tells of others is
+//! Only Pods of the agent's own watches are in it, and all limits of rates are kept here: what the manager reports of others is
 //! dropped. Level-based: however often a companion changes, the next write of its Pod holds the last state.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use self::known::Known;
 use self::start::Starts;
 pub(crate) use self::start::{ClaimName, Start};
 use super::decide::{Condition, decide};
-use super::told::Companions;
+use super::received::Companions;
 use crate::metrics::{Metrics, WriteOutcome};
 use crate::paced::{self, FORBIDDEN, Queue, Step};
 
@@ -55,7 +55,7 @@ pub(crate) enum Link {
     Open {
         /// Since then.
         since: Instant,
-        /// Since when the manager has told everything.
+        /// Since when the manager has sent everything.
         complete: Option<Instant>,
     },
     /// The manager doesn't have the call.
@@ -220,7 +220,7 @@ impl Board {
         state.binds.remove(id);
     }
 
-    /// A stream is open. Returns its number, with which it tells.
+    /// A stream is open. Returns its number, by which what is received on it is recorded.
     pub(super) fn opened(&self) -> u64 {
         let mut state = self.state.lock();
         state.stream += 1;
@@ -229,8 +229,8 @@ impl Board {
         state.stream
     }
 
-    /// The manager told of the companions of a workload. Returns false for one that the agent doesn't know.
-    pub(super) fn told(&self, stream: u64, id: &WorkloadId, companions: Companions) -> bool {
+    /// Records what was received of the companions of a workload. Returns false for one that the agent doesn't know.
+    pub(super) fn received(&self, stream: u64, id: &WorkloadId, companions: Companions) -> bool {
         let now = self.clock.now();
         let mut state = self.state.lock();
         if state.stream != stream {
@@ -239,7 +239,7 @@ impl Board {
         let Some(known) = state.pods.get_mut(id) else { return false };
         known.wrong = if companions.all.wrong > 0 { known.wrong.or(Some(now)) } else { None };
         let before = known.reason();
-        known.told = Some((stream, companions));
+        known.received = Some((stream, companions));
         self.metrics.reason_changed(before, known.reason());
         state.push(id);
         state.wake(id);
@@ -248,7 +248,7 @@ impl Board {
         true
     }
 
-    /// The manager has told everything on this stream.
+    /// The manager has sent everything on this stream.
     pub(super) fn complete(&self, stream: u64) {
         let now = self.clock.now();
         let mut state = self.state.lock();
@@ -256,10 +256,10 @@ impl Board {
             && let Link::Open { complete, .. } = &mut state.link
         {
             *complete = Some(now);
-            // It stands for the present only if this stream has told it too.
+            // It stands for the present only if it was received on this stream too.
             for known in state.pods.values_mut().filter(|known| known.reported_before(stream)) {
                 self.metrics.reason_changed(known.reason(), None);
-                known.told = None;
+                known.received = None;
             }
             state.push_all();
         }

@@ -9,22 +9,22 @@ use outrigger_core::workload::MAX_SIZE;
 use outrigger_core::{fault, keys};
 use outrigger_runtime::pod::Pod;
 
-use super::told::{Companions, Group};
+use super::received::{Companions, Group};
 
 /// What the agent knows of the companions of a Pod.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Knowledge<'a> {
-    /// The manager tells it.
-    Told(&'a Companions),
-    /// The manager has told everything, and nothing of this Pod: no rule matches it.
+    /// The manager reports it.
+    Reported(&'a Companions),
+    /// The manager has sent everything, and nothing of this Pod: no rule matches it.
     Absent,
-    /// The manager hasn't told anything of this Pod, and may do so at any moment.
+    /// The manager hasn't sent anything of this Pod, and may do so at any moment.
     Unheard,
     /// The manager's last word is about companions for another Node than the Pod's.
     Elsewhere,
-    /// The manager is only told that this Pod exists, because its labels and annotations count so much. It doesn't know which rules match.
+    /// The manager receives only that this Pod exists, because its labels and annotations count so much. It doesn't know which rules match.
     TooLarge(usize),
-    /// The manager can't be reached, or hasn't told everything.
+    /// The manager can't be reached, or hasn't sent everything.
     Unreachable,
     /// The manager doesn't have the call, or it doesn't say which Node its word is about, of a Pod that has been on another one.
     Unsupported,
@@ -141,9 +141,9 @@ pub(super) fn decide(
 fn information(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) -> Option<Condition> {
     let wrong = has.is_some_and(|has| !has.is_true());
     match knowledge {
-        Knowledge::Told(Companions { all, ordered, .. }) => {
-            let told = wrong || ordered.total > 0 || all.wrong > 0 && lasted;
-            told.then(|| condition(all))
+        Knowledge::Reported(Companions { all, ordered, .. }) => {
+            let shown = wrong || ordered.total > 0 || all.wrong > 0 && lasted;
+            shown.then(|| condition(all))
         }
         Knowledge::Absent => wrong.then(|| condition(&Group::default())),
         Knowledge::Unsupported => wrong.then(|| Condition::of(Status::Unknown, Cause::ManagerTooOld)),
@@ -158,9 +158,9 @@ fn information(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) 
 fn gate(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) -> Option<Condition> {
     let closed = |cause| Some(Condition::of(Status::False, cause));
     match knowledge {
-        Knowledge::Told(companions) => {
-            let told = condition(&companions.ordered);
-            Some(if told.is_true() { told } else { Condition { status: Status::False, ..told } })
+        Knowledge::Reported(companions) => {
+            let reported = condition(&companions.ordered);
+            Some(if reported.is_true() { reported } else { Condition { status: Status::False, ..reported } })
         }
         Knowledge::Absent => Some(condition(&Group::default())),
         Knowledge::TooLarge(size) => Some(too_large(size)),
@@ -176,7 +176,7 @@ fn gate(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) -> Opti
 /// Pod start.
 pub(super) fn start(knowledge: Knowledge<'_>, awaited: Option<&RuleName>) -> Option<(String, String)> {
     let found = match knowledge {
-        Knowledge::Told(companions) => condition(&companions.start),
+        Knowledge::Reported(companions) => condition(&companions.start),
         Knowledge::Absent => condition(&Group::default()),
         Knowledge::Elsewhere => Condition::of(Status::False, Cause::WorkloadMoved),
         Knowledge::Unsupported => Condition::of(Status::False, Cause::ManagerTooOld),

@@ -1,4 +1,4 @@
-//! Keeps the call open by which the manager tells how companions are.
+//! Keeps the call open by which the manager reports how companions are.
 //!
 //! It uses the connection of the workload stream, so that the replica of the manager that has the workloads answers, and so that
 //! both end together.
@@ -25,7 +25,7 @@ use tonic::{Code, Request, Status, Streaming};
 use tracing::{debug, info, warn};
 
 use super::Board;
-use super::told::Companions;
+use super::received::Companions;
 use crate::context::Context;
 use crate::metrics::WatchEnd;
 use crate::nodes::HostListener;
@@ -47,7 +47,7 @@ const UNSUPPORTED: Duration = Duration::from_secs(180);
 /// Maximum length of an error in the log, in bytes.
 const MAX_ERROR: usize = 512;
 
-/// Follows what the manager tells.
+/// Follows what the manager reports.
 pub(crate) struct Follower {
     pub context: Arc<Context>,
     pub board: Arc<Board>,
@@ -132,7 +132,7 @@ impl Follower {
         unsupported
     }
 
-    /// Opens the call and records what the manager tells, until the call ends.
+    /// Opens the call and records what the manager reports, until the call ends.
     async fn follow(&self, channel: Channel) -> Result<(), Status> {
         let mut messages = self.open(channel).await?;
         let stream = self.board.opened();
@@ -141,17 +141,17 @@ impl Follower {
         let clock = self.context.environment.clock;
         let mut pace = Bucket::new(clock.now());
         let mut asks = false;
-        while let Some(told) = messages.message().await? {
+        while let Some(received) = messages.message().await? {
             while !pace.take(MESSAGES, clock.now()) {
                 sleep(Duration::from_millis(100)).await;
             }
-            match told.message {
+            match received.message {
                 Some(Message::Workload(workload)) => {
                     let companions = Companions::of(&workload.companions).on(workload.node_name.as_deref());
                     if let Ok(id) = WorkloadId::new(&workload.workload_id)
-                        && !self.board.told(stream, &id, companions)
+                        && !self.board.received(stream, &id, companions)
                     {
-                        debug!(workload = %id, "the manager told of a workload that the agent doesn't have");
+                        debug!(workload = %id, "the manager reported a workload that the agent doesn't have");
                     }
                 }
                 Some(Message::AnnotationRequest(request)) => {
@@ -166,7 +166,7 @@ impl Follower {
                     self.hosts.iter().for_each(|hosts| hosts.complete());
                     self.context.metrics.companion_watch.set(1);
                 }
-                Some(Message::Host(host)) => self.hosts.iter().for_each(|hosts| hosts.told(&host)),
+                Some(Message::Host(host)) => self.hosts.iter().for_each(|hosts| hosts.received(&host)),
                 // A message of a later manager.
                 None => {}
             }

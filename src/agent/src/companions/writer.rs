@@ -73,7 +73,7 @@ impl Writer {
                 let text = format!("the agent may not write conditions of Pods: {}", status.message);
                 if self.conditions_forbidden.set(Some(text)) {
                     warn!(%pod, %namespace, reason = %status.message,
-                        "may not write conditions of Pods; companions are not told at workloads");
+                        "may not write conditions of Pods; companions are not reported at workloads");
                 }
             }
             Err(error) => {
@@ -104,7 +104,7 @@ impl Writer {
         json!({"metadata": {"uid": write.id.as_str()}, "status": {"conditions": conditions.collect::<Vec<_>>()}})
     }
 
-    async fn event(&self, write: &Write, told: &Condition) {
+    async fn event(&self, write: &Write, condition: &Condition) {
         let (warning, pause) = &self.events_forbidden;
         let now = self.context.environment.clock.now();
         if pause.lock().is_some_and(|until| until > now) {
@@ -118,10 +118,12 @@ impl Writer {
             uid: Some(write.id.to_string()),
             ..ObjectReference::default()
         };
-        let is_problem = told.status != Status::True && !told.reason.parse().is_ok_and(Cause::is_progress);
+        let is_problem =
+            condition.status != Status::True && !condition.reason.parse().is_ok_and(Cause::is_progress);
         let events = &self.context.events;
-        let result =
-            events.try_publish(is_problem, &told.reason, "TellCompanions", &told.message, &about).await;
+        let result = events
+            .try_publish(is_problem, &condition.reason, "TellCompanions", &condition.message, &about)
+            .await;
         let outcome = WriteOutcome::of(&result);
         match result {
             Ok(()) => {

@@ -27,7 +27,7 @@ use super::write::{Key, Publishing, Write};
 use crate::companions::Board;
 use crate::metrics::WriteOutcome;
 use crate::namespaces::Scope;
-use crate::nodes::{Knowledge, Told};
+use crate::nodes::{Knowledge, ReceivedHosts};
 use crate::paced::{self, Pace, Queue, Step};
 
 mod binding;
@@ -64,7 +64,7 @@ struct State {
     slices: HashMap<String, String>,
     homes: BTreeMap<String, Home>,
     scope: Option<Scope>,
-    told: Told,
+    received: ReceivedHosts,
     queue: Queue<Key>,
     writes: Bucket,
     /// What the API server has forbidden to write.
@@ -128,7 +128,7 @@ impl Devices {
             slices: HashMap::default(),
             homes: BTreeMap::new(),
             scope: None,
-            told: Told::new(now),
+            received: ReceivedHosts::new(now),
             queue: Queue::default(),
             writes: Bucket::new(now),
             forbidden: BTreeSet::new(),
@@ -159,13 +159,13 @@ impl Devices {
     fn update(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state.lock();
         change(&mut state);
-        self.tell(&state);
+        self.announce(&state);
         drop(state);
         self.changed.notify_one();
     }
 
-    /// Tells whether devices are published.
-    fn tell(&self, state: &State) {
+    /// Announces whether devices are published.
+    fn announce(&self, state: &State) {
         let now = state.publishing();
         self.publishing.send_if_modified(|before| std::mem::replace(before, now) != now);
         let Binding { supported, claims, unread } = state.binding;
@@ -226,10 +226,10 @@ impl Devices {
             }
             state.queue.push(Key::Namespace(namespace), false);
         });
-        self.tell_foreign();
+        self.warn_of_foreign();
     }
 
-    fn tell_foreign(&self) {
+    fn warn_of_foreign(&self) {
         let state = self.state.lock();
         let foreign = |home: &Home| {
             home.templates.iter().find(|(_, t)| t.found == Found::Foreign).map(|(hold, _)| hold.template())
@@ -299,7 +299,7 @@ impl Devices {
         let examine = |state: &mut State, key: &Key| {
             let withdrawn = state.withdrawn(key, now);
             let step = state.examine(key, now);
-            self.tell(state);
+            self.announce(state);
             if let (Key::Node(node), Some(board), Some(cause)) = (key, &self.board, withdrawn) {
                 board.withdrawn(node, cause);
             }
@@ -410,9 +410,9 @@ impl State {
             }
             return ((!orphans.is_empty()).then_some(Write::Orphans(orphans)), None);
         };
-        let (devices, due) = match self.told.knowledge(name, now) {
-            (Knowledge::Told(None), due) => (pods, due),
-            (Knowledge::Told(Some(_)) | Knowledge::Absent, due) => (Some(0), due),
+        let (devices, due) = match self.received.knowledge(name, now) {
+            (Knowledge::Reported(None), due) => (pods, due),
+            (Knowledge::Reported(Some(_)) | Knowledge::Absent, due) => (Some(0), due),
             // The last truth stays.
             (Knowledge::Unknown, due) => (None, due),
         };

@@ -1,7 +1,7 @@
 //! The devices that Pods claim which don't start before their companions (`ordering: BeforeStart`) or aren't bound before
 //! (`BeforeBinding`, [`crate::binding`]), published in the tenant's cluster. It is off unless the tenant switches it on.
 //!
-//! **In**: what the manager tells of hosts, on the stream that [`crate::companions`] follows, and watches of the tenant's Nodes and
+//! **In**: what the manager reports of hosts, on the stream that [`crate::companions`] follows, and watches of the tenant's Nodes and
 //! Namespaces. **Out**: ResourceSlices of the driver [`outrigger_core::keys::COMPANIONS_DRIVER`], with a device for each Pod that a
 //! Node can run ([`plan`]), and ResourceClaimTemplates in each namespace whose Pods are sent. All exist before any rule does, so
 //! the first Pod of a rule doesn't wait for them.

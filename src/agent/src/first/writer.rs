@@ -78,7 +78,7 @@ pub(crate) fn start(
     follow(process, context, Watch::of(namespaces, "namespaces"), &listed, devices, Devices::namespace);
     process.spawn("namespaces of devices", follow_scope(devices.clone(), scope));
     process.spawn("kinds of devices", discover(client.clone(), devices.clone()));
-    process.spawn("list of devices", tell_listed(devices.clone(), nodes, listed));
+    process.spawn("list of devices", release_when_listed(devices.clone(), nodes, listed));
     let writer = Writer {
         context: context.clone(),
         devices: devices.clone(),
@@ -156,7 +156,7 @@ async fn discover(client: Client, devices: Arc<Devices>) {
 }
 
 /// Releases the writes when everything is listed; says so when that takes long.
-async fn tell_listed(devices: Arc<Devices>, nodes: Readiness, listed: Readiness) {
+async fn release_when_listed(devices: Arc<Devices>, nodes: Readiness, listed: Readiness) {
     let all = async {
         nodes.done().await;
         listed.done().await;

@@ -46,7 +46,7 @@ impl From<callers::Denied> for Denied {
     }
 }
 
-/// Tells who asks.
+/// Determines who asks.
 pub(super) struct Callers {
     /// Of the tokens for the agent.
     callers: callers::Callers,

@@ -1,4 +1,4 @@
-//! The tenant's Nodes, with what the manager told of each, and which of them have to be written.
+//! The tenant's Nodes, with what the manager reported of each, and which of them have to be written.
 //!
 //! All limits of rates are kept here. Level-based: however often a DPU changes, the next write of its Node holds the last state.
 
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::decide::{self, Marks, decide};
-use super::told::{HostListener, Told};
+use super::received::{HostListener, ReceivedHosts};
 use crate::metrics::WriteOutcome;
 use crate::paced::{self, FORBIDDEN, Pace, Queue, Step};
 
@@ -53,7 +53,7 @@ pub(crate) struct Hosts {
 #[derive(Debug)]
 struct State {
     nodes: HashMap<String, Known>,
-    told: Told,
+    received: ReceivedHosts,
     queue: Queue<String>,
     writes: Bucket,
     /// When each part may be tried again.
@@ -74,7 +74,7 @@ impl Hosts {
         let now = clock.now();
         let state = State {
             nodes: HashMap::default(),
-            told: Told::new(now),
+            received: ReceivedHosts::new(now),
             queue: Queue::default(),
             writes: Bucket::new(now),
             forbidden: [None; 2],
@@ -147,12 +147,12 @@ impl HostListener for Hosts {
     }
 
     fn opened(&self) {
-        self.state.lock().told.opened(self.clock.now());
+        self.state.lock().received.opened(self.clock.now());
     }
 
-    fn told(&self, host: &HostStatus) {
+    fn received(&self, host: &HostStatus) {
         let mut state = self.state.lock();
-        if !state.told.host(host) {
+        if !state.received.host(host) {
             return;
         }
         if state.nodes.contains_key(&host.node_name) {
@@ -164,14 +164,14 @@ impl HostListener for Hosts {
 
     fn complete(&self) {
         let mut state = self.state.lock();
-        state.told.complete(self.clock.now());
+        state.received.complete(self.clock.now());
         state.push_all();
         drop(state);
         self.changed.notify_one();
     }
 
     fn down(&self) {
-        self.state.lock().told.down(self.clock.now());
+        self.state.lock().received.down(self.clock.now());
     }
 }
 
@@ -184,7 +184,7 @@ impl State {
 
     /// Compares a Node with what it should have.
     fn examine(&mut self, name: &str, taints: bool, now: Instant) -> Step<Write> {
-        let (knowledge, due) = self.told.knowledge(name, now);
+        let (knowledge, due) = self.received.knowledge(name, now);
         let Some(known) = self.nodes.get_mut(name) else { return Step::Nothing };
         // A write in progress examines the Node once more.
         if known.pace.is_busy() || known.deleted {

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 /// What the agent knows of the DPU of a Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Knowledge {
-    /// The manager tells it: why the DPU takes no companions; `None` if it does.
-    Told(Option<Cause>),
-    /// The manager has told all hosts, and this Node is none of them.
+    /// The manager reports it: why the DPU takes no companions; `None` if it does.
+    Reported(Option<Cause>),
+    /// The manager has sent all hosts, and this Node is none of them.
     Absent,
-    /// The manager can't be reached, or hasn't told all hosts.
+    /// The manager can't be reached, or hasn't sent all hosts.
     Unknown,
 }
 
@@ -114,13 +114,13 @@ fn is_ours(taint: &Value) -> bool {
 /// Returns what has to be written. `taints`: the tenant wants the taint.
 pub(super) fn decide(knowledge: Knowledge, has: &Marks, taints: bool) -> Change {
     let condition = match knowledge {
-        Knowledge::Told(cause) => Some(Some(Condition::of(cause))),
+        Knowledge::Reported(cause) => Some(Some(Condition::of(cause))),
         Knowledge::Absent => Some(None),
         // The last truth stays.
         Knowledge::Unknown => None,
     };
     let taint = match knowledge {
-        Knowledge::Told(cause) => Some(taints && cause.is_some()),
+        Knowledge::Reported(cause) => Some(taints && cause.is_some()),
         Knowledge::Absent => Some(false),
         // A taint from before the switch was turned off.
         Knowledge::Unknown if !taints => Some(false),
@@ -137,8 +137,8 @@ mod tests {
     use super::*;
 
     const ALL: [Knowledge; 4] = [
-        Knowledge::Told(None),
-        Knowledge::Told(Some(Cause::DpuNotReady)),
+        Knowledge::Reported(None),
+        Knowledge::Reported(Some(Cause::DpuNotReady)),
         Knowledge::Absent,
         Knowledge::Unknown,
     ];
@@ -179,11 +179,11 @@ mod tests {
     #[test]
     fn a_failed_dpu_is_reported_and_a_silent_manager_changes_nothing() {
         let bare = Marks::default();
-        let failed = decide(Knowledge::Told(Some(Cause::DpuNotReady)), &bare, true);
+        let failed = decide(Knowledge::Reported(Some(Cause::DpuNotReady)), &bare, true);
         let condition = failed.condition.clone().flatten().unwrap();
         assert_eq!((&*condition.status, &*condition.reason), ("False", "DPUNotReady"));
         assert_eq!(failed.taint, Some(true));
-        assert_eq!(decide(Knowledge::Told(Some(Cause::DpuNotReady)), &bare, false).taint, None);
+        assert_eq!(decide(Knowledge::Reported(Some(Cause::DpuNotReady)), &bare, false).taint, None);
         let marked = apply(&bare, &failed);
         assert!(decide(Knowledge::Unknown, &marked, true).is_empty());
         // Without the switch the taint goes, whatever the manager says.

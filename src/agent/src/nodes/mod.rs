@@ -1,7 +1,7 @@
 //! The DPUs of hosts, reported at the tenant's own Nodes: a condition, [`outrigger_core::keys::DPU_READY`], and a taint,
 //! [`outrigger_core::keys::DPU_NOT_READY`]. Both are off unless the tenant switches them on.
 //!
-//! **In**: what the manager tells of hosts, on the stream that [`crate::companions`] follows, and a watch of the tenant's Nodes.
+//! **In**: what the manager reports of hosts, on the stream that [`crate::companions`] follows, and a watch of the tenant's Nodes.
 //! **Out**: one condition, written by a strategic merge patch of `nodes/status` that holds nothing else, and one taint, written by
 //! a JSON patch that fails if the list of taints isn't the one that it was computed from.
 //!
@@ -11,10 +11,10 @@
 
 mod board;
 mod decide;
-mod told;
+mod received;
 mod writer;
 
 pub(crate) use board::Hosts;
 pub(crate) use decide::Knowledge;
-pub(crate) use told::{HostListener, Told};
+pub(crate) use received::{HostListener, ReceivedHosts};
 pub(crate) use writer::{start, watch};

@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 use super::Hosts;
 use super::board::{Part, Write};
 use super::decide::Condition;
-use super::told::HostListener;
+use super::received::HostListener;
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
 
@@ -49,11 +49,11 @@ pub(crate) fn watch(
     let feed = Feed::new(move |change| listeners.iter().for_each(|listener| listener.node(&change)));
     let watch = Watch::<Node>::all(&context.client, "nodes").environment(&context.environment);
     process.spawn("nodes", watch.follow(listed.wait_for("nodes"), feed.sink()));
-    process.spawn("list of nodes", tell_missing(listed.clone(), process.readiness.warning("nodes")));
+    process.spawn("list of nodes", warn_until_listed(listed.clone(), process.readiness.warning("nodes")));
     (feed, listed)
 }
 
-/// Starts to write on Nodes what the manager tells of their DPUs.
+/// Starts to write on Nodes what the manager reports of their DPUs.
 pub(crate) fn start(process: &Process, context: &Arc<Context>, hosts: &Arc<Hosts>, feed: Feed<Node>) {
     let writer = Writer {
         context: context.clone(),
@@ -66,7 +66,7 @@ pub(crate) fn start(process: &Process, context: &Arc<Context>, hosts: &Arc<Hosts
 }
 
 /// Says that Nodes could not be listed, until they are.
-async fn tell_missing(listed: Readiness, warning: Warning) {
+async fn warn_until_listed(listed: Readiness, warning: Warning) {
     if timeout(PATIENCE, listed.done()).await.is_err() {
         let text = "the Nodes could not be listed, so nothing is written on them, and no devices are published for them; the roles \
                     outrigger-agent-nodes and outrigger-agent-companions-first permit it";
@@ -110,7 +110,12 @@ impl Writer {
                 Some(condition) => condition.status.as_str(),
                 None => "Removed",
             });
-            info!(node = write.name, ready, tainted = write.change.taint, "told a Node of its DPU");
+            info!(
+                node = write.name,
+                ready,
+                tainted = write.change.taint,
+                "reported the state of a DPU on its Node"
+            );
         }
         self.hosts.done(&write.name, &outcomes, self.context.environment.random.fraction());
     }

@@ -89,7 +89,7 @@ pub(crate) const ORDERING_NOT_ENFORCED: &str = "OrderingNotEnforced";
 /// Has the condition Accepted of a rule that is served say what of its ordering isn't enforced, or no longer say so. The condition stays
 /// True, because the rule's companions are created and kept. The manager doesn't know what this cluster enforces. A condition about
 /// another generation of the rule says nothing of its present ordering, and stays.
-pub(super) fn tell_ordering(
+pub(super) fn report_ordering(
     rule: &WorkloadRule,
     mut status: WorkloadRuleStatus,
     complaint: Option<String>,
@@ -199,12 +199,12 @@ mod tests {
             "observedGeneration": 2, "lastTransitionTime": "2026-01-01T00:00:00Z"})
         };
         let complaint = || Some("spec.ordering: is BeforeStart, but".to_owned());
-        let told = |status: serde_json::Value, complaint| {
+        let reported = |status: serde_json::Value, complaint| {
             let rule = rule(status);
-            tell_ordering(&rule, compute(&rule, &SyncState::Unreachable(None), now), complaint)
+            report_ordering(&rule, compute(&rule, &SyncState::Unreachable(None), now), complaint)
         };
         let served = json!({"conditions": [of("Accepted", "True"), of("Ready", "True")]});
-        let lacking = told(served.clone(), complaint());
+        let lacking = reported(served.clone(), complaint());
         let accepted = &lacking.conditions[0];
         assert_eq!((accepted.status.as_str(), accepted.reason.as_str()), ("True", ORDERING_NOT_ENFORCED));
         assert_eq!(
@@ -214,18 +214,22 @@ mod tests {
         assert_eq!(accepted.last_transition_time.0.to_string(), "2026-01-01T00:00:00Z");
         assert_eq!(
             lacking.conditions[2],
-            told(served.clone(), None).conditions[2],
+            reported(served.clone(), None).conditions[2],
             "no other condition changes"
         );
         let lacking = serde_json::to_value(&lacking).unwrap();
-        assert_eq!(serde_json::to_value(told(lacking.clone(), complaint())).unwrap(), lacking, "told once");
-        assert_eq!(told(lacking, None), told(served, None));
+        assert_eq!(
+            serde_json::to_value(reported(lacking.clone(), complaint())).unwrap(),
+            lacking,
+            "reported once"
+        );
+        assert_eq!(reported(lacking, None), reported(served, None));
         // What isn't served, or is about another generation, has its own words.
         let mut old = of("Accepted", "True");
         old["observedGeneration"] = json!(1);
         for other in [of("Accepted", "False"), of("Accepted", "Unknown"), old] {
             let status = json!({"conditions": [other]});
-            assert_eq!(told(status.clone(), complaint()), told(status, None));
+            assert_eq!(reported(status.clone(), complaint()), reported(status, None));
         }
     }
 }

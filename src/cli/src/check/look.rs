@@ -211,13 +211,13 @@ impl Examination<'_> {
         for (i, class) in list.into_iter().flatten().filter_map(Value::as_str).enumerate() {
             let path = format!("spec.deviceClasses[{i}]");
             // Without any DeviceClass it isn't known which there are, and admission would refuse all.
-            let told = |f: &Finding| {
+            let is_refusal = |f: &Finding| {
                 f.check == &REFUSED
                     && f.subject == *subject
                     && f.path == path
                     && f.message.contains(NO_SUCH_CLASS)
             };
-            self.findings.retain(|finding| !told(finding));
+            self.findings.retain(|finding| !is_refusal(finding));
             if !around.classes.is_empty() && !around.classes.contains(class) {
                 let message = format!("is {class:?}, and {NO_SUCH_CLASS}; create it first");
                 self.findings.push(Finding::new(&NO_CLASS, subject, path, message));

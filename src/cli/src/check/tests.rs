@@ -17,19 +17,19 @@ fn report(text: &str) -> Report {
 }
 
 /// Check, object and path of every finding.
-fn told(report: &Report) -> Vec<String> {
-    let mut told: Vec<String> =
+fn summaries(report: &Report) -> Vec<String> {
+    let mut all: Vec<String> =
         report.findings.iter().map(|f| format!("{} {} {}", f.check.id, f.subject, f.path)).collect();
-    told.sort();
-    told.dedup();
-    told
+    all.sort();
+    all.dedup();
+    all
 }
 
 #[test]
 fn every_kind_of_fault_is_found() {
     let report = report(STATE);
     assert_eq!(
-        told(&report),
+        summaries(&report),
         [
             "annotations-not-sent AdminWorkloadRule universe/curious spec",
             "api-server-refuses ResourceClaim tenant-blue/wrong spec.devices.requests[0].exactly.count",
@@ -57,7 +57,7 @@ fn every_kind_of_fault_is_found() {
 fn what_was_not_looked_at_is_said() {
     let alone = "{apiVersion: outrigger.dev/v1alpha1, kind: Tenant, metadata: {name: blue}, spec: {hosts: [a], deviceClasses: [c]}}";
     let report = report(alone);
-    assert_eq!(told(&report), Vec::<String>::new());
+    assert_eq!(summaries(&report), Vec::<String>::new());
     assert_eq!(report.notes.len(), 2, "{:?}", report.notes);
 }
 

@@ -40,19 +40,20 @@ impl Device {
         path(&self.result)
     }
 
-    /// `told`: `status.devices` of the claim.
-    pub(super) fn of(result: &Value, told: &[Value]) -> Self {
-        let told = device::told(result, told);
-        let network = told.get("networkData").filter(|network| network.is_object()).map(|network| Network {
-            interface: text(network, "/interfaceName").to_owned(),
-            ips: texts(network, "/ips").map(str::to_owned).collect(),
-            hardware_address: text(network, "/hardwareAddress").to_owned(),
-        });
+    /// `statuses`: `status.devices` of the claim.
+    pub(super) fn of(result: &Value, statuses: &[Value]) -> Self {
+        let status = device::device_status(result, statuses);
+        let network =
+            status.get("networkData").filter(|network| network.is_object()).map(|network| Network {
+                interface: text(network, "/interfaceName").to_owned(),
+                ips: texts(network, "/ips").map(str::to_owned).collect(),
+                hardware_address: text(network, "/hardwareAddress").to_owned(),
+            });
         Self {
-            trouble: device::trouble(result, told),
-            conditions: list(told, "/conditions").to_vec(),
+            trouble: device::trouble(result, status),
+            conditions: list(status, "/conditions").to_vec(),
             network,
-            data: told.get("data").cloned().unwrap_or_default(),
+            data: status.get("data").cloned().unwrap_or_default(),
             result: result.clone(),
         }
     }

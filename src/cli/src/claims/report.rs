@@ -205,7 +205,7 @@ fn claim(object: &Object, tenant: &str, pods: Option<&[&Object]>, devices: &Devi
     };
     let reason = || devices.waits(value.get("spec").unwrap_or(&Value::Null), None, user).into_iter().next();
     let results = list(value, "/status/allocation/devices/results");
-    let told = list(value, "/status/devices");
+    let statuses = list(value, "/status/devices");
     Claim {
         tenant: tenant.to_owned(),
         namespace: object.namespace.clone(),
@@ -213,7 +213,7 @@ fn claim(object: &Object, tenant: &str, pods: Option<&[&Object]>, devices: &Devi
         state,
         reason: if state == Phase::Pending { reason() } else { None },
         node: node(value, &using),
-        devices: results.iter().map(|result| Device::of(result, told)).collect(),
+        devices: results.iter().map(|result| Device::of(result, statuses)).collect(),
         rule: label(keys::RULE),
         workload: label(keys::WORKLOAD),
         pods: names.into_iter().map(str::to_owned).collect(),

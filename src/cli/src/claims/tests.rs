@@ -118,9 +118,10 @@ fn all_that_an_allocation_says_is_shown() {
             "tolerations": [{"key": "worn", "operator": "Exists", "effect": "NoSchedule"}, {"key": "a", "value": "b"}]}]}});
     json_patch::merge(&mut allocation, &more);
     let condition = json!({"type": "Attached", "status": "True", "reason": "Done", "message": ""});
-    let told = json!([{"driver": "crypto.example.com", "pool": "dpu", "device": "c1", "data": {"slot": 3},
+    let statuses = json!([{"driver": "crypto.example.com", "pool": "dpu", "device": "c1", "data": {"slot": 3},
         "conditions": [condition]}]);
-    let claim = claim("c", json!({"status": {"allocation": allocation, "devices": told, "reservedFor": []}}));
+    let claim =
+        claim("c", json!({"status": {"allocation": allocation, "devices": statuses, "reservedFor": []}}));
     let report = Report::new(&state(&[tenant("blue"), claim]), None, None, Vec::new()).unwrap();
     let text = report.document().uncoloured();
     for line in [

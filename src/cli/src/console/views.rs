@@ -177,15 +177,15 @@ fn conditions(all: &[Condition]) -> Markup {
             table {
                 thead { tr { @for head in ["Condition", "Reason", "Message", "Remedy"] { th scope="col" { (head) } } } }
                 tbody {
-                    @for told in all {
-                        @let is_true = told.status == "True";
-                        @let cause = told.reason.parse::<outrigger_core::reason::Cause>().ok().filter(|_| !is_true);
+                    @for condition in all {
+                        @let is_true = condition.status == "True";
+                        @let cause = condition.reason.parse::<outrigger_core::reason::Cause>().ok().filter(|_| !is_true);
                         tr {
                             th scope="row" {
-                                (state(if is_true { Grade::Good } else { Grade::Bad }, &format!("{}={}", told.kind, told.status)))
+                                (state(if is_true { Grade::Good } else { Grade::Bad }, &format!("{}={}", condition.kind, condition.status)))
                             }
-                            td { (plain(&told.reason)) }
-                            td { (plain(&told.message)) }
+                            td { (plain(&condition.reason)) }
+                            td { (plain(&condition.message)) }
                             td { @if let Some(cause) = cause { (remedies(cause)) } @else { "-" } }
                         }
                     }

@@ -45,25 +45,25 @@ fn row(tenant: &str, workload: &WorkloadRow) -> Markup {
         td { (state(grade, word)) }
         td {
             @if workload.companions.is_empty() { "none: no rule matches" }
-            @else { ul.plain { @for told in &workload.companions { li { (companion(told)) } } } }
+            @else { ul.plain { @for row in &workload.companions { li { (companion(row)) } } } }
             @if workload.more_companions > 0 { p { "and " (workload.more_companions) " more" } }
         }
     }
 }
 
-fn companion(told: &CompanionRow) -> Markup {
-    let cause: Option<Cause> = told.cause.as_deref().and_then(|cause| cause.parse().ok());
-    let named = told.cause.as_deref().filter(|cause| *cause != told.state);
+fn companion(row: &CompanionRow) -> Markup {
+    let cause: Option<Cause> = row.cause.as_deref().and_then(|cause| cause.parse().ok());
+    let named = row.cause.as_deref().filter(|cause| *cause != row.state);
     html! {
-        (state(grade(&told.state), &told.state))
+        (state(grade(&row.state), &row.state))
         @if let Some(cause) = named { ": " (plain(cause)) }
-        @match &told.rule {
+        @match &row.rule {
             Some(rule) => { ", rule " (plain(rule)) },
             None => ", rule of the platform",
         }
-        @if told.ordering != "Parallel" { ", " (plain(&told.ordering)) }
-        ", since " time datetime=(told.since) { (plain(&told.since)) }
-        @if !told.message.is_empty() { ". " (plain(&told.message)) }
+        @if row.ordering != "Parallel" { ", " (plain(&row.ordering)) }
+        ", since " time datetime=(row.since) { (plain(&row.since)) }
+        @if !row.message.is_empty() { ". " (plain(&row.message)) }
         @else if let Some(cause) = cause { ". " (meaning(cause)) }
     }
 }
@@ -117,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    fn told(rule: Option<&str>, state: &str, cause: Option<&str>, message: &str) -> CompanionRow {
+    fn companion_row(rule: Option<&str>, state: &str, cause: Option<&str>, message: &str) -> CompanionRow {
         CompanionRow {
             rule: rule.map(str::to_owned),
             state: state.to_owned(),
@@ -147,9 +147,12 @@ mod tests {
     #[test]
     fn workloads_with_and_without_companions_are_shown_with_a_shape_and_a_word() {
         let all = vec![
-            workload("web", vec![told(Some("firewall"), "Ready", None, "")]),
-            workload("db", vec![told(Some("probe"), "NoDPU", Some("NoDPU"), "no DPU for host host-b")]),
-            workload("job", vec![told(None, "Pending", Some("Starting"), "")]),
+            workload("web", vec![companion_row(Some("firewall"), "Ready", None, "")]),
+            workload(
+                "db",
+                vec![companion_row(Some("probe"), "NoDPU", Some("NoDPU"), "no DPU for host host-b")],
+            ),
+            workload("job", vec![companion_row(None, "Pending", Some("Starting"), "")]),
             workload("idle", Vec::new()),
         ];
         let html = rows(&Query::of_tenant("blue"), "blue", &Ok(page(all, None))).into_string();
@@ -207,7 +210,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_of_a_manager_becomes_markup(text in "\\PC{0,20}<script>\"'\\PC{0,20}") {
-            let mut hostile = workload(&text, vec![told(Some(&text), &text, Some(&text), &text)]);
+            let mut hostile = workload(&text, vec![companion_row(Some(&text), &text, Some(&text), &text)]);
             hostile.node = Some(text.clone());
             hostile.companions[0].since.clone_from(&text);
             hostile.companions[0].ordering.clone_from(&text);

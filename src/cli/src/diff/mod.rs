@@ -115,7 +115,7 @@ impl DiffArgs {
             admin: self.concerns(RuleKind::AdminWorkloadRule, new).then_some(&admin),
             machines: new.iter().any(proposal::makes_guests),
             quotas: true,
-            told: false,
+            agent_reports: false,
         };
         live::read_with(clients, &self.view, one, more).await
     }

@@ -246,7 +246,8 @@ impl Devices {
         }
     }
 
-    /// Why a claim isn't allocated whose requests have enough free devices, as far as this can be told without evaluating selectors.
+    /// Why a claim isn't allocated whose requests have enough free devices, as far as this can be determined without evaluating
+    /// selectors.
     fn undecided(
         &self,
         spec: &Value,
@@ -419,7 +420,7 @@ mod tests {
             (missing.phase, missing.reasons),
             (ClaimPhase::Absent, vec!["there is no ResourceClaim c".into()])
         );
-        // What can't be seen is not told.
+        // What can't be seen is not reported.
         let none = None::<std::slice::Iter<'_, Value>>;
         let blind = Devices::read(none.clone(), none.clone(), none.clone(), std::iter::empty());
         assert_eq!(reasons(&blind, &claim("c", "none", None), &["a"], None), [User::Unknown.waits()]);

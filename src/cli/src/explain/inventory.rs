@@ -309,7 +309,7 @@ impl Inventory {
         (!shared).then_some((needed, devices))
     }
 
-    /// What else may keep a claim from devices that are free, and can't be told here.
+    /// What else may keep a claim from devices that are free, and can't be determined here.
     pub(super) fn doubts(&self, spec: &Value, free: &BTreeSet<&str>) -> Vec<String> {
         let constraints = list(spec, "/devices/constraints").iter().filter_map(|constraint| {
             ATTRIBUTES

@@ -109,8 +109,9 @@ pub(crate) struct More<'a> {
     pub(crate) machines: bool,
     /// ResourceQuotas and LimitRanges.
     pub(crate) quotas: bool,
-    /// What a tenant's cluster tells of its workloads: Events and Nodes. Rules that may not be read are no error then.
-    pub(crate) told: bool,
+    /// What the agent reports in a tenant's cluster besides conditions of Pods: Events and Nodes. Rules that may not be read are no
+    /// error then.
+    pub(crate) agent_reports: bool,
 }
 
 /// Reads what is needed of the cluster, and of the tenant's where that is named too.
@@ -142,7 +143,7 @@ pub(crate) async fn read_with(
              run or doesn't reach it"
                 .to_owned(),
         );
-        rules = reader.own_rules(namespace, more.told).await?;
+        rules = reader.own_rules(namespace, more.agent_reports).await?;
     }
     if let Some((tenant, place)) = &clients.tenant {
         (reader.client, reader.place) = (tenant.clone(), Some(place.clone()));
@@ -151,8 +152,8 @@ pub(crate) async fn read_with(
     let mut hosts = None;
     if workloads {
         reader.pods(namespace).await?;
-        if more.told {
-            hosts = reader.told(namespace).await?;
+        if more.agent_reports {
+            hosts = reader.agent_reports(namespace).await?;
         }
     } else {
         reader.notes.push(
@@ -263,7 +264,7 @@ impl Reader {
         self.must::<Pod>(namespace, ListParams::default().labels(keys::RULE)).await?;
         if let Some(admin) = more.admin {
             // Who asks about a tenant's own rules may not be allowed to see the platform's.
-            let required = !more.told;
+            let required = !more.agent_reports;
             self.read::<AdminWorkloadRule>(required, Some(&admin.rules), ListParams::default()).await?;
             if namespace.is_some() {
                 let companions = ListParams::default().labels(keys::RULE);
@@ -290,11 +291,11 @@ impl Reader {
 
     /// Reads the rules of a tenant's cluster. A user who may not read those of all namespaces reads those of the namespace that is
     /// asked about, and of the one in which agents look for rules by default.
-    async fn own_rules(&mut self, namespace: Option<&str>, told: bool) -> Result<RulesKnown, InputError> {
+    async fn own_rules(&mut self, namespace: Option<&str>, optional: bool) -> Result<RulesKnown, InputError> {
         let resource = ApiResource::erase::<WorkloadRule>(&());
         let refused = match self.list(&resource, None, ListParams::default()).await {
             Ok(()) => return Ok(RulesKnown::All),
-            Err(unread) if unread.is_refused() && told => unread.why,
+            Err(unread) if unread.is_refused() && optional => unread.why,
             Err(unread) => return Err(self.failed(&resource, unread)),
         };
         let places = BTreeSet::from_iter(namespace.into_iter().chain([keys::ADMIN_NAMESPACE]));
@@ -330,9 +331,9 @@ impl Reader {
         })
     }
 
-    /// Reads what the agent tells in the tenant's cluster besides conditions of Pods. Returns the Nodes, which are others than those of
-    /// the infrastructure cluster even if they have the same names; `None` if they may not be read.
-    async fn told(&mut self, namespace: Option<&str>) -> Result<Option<Vec<Object>>, InputError> {
+    /// Reads what the agent reports in the tenant's cluster besides conditions of Pods. Returns the Nodes, which are others than those
+    /// of the infrastructure cluster even if they have the same names; `None` if they may not be read.
+    async fn agent_reports(&mut self, namespace: Option<&str>) -> Result<Option<Vec<Object>>, InputError> {
         let agents = format!("involvedObject.kind=Pod,reportingComponent={}", keys::AGENT);
         self.may::<Event>(namespace, ListParams::default().fields(&agents)).await?;
         let (before, noted) = (self.objects.len(), self.notes.len());

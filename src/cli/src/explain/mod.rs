@@ -1,5 +1,6 @@
 //! `outrigger explain`
 
+pub(crate) mod agent_reports;
 pub(crate) mod allocation;
 mod audit;
 mod clients;
@@ -11,7 +12,6 @@ mod pod;
 mod print;
 pub(crate) mod report;
 mod subject;
-pub(crate) mod told;
 pub(crate) mod view;
 
 use std::borrow::Cow;
@@ -141,7 +141,7 @@ impl ExplainArgs {
         let admin = self.admission.admin_namespaces();
         let (state, source) = if self.filename.is_empty() {
             let namespace = self.workload.as_ref().map(|w| &w.namespace).or(self.namespace.as_ref());
-            let more = live::More { admin: Some(&admin), told: true, ..live::More::default() };
+            let more = live::More { admin: Some(&admin), agent_reports: true, ..live::More::default() };
             live::wait(live::read(&self.view, namespace.map(String::as_str), more))?
         } else {
             self.view.for_files("--filename")?;
@@ -183,7 +183,7 @@ pub(crate) async fn ask(
         admission,
     };
     let namespace = args.workload.as_ref().map(|workload| workload.namespace.as_str());
-    let more = live::More { admin: Some(&admin), told: true, ..live::More::default() };
+    let more = live::More { admin: Some(&admin), agent_reports: true, ..live::More::default() };
     let (state, source) = live::read_with(clients, &args.view, namespace, more).await?;
     let view = View::new(&state, &args.view, &args.admission.host_labels, None, source)?;
     if args.workload.is_some() {

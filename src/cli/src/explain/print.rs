@@ -1,8 +1,8 @@
 //! The report for people.
 
+use super::agent_reports::{ConditionReport, EventReport, Gate, NO_CONDITION, PodReport};
 use super::live::RulesKnown;
 use super::report::{Report, RuleReport, State, WorkloadReport};
-use super::told::{EventReport, Gate, NO_CONDITION, PodReport, Told};
 use crate::document::{Document, Grade, Item, Readable, bad, bold, dim, good, graded, item, odd};
 use crate::explain::allocation::{ClaimPhase, ClaimReport};
 use crate::explain::explanation::{CompanionOutcome, Finding, Placement, Term};
@@ -65,10 +65,12 @@ fn one_pod(pod: &PodReport) -> Item {
     if matches!(pod.gate, Some(Gate::Waiting | Gate::Unset)) {
         all.add(item![odd("isn't Ready before its companions are")]);
     }
-    let conditions = pod.conditions.iter().map(|told| one_condition("", told));
-    let of_node = pod.dpu.iter().map(|told| one_condition("the Node's ", told));
+    let conditions = pod.conditions.iter().map(|condition| one_condition("", condition));
+    let of_node = pod.dpu.iter().map(|condition| one_condition("the Node's ", condition));
     let is_new = |event: &&EventReport| {
-        let repeats = |told: &Told| told.reason == event.reason && told.message == event.message;
+        let repeats = |condition: &ConditionReport| {
+            condition.reason == event.reason && condition.message == event.message
+        };
         !pod.conditions.iter().any(repeats)
     };
     let events = pod.events.iter().filter(is_new).map(|event| {
@@ -79,19 +81,19 @@ fn one_pod(pod: &PodReport) -> Item {
     all.with(conditions.chain(of_node).chain(events).chain(unknown))
 }
 
-fn one_condition(whose: &str, told: &Told) -> Item {
-    let grade = if told.is_true() { Grade::Good } else { Grade::Bad };
-    let since = told.since.as_ref().map_or_else(String::new, |since| format!(" since {since}"));
-    let more = format_args!(" {}{since}: {}", told.reason, told.message);
-    let mut all = item![whose, format_args!("{}=", told.kind), graded(grade, &told.status), more];
-    if told.stale {
+fn one_condition(whose: &str, condition: &ConditionReport) -> Item {
+    let grade = if condition.is_true() { Grade::Good } else { Grade::Bad };
+    let since = condition.since.as_ref().map_or_else(String::new, |since| format!(" since {since}"));
+    let more = format_args!(" {}{since}: {}", condition.reason, condition.message);
+    let mut all = item![whose, format_args!("{}=", condition.kind), graded(grade, &condition.status), more];
+    if condition.stale {
         all.add(item![odd("not known:"), " how the companions are now"]);
     }
     // Some messages consist of both.
-    if !told.message.contains(&told.meaning) {
-        all.add(item!["means: ", &told.meaning]);
+    if !condition.message.contains(&condition.meaning) {
+        all.add(item!["means: ", &condition.meaning]);
     }
-    let remedy = told.remedy.filter(|remedy| !told.message.ends_with(remedy));
+    let remedy = condition.remedy.filter(|remedy| !condition.message.ends_with(remedy));
     all.with(remedy.map(|remedy| item!["remedy: ", remedy]))
 }
 
@@ -102,8 +104,11 @@ fn one_rule(rule: &RuleReport) -> Item {
     let mut all = item![name, format_args!(" ({policy}{whose})")]
         .with(rule.errors.iter().map(|fault| item![bad("error:"), " ", fault]))
         .with(rule.warnings.iter().map(|warning| item![odd("warning:"), " ", warning]));
-    for told in rule.conditions.iter().filter(|told| told.status != "True") {
-        all.add(item![format_args!("{}={} {}: {}", told.kind, told.status, told.reason, told.message)]);
+    for condition in rule.conditions.iter().filter(|condition| condition.status != "True") {
+        all.add(item![format_args!(
+            "{}={} {}: {}",
+            condition.kind, condition.status, condition.reason, condition.message
+        )]);
     }
     all = all.with(rule.events.iter().map(|event| item!["event: ", event]));
     if rule.workloads.is_empty() && rule.companions.is_empty() {

@@ -23,8 +23,8 @@ use outrigger_core::{keys, lint};
 use serde::Serialize;
 
 use super::ExplainArgs;
+use super::agent_reports::PodReport;
 use super::live::RulesKnown;
-use super::told::PodReport;
 use super::view::{Unordered, View, namespace_of};
 use crate::companion::PodName;
 use crate::condition::Condition;
@@ -228,7 +228,8 @@ impl Report {
             let mut all = rules.iter().flat_map(|rule| &rule.workloads);
             args.rule.is_none() || named || all.any(|w| w.is_of(pod) && w.matches())
         };
-        let pods = view.told.iter().filter(|pod| is_meant(&pod.namespace, &pod.name) && is_matched(pod));
+        let pods =
+            view.pod_reports.iter().filter(|pod| is_meant(&pod.namespace, &pod.name) && is_matched(pod));
         let pods = pods.map(|pod| PodReport { named, ..pod.clone() }).collect();
         let tenant = view.tenant.as_ref().map(ToString::to_string);
         let notes = view.notes.clone();
@@ -476,7 +477,7 @@ fn explained(
 
 /// The rule's companions of workloads that aren't among those that are explained. `linger`: of the rule.
 fn others(report: &RuleReport, linger: Duration, view: &View) -> Vec<CompanionReport> {
-    let told: BTreeSet<&str> = report.workloads.iter().map(|w| w.explanation.companion.as_str()).collect();
+    let shown: BTreeSet<&str> = report.workloads.iter().map(|w| w.explanation.companion.as_str()).collect();
     let name = report.kind.name(&report.name);
     let all = view.companions_of(report.kind.scope()).into_iter().flatten();
     let all = all.filter(|(key, _)| Some(&key.rule) == name.as_ref());
@@ -485,6 +486,6 @@ fn others(report: &RuleReport, linger: Duration, view: &View) -> Vec<CompanionRe
         workload: key.label().to_owned(),
         state: State::without_workload(observed, linger),
     })
-    .filter(|other| !told.contains(other.companion.as_str()))
+    .filter(|other| !shown.contains(other.companion.as_str()))
     .collect()
 }

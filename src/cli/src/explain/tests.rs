@@ -179,11 +179,11 @@ fn a_tenants_own_cluster_shows_no_dpus_and_the_other_no_workloads() {
     assert_eq!(report["notes"], json!(["said"]));
 
     // A workload that its companion carries completely.
-    let told = json!({"metadata": {"id": "w1", "resourceType": "v1/Pod", "resourceNamespace": "work", "resourceName": "web"},
+    let carried = json!({"metadata": {"id": "w1", "resourceType": "v1/Pod", "resourceNamespace": "work", "resourceName": "web"},
         "state": {"nodeName": "blue-a"}});
     let companion = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
             "name": "c", "namespace": "tenant-blue", "uid": "c", "labels": {keys::WORKLOAD: "w1"},
-            "annotations": {keys::INJECTED: "[\"all\"]", "all": told.to_string()},
+            "annotations": {keys::INJECTED: "[\"all\"]", "all": carried.to_string()},
             "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
                 "name": "b", "uid": "u", "controller": true}]},
         "spec": {"containers": []}});
@@ -355,7 +355,7 @@ fn what_no_condition_says_is_said_to_be_unknown() {
 }
 
 #[test]
-fn the_text_tells_what_the_tenants_cluster_says() {
+fn the_text_shows_what_the_tenants_cluster_says() {
     let rules = rule("universe", "b", json!({}));
     let gate = [keys::COMPANIONS_GATE, "False", "CrashLoop", "rule b: it ends"];
     let waiting = text_of(own_cluster(), &[rules.clone(), reported_pod(true, &[gate])], &[]);
@@ -403,8 +403,9 @@ fn the_nodes_condition_and_the_agents_events_are_reported() {
             &format!("2026-01-02T00:00:0{second}.000000Z"),
         ));
     }
-    let told = json!([{"type": keys::DPU_READY, "status": "False", "reason": "DPUNotReady", "message": "m"}]);
-    let report = from(node(told), &objects, &[]).unwrap();
+    let conditions =
+        json!([{"type": keys::DPU_READY, "status": "False", "reason": "DPUNotReady", "message": "m"}]);
+    let report = from(node(conditions), &objects, &[]).unwrap();
     let pod = &report["pods"][0];
     assert_eq!(
         (&pod["dpu"]["status"], &pod["dpu"]["remedy"]),

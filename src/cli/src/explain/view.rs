@@ -25,9 +25,9 @@ use outrigger_core::workload::Workload;
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::pod::Pod;
 
+use super::agent_reports::{self, PodReport};
 use super::devices::KnownDevices;
 use super::live::{RulesKnown, Source};
-use super::told::{self, PodReport};
 use crate::companion::{Found, of_claim, of_pod};
 use crate::files::{InputError, Object};
 use crate::state::State;
@@ -98,7 +98,7 @@ pub(crate) struct View {
     /// Ids of workloads whose Pods exist and lack what a rule with an ordering gives them.
     pub(super) unordered: BTreeMap<String, Unordered>,
     /// What the tenant's own cluster says of its workloads.
-    pub(super) told: Vec<PodReport>,
+    pub(super) pod_reports: Vec<PodReport>,
     /// Which of the rules are known.
     pub(super) rules_known: RulesKnown,
     /// The Nodes of the infrastructure cluster; `None` where they can't be seen.
@@ -146,10 +146,10 @@ impl View {
         let in_host =
             |node: &Node| Some((host_labels.host(&node.labels)?.to_owned(), node.name.as_str().into()));
         let companions = self.companions.iter().flatten().chain(&self.admin_companions);
-        let told = companions.filter_map(|(key, o)| Some((o.host.clone()?, key.dpu()?.into())));
+        let of_companions = companions.filter_map(|(key, o)| Some((o.host.clone()?, key.dpu()?.into())));
         let found: Vec<(String, Arc<str>)> = match &self.nodes {
             Some(nodes) => nodes.iter().filter(is_own).filter_map(in_host).collect(),
-            None => told.collect(),
+            None => of_companions.collect(),
         };
         HostDpus::new(self.host_names.clone(), found)
     }
@@ -191,7 +191,8 @@ impl View {
         let has_companions = !companions.is_empty() || !admin_companions.is_empty();
         let in_files: Vec<Object> = if live { Vec::new() } else { state.of("", "Node").cloned().collect() };
         let hosts = if live { hosts.as_deref() } else { Some(in_files.as_slice()) };
-        let told = if sees_workloads { told::read(state, &workloads, hosts, live)? } else { Vec::new() };
+        let pod_reports =
+            if sees_workloads { agent_reports::read(state, &workloads, hosts, live)? } else { Vec::new() };
         let mut nodes: Vec<Node> = state.of("", "Node").map(|node| Node::of(&node.value)).collect();
         if !live {
             tenants.mark(&mut nodes, host_labels);
@@ -199,8 +200,8 @@ impl View {
         let workloads: Vec<Arc<Workload>> = if sees_workloads {
             workloads
         } else {
-            let told = companions.values().chain(admin_companions.values()).filter_map(reported_workload);
-            let known: BTreeMap<_, _> = told.map(|w| (w.id.as_str().to_owned(), Arc::new(w))).collect();
+            let reported = companions.values().chain(admin_companions.values()).filter_map(reported_workload);
+            let known: BTreeMap<_, _> = reported.map(|w| (w.id.as_str().to_owned(), Arc::new(w))).collect();
             known.into_values().collect()
         };
         let caches = state.caches(keys::ADMIN_NAMESPACE)?;
@@ -226,7 +227,7 @@ impl View {
             all_workloads: sees_workloads,
             ended,
             unordered,
-            told,
+            pod_reports,
             rules_known,
             nodes: sees_nodes.then_some(nodes),
             // Files without any say nothing of them.
@@ -421,12 +422,12 @@ fn events(state: &State) -> Result<Vec<(String, String, String)>, InputError> {
         event.involved_object.kind.as_deref() == Some("WorkloadRule")
             && event.reason.as_deref() == Some("CompanionRefused")
     });
-    let mut told: Vec<_> = about_rules
+    let mut messages: Vec<_> = about_rules
         .filter_map(|event| {
             Some((event.involved_object.namespace?, event.involved_object.name?, event.message?))
         })
         .collect();
-    told.sort();
-    told.dedup();
-    Ok(told)
+    messages.sort();
+    messages.dedup();
+    Ok(messages)
 }

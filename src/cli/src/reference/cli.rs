@@ -83,11 +83,11 @@ pub(super) fn values(arg: &Arg) -> String {
     {
         return String::new();
     }
-    let told = values.iter().map(|value| {
+    let listed = values.iter().map(|value| {
         let help = value.get_help().map(|help| format!(" ({})", plain(help).trim_end_matches('.')));
         format!("{}{}", code(value.get_name()), help.unwrap_or_default())
     });
-    format!(" One of {}.", told.collect::<Vec<_>>().join(", "))
+    format!(" One of {}.", listed.collect::<Vec<_>>().join(", "))
 }
 
 fn plain(help: &StyledStr) -> String {

@@ -118,7 +118,7 @@ impl State {
         let waits = decide::start(knowledge, known.awaited_to_start(ordered)).is_some();
         let verdict = match self.withdrawn.get(&allocation.node) {
             _ if !waits || fault("waiting-pod-is-bound") => Verdict::Ready,
-            Some(cause) if matches!(knowledge, Knowledge::Told(_)) => Verdict::Unavailable(*cause),
+            Some(cause) if matches!(knowledge, Knowledge::Reported(_)) => Verdict::Unavailable(*cause),
             _ => return due.filter(|due| *due > now).map_or(Step::Nothing, Step::Later),
         };
         if let Some(at) = known.bind_pace.paused(now) {

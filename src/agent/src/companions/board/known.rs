@@ -1,4 +1,4 @@
-//! One Pod, with what the manager told of it.
+//! One Pod, with what the manager reported of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::start::ClaimName;
 use super::{Link, NewCondition, SILENCE, Write};
 use crate::binding::Allocation;
 use crate::companions::decide::{Condition, Conditions, Knowledge};
-use crate::companions::told::{Companions, Rules};
+use crate::companions::received::{Companions, Rules};
 use crate::paced::Pace;
 use crate::pod::{is_gated, workload};
 
@@ -45,8 +45,8 @@ pub(super) struct Known {
     moved: bool,
     /// How much it counts, if that is too much to be sent whole.
     pub(super) too_large: Option<usize>,
-    /// What the manager told on the stream with this number.
-    pub(super) told: Option<(u64, Companions)>,
+    /// What was received of it on the stream with this number.
+    pub(super) received: Option<(u64, Companions)>,
     /// Since when one of its companions isn't ready.
     pub(super) wrong: Option<Instant>,
     /// When its conditions may be written.
@@ -74,7 +74,7 @@ impl Known {
             seen,
             moved: false,
             too_large: None,
-            told: None,
+            received: None,
             wrong: None,
             pace: Pace::default(),
             events: None,
@@ -137,14 +137,14 @@ impl Known {
         self.workload.as_deref().filter(|_| self.bound)?.node_name.as_deref()
     }
 
-    /// Returns what is wrong with the worst of its companions, as far as the manager has told it.
+    /// Returns what is wrong with the worst of its companions, as far as the manager has reported it.
     pub(super) fn reason(&self) -> Option<Cause> {
-        self.told.as_ref()?.1.all.worst.as_ref().map(|worst| worst.reason)
+        self.received.as_ref()?.1.all.worst.as_ref().map(|worst| worst.reason)
     }
 
-    /// Reports whether the manager told of it, and on an earlier stream.
+    /// Reports whether its companions were last received on an earlier stream.
     pub(super) fn reported_before(&self, stream: u64) -> bool {
-        self.told.as_ref().is_some_and(|(told, _)| *told != stream)
+        self.received.as_ref().is_some_and(|(of, _)| *of != stream)
     }
 
     /// Returns a rule that matches it, of whose companion the manager has said nothing.
@@ -164,9 +164,10 @@ impl Known {
         of: impl Fn(&Companions) -> &Rules,
     ) -> Option<&'a RuleName> {
         let workload = self.workload.as_deref()?;
-        let told =
-            |name: &RuleName| self.told.as_ref().is_some_and(|(_, companions)| of(companions).contains(name));
-        rules.find(|rule| rule.matches(workload) && !told(rule.name())).map(|rule| rule.name())
+        let reported = |name: &RuleName| {
+            self.received.as_ref().is_some_and(|(_, companions)| of(companions).contains(name))
+        };
+        rules.find(|rule| rule.matches(workload) && !reported(rule.name())).map(|rule| rule.name())
     }
 
     /// Returns what is known of its companions, and when that will have lasted long enough.
@@ -187,13 +188,13 @@ impl Known {
         };
         let open = matches!(link, Link::Open { .. });
         let silent = complete.map(|at| at.max(self.seen) + SILENCE);
-        let told = self
-            .told
+        let received = self
+            .received
             .as_ref()
-            .filter(|(told, _)| *told == stream && open || fault("what-was-told-before-is-believed"));
-        match told.and_then(|(_, companions)| self.heard(companions)) {
-            Some(Knowledge::Told(companions)) => {
-                (Knowledge::Told(companions), self.wrong.map(|since| since + after))
+            .filter(|(of, _)| *of == stream && open || fault("what-was-received-before-is-believed"));
+        match received.and_then(|(_, companions)| self.heard(companions)) {
+            Some(Knowledge::Reported(companions)) => {
+                (Knowledge::Reported(companions), self.wrong.map(|since| since + after))
             }
             Some(other) => (other, None),
             _ if silent.is_some_and(|at| at <= now || fault("silence-means-nothing-at-once")) => {
@@ -208,22 +209,22 @@ impl Known {
     /// Returns what the manager's last word about it says of the Node that it is on now. `None` if it says nothing.
     fn heard<'a>(&self, companions: &'a Companions) -> Option<Knowledge<'a>> {
         // A Pod that doesn't wait is only informed.
-        let Some(workload) = self.workload.as_deref() else { return Some(Knowledge::Told(companions)) };
+        let Some(workload) = self.workload.as_deref() else { return Some(Knowledge::Reported(companions)) };
         match companions.is_on(workload.node_name.as_deref()) {
-            Some(true) => Some(Knowledge::Told(companions)),
+            Some(true) => Some(Knowledge::Reported(companions)),
             // The manager says once that no rule matches any longer, and nothing more if none matches on this Node either.
             Some(false) if companions.all.total == 0 => None,
-            Some(false) if fault("what-was-told-of-another-node-is-believed") => {
-                Some(Knowledge::Told(companions))
+            Some(false) if fault("what-was-received-of-another-node-is-believed") => {
+                Some(Knowledge::Reported(companions))
             }
             Some(false) => Some(Knowledge::Elsewhere),
             // It may be about the companion for the former Node, and nothing says when it no longer is.
             None if self.moved => Some(Knowledge::Unsupported),
-            None => Some(Knowledge::Told(companions)),
+            None => Some(Knowledge::Reported(companions)),
         }
     }
 
-    /// Returns the condition of which an Event tells: one with another status or reason.
+    /// Returns the condition that an Event reports: one with another status or reason.
     pub(super) fn news(&self, new: &Conditions) -> Option<Condition> {
         let pairs = [(&new.information, &self.has.information), (&new.gate, &self.has.gate)];
         let differs = |new: &Condition, has: &Option<Condition>| {

@@ -90,7 +90,7 @@ impl Starts {
 
 impl Board {
     /// Waits until the Pod of a claim may start, or until then. Returns the last answer. `node` is the Node that asks. A Pod of another Node
-    /// is waited for as one that isn't known: an earlier answer would tell that there is such a Pod.
+    /// is waited for as one that isn't known: an earlier answer would disclose that there is such a Pod.
     pub(crate) async fn start(&self, node: &str, claim: &ClaimName, until: Instant) -> Start {
         let waiting = Waiting::new(self, claim);
         loop {
@@ -148,7 +148,7 @@ impl Board {
     /// The manager says that no companion keeps a Pod from starting.
     pub(crate) fn permit(&self, id: &WorkloadId) {
         let stream = self.opened();
-        self.told(stream, id, crate::companions::told::Companions::default());
+        self.received(stream, id, crate::companions::received::Companions::default());
     }
 }
 

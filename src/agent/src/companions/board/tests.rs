@@ -28,7 +28,7 @@ fn pod(name: &str, gated: bool, conditions: &[(&str, &Condition)]) -> Pod {
     .unwrap()
 }
 
-fn told(state: CompanionState, before_ready: bool) -> Companions {
+fn companions(state: CompanionState, before_ready: bool) -> Companions {
     Companions::of(&[Companion {
         rule: "r".into(),
         state: state.into(),
@@ -95,14 +95,14 @@ fn written(pod: &str, what: &str, event: bool) -> Vec<(String, String, bool)> {
 async fn a_problem_is_written_once_after_its_time_and_its_end_at_once() {
     let mut stage = Stage::new(&[("a", false), ("b", false)]);
     let stream = stage.board.opened();
-    assert!(stage.board.told(stream, &id("a"), told(CompanionState::Refused, false)));
+    assert!(stage.board.received(stream, &id("a"), companions(CompanionState::Refused, false)));
     stage.board.complete(stream);
     assert_eq!(stage.later(14).await, []);
     assert_eq!(stage.later(1).await, written("a", "False Refused", true));
     // Steady state.
-    assert!(stage.board.told(stream, &id("a"), told(CompanionState::Refused, false)));
+    assert!(stage.board.received(stream, &id("a"), companions(CompanionState::Refused, false)));
     assert_eq!(stage.later(3600).await, []);
-    assert!(stage.board.told(stream, &id("a"), told(CompanionState::Ready, false)));
+    assert!(stage.board.received(stream, &id("a"), companions(CompanionState::Ready, false)));
     assert_eq!(stage.writes(), written("a", "True Ready", true));
     assert_eq!(stage.later(3600).await, []);
 }
@@ -112,7 +112,7 @@ async fn what_is_right_in_time_is_never_written() {
     let mut stage = Stage::new(&[("a", false)]);
     let stream = stage.board.opened();
     for state in [CompanionState::Pending, CompanionState::Starting, CompanionState::Ready] {
-        assert!(stage.board.told(stream, &id("a"), told(state, false)));
+        assert!(stage.board.received(stream, &id("a"), companions(state, false)));
         assert_eq!(stage.later(7).await, []);
     }
     assert_eq!(stage.later(3600).await, []);
@@ -128,17 +128,17 @@ async fn a_gate_opens_closes_and_stays_while_nothing_is_reported() {
         (CompanionState::Lost, "False Lost"),
         (CompanionState::Ready, "True Ready"),
     ] {
-        stage.board.told(stream, &id("a"), told(state, true));
+        stage.board.received(stream, &id("a"), companions(state, true));
         assert_eq!(stage.later(60).await, written("a", what, true));
     }
     stage.board.down(false);
     assert_eq!(stage.later(3600).await, []);
     stage.board.down(true);
     assert_eq!(stage.later(3600).await, []);
-    // A new stream that doesn't tell of it yet.
+    // On a new stream it isn't received yet.
     let stream = stage.board.opened();
     assert_eq!(stage.later(3600).await, []);
-    stage.board.told(stream, &id("a"), told(CompanionState::Lost, true));
+    stage.board.received(stream, &id("a"), companions(CompanionState::Lost, true));
     assert_eq!(stage.writes(), written("a", "False Lost", true));
 }
 
@@ -152,9 +152,9 @@ async fn silence_means_that_no_rule_matches_only_after_a_while() {
     stage.board.apply(&id("b"), &pod("b", true, &[]));
     stage.pods.insert(id("b"), (true, Vec::new()));
     assert_eq!(stage.later(9).await, []);
-    stage.board.told(stream, &id("b"), told(CompanionState::Pending, true));
+    stage.board.received(stream, &id("b"), companions(CompanionState::Pending, true));
     assert_eq!(stage.writes(), written("b", "False Pending", true));
-    // The next stream doesn't tell of it any longer: the rule is gone.
+    // On the next stream it isn't received any longer: the rule is gone.
     let stream = stage.board.opened();
     stage.board.complete(stream);
     assert_eq!(stage.later(9).await, []);
@@ -195,11 +195,11 @@ async fn only_pods_of_the_agent_are_written_and_only_by_the_current_stream() {
     let mut stage = Stage::new(&[("a", true)]);
     let old = stage.board.opened();
     let new = stage.board.opened();
-    assert!(!stage.board.told(new, &id("unknown"), told(CompanionState::Failed, true)));
-    assert!(!stage.board.told(old, &id("a"), told(CompanionState::Failed, true)));
+    assert!(!stage.board.received(new, &id("unknown"), companions(CompanionState::Failed, true)));
+    assert!(!stage.board.received(old, &id("a"), companions(CompanionState::Failed, true)));
     stage.board.complete(old);
     assert_eq!(stage.later(14).await, []);
-    stage.board.told(new, &id("a"), told(CompanionState::Failed, true));
+    stage.board.received(new, &id("a"), companions(CompanionState::Failed, true));
     stage.board.remove(&id("a"));
     assert_eq!(stage.later(3600).await, []);
 }
@@ -211,7 +211,7 @@ async fn writes_and_events_of_ten_thousand_pods_are_bounded() {
     let mut stage = Stage::new(&pods);
     let stream = stage.board.opened();
     for name in &names {
-        stage.board.told(stream, &id(name), told(CompanionState::Failed, false));
+        stage.board.received(stream, &id(name), companions(CompanionState::Failed, false));
     }
     stage.board.complete(stream);
     assert_eq!(stage.later(15).await.len(), 50, "the burst");
@@ -226,7 +226,7 @@ async fn writes_and_events_of_ten_thousand_pods_are_bounded() {
     // A Pod whose readiness waits doesn't wait for them.
     stage.pods.insert(id("gated"), (true, Vec::new()));
     stage.board.apply(&id("gated"), &pod("gated", true, &[]));
-    stage.board.told(stream, &id("gated"), told(CompanionState::Ready, true));
+    stage.board.received(stream, &id("gated"), companions(CompanionState::Ready, true));
     assert_eq!(stage.later(1).await[0].0, "gated");
 }
 
@@ -237,7 +237,7 @@ async fn writes_of_one_pod_are_bounded_and_the_last_state_is_written() {
     let mut writes = Vec::new();
     for round in 0..3600 {
         let state = if round % 2 == 0 { CompanionState::Failed } else { CompanionState::Ready };
-        stage.board.told(stream, &id("a"), told(state, true));
+        stage.board.received(stream, &id("a"), companions(state, true));
         writes.extend(stage.later(1).await);
     }
     let events = writes.iter().filter(|(_, _, event)| *event).count();
@@ -251,7 +251,7 @@ async fn failed_and_forbidden_writes_pause() {
     let stage = Stage::new(&[("a", true)]);
     let board = &stage.board;
     let stream = board.opened();
-    board.told(stream, &id("a"), told(CompanionState::Failed, true));
+    board.received(stream, &id("a"), companions(CompanionState::Failed, true));
     let attempts = async |outcome, seconds: u64| {
         let mut count = 0;
         for _ in 0..seconds {
@@ -276,11 +276,11 @@ async fn a_policy_that_refuses_a_pod_pauses_no_other_and_a_missing_right_pauses_
         let stage = Stage::new(&pods);
         let board = &stage.board;
         let stream = board.opened();
-        board.told(stream, &id("p0"), told(CompanionState::Ready, true));
+        board.received(stream, &id("p0"), companions(CompanionState::Ready, true));
         let refused = board.take().unwrap();
         board.done(&refused.id, outcome, 1.0);
         for name in &names[1..] {
-            board.told(stream, &id(name), told(CompanionState::Ready, true));
+            board.received(stream, &id(name), companions(CompanionState::Ready, true));
         }
         let mut writes = 0;
         while let Ok(write) = board.take() {
@@ -314,7 +314,7 @@ async fn a_gate_waits_for_a_rule_that_the_manager_does_not_have_yet() {
     assert_eq!(stage.later(10).await, written("a", "False RuleNotServed", true));
     assert_eq!(stage.later(3600).await, []);
     // It has the rule.
-    assert!(stage.board.told(stream, &id("a"), told(CompanionState::Ready, true)));
+    assert!(stage.board.received(stream, &id("a"), companions(CompanionState::Ready, true)));
     assert_eq!(stage.later(10).await, written("a", "True Ready", true));
     // Another rule comes later: the gate stays open.
     stage.board.expect(vec![ordered("r", "@"), ordered("later", "@")]);
@@ -326,7 +326,7 @@ async fn a_gate_waits_for_each_of_several_rules_and_opens_when_they_are_deleted(
     let mut stage = Stage::new(&[("a", true)]);
     stage.board.expect(vec![ordered("r", "@"), ordered("s", "@")]);
     let stream = stage.board.opened();
-    assert!(stage.board.told(stream, &id("a"), told(CompanionState::Ready, true)));
+    assert!(stage.board.received(stream, &id("a"), companions(CompanionState::Ready, true)));
     stage.board.complete(stream);
     let first: Vec<_> = stage.writes().into_iter().map(|(_, what, _)| what).collect();
     assert_eq!(first.len(), 1, "{first:?}");
@@ -364,15 +364,15 @@ async fn workloads_are_counted_by_what_is_wrong_with_them() {
     let board = &stage.board;
     let stream = board.opened();
     for (name, state) in [("a", Pending), ("b", Pending), ("a", NoDpu), ("stranger", NoDpu)] {
-        board.told(stream, &id(name), told(state, false));
+        board.received(stream, &id(name), companions(state, false));
     }
     assert_eq!(counts(&board.metrics), [(Cause::Pending, 1), (Cause::NoDpu, 1)]);
-    board.told(stream, &id("a"), told(Ready, false));
+    board.received(stream, &id("a"), companions(Ready, false));
     assert_eq!(counts(&board.metrics), [(Cause::Pending, 1)]);
 
-    // The next stream doesn't tell of b until it is complete.
+    // On the next stream b isn't received; it counts until the stream is complete.
     let stream = board.opened();
-    board.told(stream, &id("a"), told(NoDpu, false));
+    board.received(stream, &id("a"), companions(NoDpu, false));
     assert_eq!(counts(&board.metrics), [(Cause::Pending, 1), (Cause::NoDpu, 1)]);
     board.complete(stream);
     assert_eq!(counts(&board.metrics), [(Cause::NoDpu, 1)]);
@@ -389,7 +389,7 @@ async fn gates_are_opened_quickly_while_other_writes_wait() {
     let stream = stage.board.opened();
     for (n, name) in names.iter().enumerate() {
         let state = if n < 300 { CompanionState::Ready } else { CompanionState::Failed };
-        stage.board.told(stream, &id(name), told(state, n < 300));
+        stage.board.received(stream, &id(name), companions(state, n < 300));
     }
     let opened =
         |writes: &[(String, String, bool)]| writes.iter().filter(|(_, what, _)| what == "True Ready").count();
@@ -399,7 +399,7 @@ async fn gates_are_opened_quickly_while_other_writes_wait() {
 
     // Gates of which many close at once have the rate of all others.
     for name in &names[..300] {
-        stage.board.told(stream, &id(name), told(CompanionState::Lost, true));
+        stage.board.received(stream, &id(name), companions(CompanionState::Lost, true));
     }
     let (mut closed, mut seconds) = (0, 0);
     while closed < 300 && seconds < 600 {

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::told::Problem;
+use super::super::received::Problem;
 use super::*;
 
 fn group(total: usize, wrong: usize, reason: &'static str) -> Group {
@@ -37,7 +37,7 @@ fn is(status: Status, reason: &str) -> Option<(Status, String)> {
     Some((status, reason.to_owned()))
 }
 
-use Knowledge::{Absent, Elsewhere, Told, Unheard, Unreachable, Unsupported};
+use Knowledge::{Absent, Elsewhere, Reported, Unheard, Unreachable, Unsupported};
 use Status::{False, True};
 
 #[test]
@@ -46,20 +46,20 @@ fn what_is_wrong_is_reported_when_it_lasts_and_until_it_is_right() {
     let failed = companions(group(2, 1, "Failed"), Group::default());
     let ready = companions(group(2, 0, ""), Group::default());
     let information = |states: &[(Knowledge<'_>, bool)]| after(states)[0].clone();
-    assert_eq!(information(&[(Told(&ready), true)]), None);
-    assert_eq!(information(&[(Told(&refused), false)]), None);
-    assert_eq!(information(&[(Told(&refused), true)]), is(False, "QuotaExceeded"));
-    assert_eq!(information(&[(Told(&refused), true), (Told(&failed), false)]), is(False, "Failed"));
-    assert_eq!(information(&[(Told(&refused), true), (Told(&ready), false)]), is(True, "Ready"));
-    assert_eq!(information(&[(Told(&refused), true), (Absent, false)]), is(True, "NoCompanion"));
+    assert_eq!(information(&[(Reported(&ready), true)]), None);
+    assert_eq!(information(&[(Reported(&refused), false)]), None);
+    assert_eq!(information(&[(Reported(&refused), true)]), is(False, "QuotaExceeded"));
+    assert_eq!(information(&[(Reported(&refused), true), (Reported(&failed), false)]), is(False, "Failed"));
+    assert_eq!(information(&[(Reported(&refused), true), (Reported(&ready), false)]), is(True, "Ready"));
+    assert_eq!(information(&[(Reported(&refused), true), (Absent, false)]), is(True, "NoCompanion"));
     // It stays True, also through a moment in which something is wrong again.
-    let moment = [(Told(&refused), true), (Told(&ready), false), (Told(&failed), false)];
+    let moment = [(Reported(&refused), true), (Reported(&ready), false), (Reported(&failed), false)];
     assert_eq!(information(&moment), is(True, "Ready"));
     for outage in [Unheard, Elsewhere, Unreachable] {
-        assert_eq!(information(&[(Told(&refused), true), (outage, true)]), is(False, "QuotaExceeded"));
+        assert_eq!(information(&[(Reported(&refused), true), (outage, true)]), is(False, "QuotaExceeded"));
     }
     assert_eq!(
-        information(&[(Told(&refused), true), (Unsupported, true)]),
+        information(&[(Reported(&refused), true), (Unsupported, true)]),
         is(Status::Unknown, "ManagerTooOld")
     );
 }
@@ -71,16 +71,16 @@ fn the_gate_opens_when_all_ordered_companions_are_ready() {
     let unknown = companions(group(1, 1, "Unknown"), group(1, 1, "Unknown"));
     let none = companions(Group::default(), Group::default());
     let gate = |states: &[(Knowledge<'_>, bool)]| after(states)[1].clone();
-    assert_eq!(gate(&[(Told(&starting), false)]), is(False, "Starting"));
-    assert_eq!(gate(&[(Told(&unknown), false)]), is(False, "Unknown"));
-    assert_eq!(gate(&[(Told(&ready), false)]), is(True, "Ready"));
-    assert_eq!(gate(&[(Told(&ready), false), (Told(&starting), false)]), is(False, "Starting"));
-    for gone in [Told(&none), Absent] {
+    assert_eq!(gate(&[(Reported(&starting), false)]), is(False, "Starting"));
+    assert_eq!(gate(&[(Reported(&unknown), false)]), is(False, "Unknown"));
+    assert_eq!(gate(&[(Reported(&ready), false)]), is(True, "Ready"));
+    assert_eq!(gate(&[(Reported(&ready), false), (Reported(&starting), false)]), is(False, "Starting"));
+    for gone in [Reported(&none), Absent] {
         assert_eq!(gate(&[(gone, false)]), is(True, "NoCompanion"));
-        assert_eq!(gate(&[(Told(&starting), false), (gone, false)]), is(True, "NoCompanion"));
+        assert_eq!(gate(&[(Reported(&starting), false), (gone, false)]), is(True, "NoCompanion"));
     }
     // Also the information is there at once where there is an ordering.
-    assert_eq!(after(&[(Told(&starting), false)])[0], is(False, "Failed"));
+    assert_eq!(after(&[(Reported(&starting), false)])[0], is(False, "Failed"));
 }
 
 #[test]
@@ -89,29 +89,29 @@ fn the_gate_stays_in_an_outage_and_with_an_old_manager() {
     let starting = companions(group(1, 1, "Starting"), group(1, 1, "Starting"));
     let gate = |states: &[(Knowledge<'_>, bool)]| after(states)[1].clone();
     for silent in [Unheard, Unreachable, Unsupported] {
-        assert_eq!(gate(&[(Told(&ready), false), (silent, true)]), is(True, "Ready"));
+        assert_eq!(gate(&[(Reported(&ready), false), (silent, true)]), is(True, "Ready"));
     }
     for silent in [Unheard, Unreachable] {
-        assert_eq!(gate(&[(Told(&starting), false), (silent, true)]), is(False, "Starting"));
+        assert_eq!(gate(&[(Reported(&starting), false), (silent, true)]), is(False, "Starting"));
     }
     // One that was opened for another Node closes until something is said of this one.
-    let moved = [(Told(&ready), false), (Elsewhere, false)];
+    let moved = [(Reported(&ready), false), (Elsewhere, false)];
     assert_eq!(gate(&moved), is(False, "WorkloadMoved"));
-    assert_eq!(gate(&[&moved[..], &[(Told(&ready), false)]].concat()), is(True, "Ready"));
-    assert_eq!(gate(&[(Told(&starting), false), (Elsewhere, true)]), is(False, "Starting"));
+    assert_eq!(gate(&[&moved[..], &[(Reported(&ready), false)]].concat()), is(True, "Ready"));
+    assert_eq!(gate(&[(Reported(&starting), false), (Elsewhere, true)]), is(False, "Starting"));
     assert_eq!(gate(&[(Elsewhere, true)]), None);
     // A Pod that nothing is known of isn't ready, and says so after a while.
     assert_eq!(gate(&[(Unheard, true)]), None);
     assert_eq!(gate(&[(Unreachable, false)]), None);
     assert_eq!(gate(&[(Unreachable, true)]), is(False, "ManagerUnreachable"));
     assert_eq!(gate(&[(Unsupported, false)]), is(False, "ManagerTooOld"));
-    assert_eq!(gate(&[(Unsupported, false), (Told(&ready), false)]), is(True, "Ready"));
+    assert_eq!(gate(&[(Unsupported, false), (Reported(&ready), false)]), is(True, "Ready"));
 }
 
 #[test]
 fn a_pod_without_the_gate_has_no_condition_of_it() {
     let starting = companions(group(1, 1, "Starting"), group(1, 1, "Starting"));
-    for knowledge in [Told(&starting), Absent, Unheard, Elsewhere, Unreachable, Unsupported] {
+    for knowledge in [Reported(&starting), Absent, Unheard, Elsewhere, Unreachable, Unsupported] {
         assert_eq!(decide(knowledge, &Conditions::default(), false, true, None).gate, None);
     }
 }
@@ -137,8 +137,8 @@ proptest! {
         groups in (any_group(), any_group()), what in 0..6usize,
         information in any_condition(), gate in any_condition(), gated: bool, lasted: bool,
     ) {
-        let told = companions(groups.0, groups.1);
-        let knowledge = [Told(&told), Absent, Unheard, Unreachable, Unsupported, Elsewhere][what];
+        let received = companions(groups.0, groups.1);
+        let knowledge = [Reported(&received), Absent, Unheard, Unreachable, Unsupported, Elsewhere][what];
         let has = Conditions { information, gate };
         let new = decide(knowledge, &has, gated, lasted, None);
         prop_assert!(gated || new.gate.is_none());
@@ -173,12 +173,12 @@ fn a_pod_starts_only_after_the_word_of_an_open_stream() {
     let waits = |reason: &str| Some(reason.to_owned());
     // Companions of other orderings don't count, however they are.
     assert_eq!(
-        [reason(Told(&none), None), reason(Told(&ready), None), reason(Absent, None)],
+        [reason(Reported(&none), None), reason(Reported(&ready), None), reason(Absent, None)],
         [None, None, None]
     );
-    assert_eq!(reason(Told(&wrong), None), waits("NoDPU"));
-    assert_eq!(reason(Told(&wrong), Some(&rule)), waits("NoDPU"));
-    for knowledge in [Told(&none), Told(&ready), Absent, Unheard] {
+    assert_eq!(reason(Reported(&wrong), None), waits("NoDPU"));
+    assert_eq!(reason(Reported(&wrong), Some(&rule)), waits("NoDPU"));
+    for knowledge in [Reported(&none), Reported(&ready), Absent, Unheard] {
         assert_eq!(reason(knowledge, Some(&rule)), waits("RuleNotServed"), "{knowledge:?}");
     }
     for awaited in [None, Some(&rule)] {

@@ -23,7 +23,7 @@ pub(super) struct Binding {
 
 impl Devices {
     /// Has the board learn which Nodes have no devices any longer.
-    pub(crate) fn telling(self, board: Arc<Board>) -> Self {
+    pub(crate) fn notifying(self, board: Arc<Board>) -> Self {
         Self { board: Some(board), ..self }
     }
 
@@ -63,10 +63,10 @@ impl State {
         if !pool.slices.is_empty() {
             return Some(None);
         }
-        match self.told.knowledge(name, now).0 {
+        match self.received.knowledge(name, now).0 {
             _ if pool.node.is_none() => Some(Some(Cause::HostNotListed)),
-            Knowledge::Told(None) => Some(None),
-            Knowledge::Told(Some(cause)) => Some(Some(cause)),
+            Knowledge::Reported(None) => Some(None),
+            Knowledge::Reported(Some(cause)) => Some(Some(cause)),
             Knowledge::Absent => Some(Some(Cause::HostNotListed)),
             Knowledge::Unknown => None,
         }

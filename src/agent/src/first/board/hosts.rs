@@ -31,12 +31,12 @@ impl HostListener for Devices {
     }
 
     fn opened(&self) {
-        self.state.lock().told.opened(self.clock.now());
+        self.state.lock().received.opened(self.clock.now());
     }
 
-    fn told(&self, host: &HostStatus) {
+    fn received(&self, host: &HostStatus) {
         self.update(|state| {
-            if state.told.host(host) && state.pools.contains_key(&host.node_name) {
+            if state.received.host(host) && state.pools.contains_key(&host.node_name) {
                 state.queue.push(Key::Node(host.node_name.clone()), false);
             }
         });
@@ -44,12 +44,12 @@ impl HostListener for Devices {
 
     fn complete(&self) {
         self.update(|state| {
-            state.told.complete(self.clock.now());
+            state.received.complete(self.clock.now());
             state.push_all();
         });
     }
 
     fn down(&self) {
-        self.state.lock().told.down(self.clock.now());
+        self.state.lock().received.down(self.clock.now());
     }
 }

@@ -48,11 +48,11 @@ impl Stage {
         Self { devices, slices, templates, written: 0, outcome: WriteOutcome::Ok }
     }
 
-    /// A stream on which the manager told of these hosts, and of nothing else.
-    fn told(&self, hosts: &[(&str, bool)]) {
+    /// Opens a stream on which these hosts are received, and nothing else.
+    fn receive(&self, hosts: &[(&str, bool)]) {
         self.devices.opened();
         for (name, ready) in hosts {
-            HostListener::told(&self.devices, &host(name, *ready));
+            HostListener::received(&self.devices, &host(name, *ready));
         }
         HostListener::complete(&self.devices);
     }
@@ -145,18 +145,18 @@ async fn hosts_whose_dpus_take_companions_have_devices() {
         stage.node(name, Some("110"));
     }
     stage.node("young", None);
-    assert_eq!(stage.writes(), [], "nobody has told anything");
-    stage.told(&[("a", true), ("b", false), ("young", true), ("absent", true)]);
+    assert_eq!(stage.writes(), [], "nothing was received");
+    stage.receive(&[("a", true), ("b", false), ("young", true), ("absent", true)]);
     assert_eq!(stage.writes(), [Key::Node("a".into())]);
     assert_eq!(stage.published(), nodes(&[("a", 110)]));
     assert_eq!(stage.later(60).await, [], "nothing more is written");
     stage.node("young", Some("250"));
     stage.writes();
     assert_eq!(stage.published(), nodes(&[("a", 110), ("young", 250)]));
-    HostListener::told(&stage.devices, &host("a", false));
+    HostListener::received(&stage.devices, &host("a", false));
     stage.writes();
     assert_eq!(stage.published(), nodes(&[("young", 250)]), "Pods are placed elsewhere");
-    HostListener::told(&stage.devices, &host("a", true));
+    HostListener::received(&stage.devices, &host("a", true));
     stage.writes();
     assert_eq!(stage.published(), nodes(&[("a", 110), ("young", 250)]));
 }
@@ -165,14 +165,14 @@ async fn hosts_whose_dpus_take_companions_have_devices() {
 async fn the_last_truth_stays_while_nothing_is_reported() {
     let mut stage = Stage::new();
     stage.node("a", Some("10"));
-    stage.told(&[("a", true)]);
+    stage.receive(&[("a", true)]);
     stage.writes();
     HostListener::down(&stage.devices);
     stage.node("a", Some("20"));
     assert_eq!(stage.later(600).await, []);
     assert_eq!(stage.published(), nodes(&[("a", 10)]));
     // Another stream that says nothing of it: after a while that means that it is no host.
-    stage.told(&[]);
+    stage.receive(&[]);
     assert_eq!(stage.writes(), []);
     assert_eq!(stage.later(11).await, [Key::Node("a".into())]);
     assert_eq!(stage.published(), []);
@@ -182,7 +182,7 @@ async fn the_last_truth_stays_while_nothing_is_reported() {
 async fn slices_of_a_node_that_the_watch_lacks_are_deleted_after_asking() {
     let mut stage = Stage::new();
     stage.node("a", Some("10"));
-    stage.told(&[("a", true)]);
+    stage.receive(&[("a", true)]);
     stage.writes();
     HostListener::node(&stage.devices, &gone("", "a"));
     let (key, write) = stage.devices.take().unwrap();
@@ -226,7 +226,7 @@ async fn each_namespace_whose_pods_are_sent_has_a_template() {
 async fn what_is_created_has_an_owner_although_the_class_is_deleted_after_the_decision() {
     let stage = Stage::new();
     stage.node("a", Some("300"));
-    stage.told(&[("a", true)]);
+    stage.receive(&[("a", true)]);
     stage.namespace("shop", false);
     let writes = [stage.devices.take().unwrap().1, stage.devices.take().unwrap().1];
     stage.devices.classed(Class::Missing);
@@ -253,14 +253,14 @@ async fn what_is_created_has_an_owner_although_the_class_is_deleted_after_the_de
 async fn a_dpu_that_flaps_costs_six_changes_a_minute_and_ends_right() {
     let mut stage = Stage::new();
     stage.node("a", Some("10"));
-    stage.told(&[("a", true)]);
+    stage.receive(&[("a", true)]);
     let mut count = 0;
     for n in 0..600 {
-        HostListener::told(&stage.devices, &host("a", n % 2 == 1));
+        HostListener::received(&stage.devices, &host("a", n % 2 == 1));
         count += stage.later(1).await.len();
     }
     assert!((60..=70).contains(&count), "{count}");
-    HostListener::told(&stage.devices, &host("a", true));
+    HostListener::received(&stage.devices, &host("a", true));
     stage.later(20).await;
     assert_eq!(stage.published(), nodes(&[("a", 10)]));
 }
@@ -278,7 +278,7 @@ async fn what_is_not_published_is_reported() {
     stage.devices.classed(Class::Missing);
     is(Publishing::Unsupported);
     stage.node("a", Some("10"));
-    stage.told(&[("a", true)]);
+    stage.receive(&[("a", true)]);
     assert_eq!(stage.writes(), []);
     stage.devices.supported(true);
     is(Publishing::NoClass);
@@ -305,7 +305,7 @@ async fn what_is_not_published_is_reported() {
 async fn a_failed_write_is_tried_again_and_a_node_that_goes_meanwhile_is_forgotten() {
     let mut stage = Stage::new();
     stage.node("a", Some("10"));
-    stage.told(&[("a", true)]);
+    stage.receive(&[("a", true)]);
     stage.outcome = WriteOutcome::Failed;
     assert_eq!(stage.writes().len(), 1);
     assert_eq!(stage.later(1).await.len(), 1);
@@ -316,7 +316,7 @@ async fn a_failed_write_is_tried_again_and_a_node_that_goes_meanwhile_is_forgott
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_forbidden_and_no_longer_needed_is_not_told() {
+async fn what_is_forbidden_and_no_longer_needed_is_not_reported() {
     let mut stage = Stage::new();
     stage.devices.binding(true);
     stage.devices.claims(true);
@@ -337,7 +337,7 @@ async fn devices_have_binding_conditions_where_the_cluster_has_them_and_claims_c
     let is = |expected, known| assert_eq!((*publishing.borrow(), *settled.borrow()), (expected, known));
     stage.node("a", Some("10"));
     stage.namespace("shop", false);
-    stage.told(&[("a", true)]);
+    stage.receive(&[("a", true)]);
     assert_eq!(stage.writes().len(), 2);
     is(Publishing::NoBinding, false);
     stage.devices.binding(true);

@@ -74,18 +74,18 @@ fn written(node: &str, reason: &str, tainted: bool) -> Vec<(String, String, bool
 async fn a_failure_is_written_at_once_and_nothing_in_the_steady_state() {
     let mut stage = Stage::new(&["a", "other"]);
     stage.hosts.opened();
-    stage.hosts.told(&host("a", ""));
-    stage.hosts.told(&host("absent", "DPUNotReady"));
+    stage.hosts.received(&host("a", ""));
+    stage.hosts.received(&host("absent", "DPUNotReady"));
     stage.hosts.complete();
     assert_eq!(stage.writes(), written("a", "Ready", false));
-    stage.hosts.told(&host("a", "DPUNotReady"));
+    stage.hosts.received(&host("a", "DPUNotReady"));
     assert_eq!(stage.writes(), written("a", "DPUNotReady", true));
     // Repetitions, and what kubelets write.
-    stage.hosts.told(&host("a", "DPUNotReady"));
+    stage.hosts.received(&host("a", "DPUNotReady"));
     let marks = stage.nodes["a"].clone();
     stage.apply("a", marks);
     assert_eq!(stage.later(3600).await, []);
-    stage.hosts.told(&host("a", ""));
+    stage.hosts.received(&host("a", ""));
     assert_eq!(stage.writes(), written("a", "Ready", false));
     assert_eq!(stage.later(3600).await, []);
 }
@@ -94,14 +94,14 @@ async fn a_failure_is_written_at_once_and_nothing_in_the_steady_state() {
 async fn the_last_truth_stays_while_nothing_is_reported() {
     let mut stage = Stage::new(&["a"]);
     stage.hosts.opened();
-    stage.hosts.told(&host("a", "NoDPU"));
+    stage.hosts.received(&host("a", "NoDPU"));
     assert_eq!(stage.writes(), written("a", "NoDPU", true));
     stage.hosts.down();
     assert_eq!(stage.later(3600).await, []);
     // The next stream isn't complete.
     stage.hosts.opened();
     assert_eq!(stage.later(3600).await, []);
-    // It is complete, and tells nothing of the host: it is none any longer.
+    // It is complete, and reports nothing of the host: it is none any longer.
     stage.hosts.complete();
     assert_eq!(stage.later(9).await, []);
     assert_eq!(stage.later(1).await, written("a", "gone", false));
@@ -113,13 +113,13 @@ async fn a_host_that_is_taken_away_and_a_node_that_is_made_again() {
     let mut stage = Stage::new(&["a"]);
     stage.hosts.opened();
     stage.hosts.complete();
-    stage.hosts.told(&host("a", "Owned by somebody"));
+    stage.hosts.received(&host("a", "Owned by somebody"));
     assert_eq!(stage.later(60).await, written("a", "Unknown", true));
     let gone = |uid: &str| Change::Gone { namespace: String::new(), name: "a".into(), uid: uid.into() };
     stage.hosts.node(&gone("a"));
     stage.apply("a", Marks::default());
     assert_eq!(stage.writes(), written("a", "Unknown", true));
-    stage.hosts.told(&host("a", "HostNotListed"));
+    stage.hosts.received(&host("a", "HostNotListed"));
     assert_eq!(stage.writes(), written("a", "gone", false));
 }
 
@@ -129,11 +129,11 @@ async fn a_dpu_that_flaps_costs_six_writes_a_minute_and_ends_right() {
     stage.hosts.opened();
     let mut count = 0;
     for n in 0..600 {
-        stage.hosts.told(&host("a", if n % 2 == 0 { "DPUNotReady" } else { "" }));
+        stage.hosts.received(&host("a", if n % 2 == 0 { "DPUNotReady" } else { "" }));
         count += stage.later(1).await.len();
     }
     assert!((60..=66).contains(&count), "{count}");
-    stage.hosts.told(&host("a", "NoDPU"));
+    stage.hosts.received(&host("a", "NoDPU"));
     assert_eq!(stage.later(60).await, written("a", "NoDPU", true));
 }
 
@@ -143,7 +143,7 @@ async fn many_nodes_are_written_at_a_bounded_rate() {
     let mut stage = Stage::new(&names.iter().map(String::as_str).collect::<Vec<_>>());
     stage.hosts.opened();
     for name in &names {
-        stage.hosts.told(&host(name, "DPUNotReady"));
+        stage.hosts.received(&host(name, "DPUNotReady"));
     }
     assert_eq!(stage.writes().len(), 100);
     assert_eq!(stage.later(4).await.len(), 100);
@@ -155,7 +155,7 @@ async fn many_nodes_are_written_at_a_bounded_rate() {
 async fn what_is_forbidden_is_not_repeated_and_the_rest_goes_on() {
     let mut stage = Stage::new(&["a", "b"]);
     stage.hosts.opened();
-    stage.hosts.told(&host("a", "NoDPU"));
+    stage.hosts.received(&host("a", "NoDPU"));
     let write = stage.hosts.take().unwrap();
     assert!(write.change.condition.is_some() && write.change.taint == Some(true));
     stage.hosts.done(
@@ -169,7 +169,7 @@ async fn what_is_forbidden_is_not_repeated_and_the_rest_goes_on() {
     assert!(write.change.condition.is_none(), "conditions are forbidden");
     assert_eq!(write.change.taint, Some(true));
     stage.hosts.done("a", &[(Part::Taint, WriteOutcome::Forbidden)], 0.0);
-    stage.hosts.told(&host("b", "NoDPU"));
+    stage.hosts.received(&host("b", "NoDPU"));
     assert!(stage.hosts.take().is_err(), "both are forbidden");
     tokio::time::advance(Duration::from_secs(300)).await;
     assert_eq!(stage.writes().len(), 2);
@@ -179,10 +179,10 @@ async fn what_is_forbidden_is_not_repeated_and_the_rest_goes_on() {
 async fn a_policy_that_refuses_a_node_pauses_no_other() {
     let mut stage = Stage::new(&["a", "b"]);
     stage.hosts.opened();
-    stage.hosts.told(&host("a", "NoDPU"));
+    stage.hosts.received(&host("a", "NoDPU"));
     stage.hosts.take().unwrap();
     stage.hosts.done("a", &[(Part::Condition, WriteOutcome::Refused), (Part::Taint, WriteOutcome::Ok)], 0.0);
-    stage.hosts.told(&host("b", "NoDPU"));
+    stage.hosts.received(&host("b", "NoDPU"));
     let write = stage.hosts.take().unwrap();
     assert!(write.name == "b" && write.change.condition.is_some() && write.change.taint == Some(true));
     stage.hosts.done("b", &[(Part::Condition, WriteOutcome::Ok), (Part::Taint, WriteOutcome::Ok)], 0.0);

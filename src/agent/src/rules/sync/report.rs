@@ -7,7 +7,7 @@ use outrigger_core::{keys, validate};
 use serde_json::json;
 use tracing::{debug, warn};
 
-use super::super::status::{SyncState, compute, tell_ordering};
+use super::super::status::{SyncState, compute, report_ordering};
 use super::reconcile::has_finalizer;
 use super::{Memory, Syncer, params};
 
@@ -15,7 +15,7 @@ impl Syncer {
     /// Writes a rule's status in the tenant's cluster if it differs.
     pub(super) async fn report(&self, memory: &mut Memory, rule: &WorkloadRule, state: &SyncState) {
         let status = compute(rule, state, self.context.environment.clock.wall());
-        let status = tell_ordering(rule, status, memory.enforces.complains(rule));
+        let status = report_ordering(rule, status, memory.enforces.complains(rule));
         if rule.status.as_ref() == Some(&status) || rule.metadata.deletion_timestamp.is_some() {
             return;
         }

@@ -12,7 +12,7 @@ use super::*;
 use outrigger_core::node::Node;
 
 /// Id, path and message of findings.
-fn told(findings: Vec<Finding>) -> Vec<(&'static str, String, String)> {
+fn with_messages(findings: Vec<Finding>) -> Vec<(&'static str, String, String)> {
     findings.into_iter().map(|f| (f.check.id, f.path, f.message)).collect()
 }
 
@@ -112,14 +112,14 @@ fn claims_in_rules() {
         ]
     );
     let pod = json!({"template": {"kind": "Pod", "spec": {"resourceClaims": [{"name": "d"}]}}});
-    let told = ids(rules::claims(&subject, &pod));
-    assert_eq!(told, [("api-server-refuses", "spec.template.spec.resourceClaims[0]".to_owned())]);
+    let found = ids(rules::claims(&subject, &pod));
+    assert_eq!(found, [("api-server-refuses", "spec.template.spec.resourceClaims[0]".to_owned())]);
     let uses = |name: &str| json!({"resources": {"claims": [{"name": name}]}});
     let added = json!({"template": {"kind": "Pod", "spec": {"containers": [uses("x"), uses("z")]}},
         "deviceClaims": [{"name": "x", "spec": request(json!({}))}]});
-    let told = ids(rules::claims(&subject, &added));
+    let found = ids(rules::claims(&subject, &added));
     let at = "spec.template.spec.containers[1].resources.claims[0]".to_owned();
-    assert_eq!(told, [("api-server-refuses", at)]);
+    assert_eq!(found, [("api-server-refuses", at)]);
     let classes = devices::classes(&subject, &request(json!({})), "spec", &BTreeSet::from(["other"]));
     assert_eq!(
         ids(classes),
@@ -152,14 +152,14 @@ fn machines_against_their_nodes() {
     // Two guests of 6 on 16, one on 11.5: whole ones only.
     assert_eq!(machines::machine(&machine(2, Value::Null), &around), []);
     assert_eq!(
-        told(machines::machine(&machine(4, Value::Null), &around)),
+        with_messages(machines::machine(&machine(4, Value::Null), &around)),
         [(
             "machine-capacity",
             "spec.machineTypes[0].available".to_owned(),
             "is 4; the 2 Nodes of its group that \"big\" may use hold 3".to_owned()
         )]
     );
-    let both = told(machines::machine(&machine(3, Value::Null), &around));
+    let both = with_messages(machines::machine(&machine(3, Value::Null), &around));
     assert_eq!(
         both,
         [(
@@ -170,13 +170,13 @@ fn machines_against_their_nodes() {
         )]
     );
     let around = machines::ClusterResources { nodes: BTreeMap::from([("n1", &wide)]), ..Default::default() };
-    let missing = told(machines::machine(&machine(1, Value::Null), &around));
+    let missing = with_messages(machines::machine(&machine(1, Value::Null), &around));
     assert_eq!(missing[0].0, "machine-node-missing");
     assert_eq!((missing[0].1.as_str(), missing.len()), ("spec.nodePool[1].name", 1));
     let mut odd = machine(1, Value::Null);
     odd.spec.machine_types[0].spec.cpu = "many".to_owned();
     assert!(
-        told(machines::machine(&odd, &around))
+        with_messages(machines::machine(&odd, &around))
             .iter()
             .any(|(id, path, _)| { *id == "machine-invalid" && path == "spec.machineTypes[0].spec.cpu" })
     );
@@ -192,7 +192,7 @@ fn gpus_of_machines() {
         ..Default::default()
     };
     assert_eq!(
-        told(machines::machine(&machine(2, gpu("nvidia.com/gpu")), &around)),
+        with_messages(machines::machine(&machine(2, gpu("nvidia.com/gpu")), &around)),
         [(
             "machine-gpu-label",
             "spec.nodePool[1]".to_owned(),
@@ -202,7 +202,7 @@ fn gpus_of_machines() {
     // The label that guests require, whatever the GPUs' resource is called.
     let mig = machines::machine(&machine(2, gpu("nvidia.com/mig-1g.5gb")), &around);
     assert_eq!(
-        told(mig)[1].2,
+        with_messages(mig)[1].2,
         "Node n has \"turing\" in nvidia.com/gpu.family, type \"big\" promises \"ampere\""
     );
     let class = json!({"deviceClass": "gpu", "num": 1, "family": "ampere"});

@@ -263,7 +263,7 @@ spec:
         pod
     }
 
-    fn told(findings: &[Finding]) -> Vec<String> {
+    fn summaries(findings: &[Finding]) -> Vec<String> {
         findings.iter().map(|f| format!("{} {} {}", f.check.id, f.subject, f.path)).collect()
     }
 
@@ -273,7 +273,7 @@ spec:
         let found = |change: Value| {
             let mut existing = Existing::new(&admission);
             assert!(existing.pod(&pod(&change)));
-            (told(&existing.findings), existing.notes().len())
+            (summaries(&existing.findings), existing.notes().len())
         };
         let refused = |path: &str| (vec![format!("running-refused Pod tenant-blue/p {path}")], 0);
         let nothing = (Vec::new(), 0);
@@ -318,7 +318,10 @@ spec:
         existing.pod(&pod(&json!({"spec": {"resourceClaims": claims, "hostNetwork": true}})));
         assert_eq!(existing.findings[0].check, &BELOW);
         assert!(existing.findings[0].message.contains("made for Pod"), "{:?}", existing.findings);
-        assert_eq!(told(&existing.findings[1..]), ["running-refused Pod tenant-blue/p spec.hostNetwork"]);
+        assert_eq!(
+            summaries(&existing.findings[1..]),
+            ["running-refused Pod tenant-blue/p spec.hostNetwork"]
+        );
     }
 
     #[test]
@@ -327,7 +330,7 @@ spec:
         let mut existing = Existing::new(&admission);
         existing.rules().unwrap();
         assert_eq!(
-            told(&existing.findings),
+            summaries(&existing.findings),
             ["refused WorkloadRule tenant-blue/r spec.template.spec.hostNetwork"]
         );
         for _ in 0..MOST_FINDINGS + 2 {

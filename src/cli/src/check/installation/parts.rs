@@ -239,8 +239,8 @@ pub(crate) async fn system_namespace(cluster: &Cluster) -> String {
 fn names(admission: &AdmissionArgs, system: &str, deployments: &BTreeMap<Part, Value>) -> Names {
     let of = |part: Part, flag: &str| argument(deployments.get(&part)?, flag);
     let either = |flag: &str, default: &str| {
-        let told = of(Part::Webhook, flag).or_else(|| of(Part::Manager, flag));
-        told.unwrap_or_else(|| default.to_owned())
+        let configured = of(Part::Webhook, flag).or_else(|| of(Part::Manager, flag));
+        configured.unwrap_or_else(|| default.to_owned())
     };
     let is = |part, flag, value: &str| of(part, flag).as_deref() == Some(value);
     Names {

@@ -371,7 +371,7 @@ fn certificates_that_are_not_trusted() {
 }
 
 #[test]
-fn dry_runs_tell_why_the_api_servers_own_call_fails() {
+fn dry_runs_report_why_the_api_servers_own_call_fails() {
     let subject = Subject::cluster("ValidatingWebhookConfiguration", "outrigger");
     let failed = |why: &str| {
         format!(

@@ -108,10 +108,10 @@ fn a_companion_is_reported_by_the_words_of_the_model() {
         ),
         companion("elsewhere", "five", "a", &json!({})),
     ]);
-    let told: Vec<_> =
+    let companions: Vec<_> =
         data.companions.iter().map(|c| (&*c.id.name, &*c.tenant, c.pod.state, c.cause)).collect();
     assert_eq!(
-        told,
+        companions,
         [
             ("three", "blue", "Unschedulable", Some(Cause::Unschedulable)),
             ("two", "blue", "Unschedulable", Some(Cause::NoDpu)),
@@ -138,13 +138,13 @@ fn a_host_is_reported_by_what_keeps_its_dpu_from_taking_companions() {
         companion("tenant-blue", "one", "a", &on),
         companion("tenant-blue", "two", "a", &json!({"spec": {"nodeName": "dpu-a"}})),
     ]);
-    let told: Vec<_> = data
+    let hosts: Vec<_> = data
         .hosts
         .iter()
         .map(|h| (&*h.host, &*h.dpu, &*h.tenant, h.grade, h.cause, h.ready, h.companions))
         .collect();
     assert_eq!(
-        told,
+        hosts,
         [
             ("b", "dpu-b", "blue", Grade::Bad, Some(Cause::DpuNotReady), 0, 0),
             ("d", "", "blue", Grade::Bad, Some(Cause::NoDpu), 0, 0),
@@ -174,8 +174,8 @@ fn without_the_list_of_tenants_no_host_is_said_to_lack_a_dpu() {
     rows.tenants.refuse("no".to_owned());
     assert!(!rows.tenants.is_shown());
     let data = rows.picture().unwrap().data();
-    let told: Vec<_> = data.hosts.iter().map(|host| (&*host.dpu, host.cause)).collect();
-    assert_eq!(told, [("dpu-b", Some(Cause::DpuNotReady)), ("dpu-a", None)]);
+    let hosts: Vec<_> = data.hosts.iter().map(|host| (&*host.dpu, host.cause)).collect();
+    assert_eq!(hosts, [("dpu-b", Some(Cause::DpuNotReady)), ("dpu-a", None)]);
     assert_eq!(data.companions[0].cause, Some(Cause::Unschedulable));
 }
 
@@ -189,14 +189,14 @@ fn causes_are_counted_the_most_frequent_first() {
         rule("tenant-blue", "web", "QuotaExceeded", [9, 4]),
         rule("tenant-red", "web", "SomethingNew", [1, 1]),
     ]);
-    let told = |tenant: &str| -> Vec<(String, Option<Cause>, usize, usize, i64)> {
+    let missing = |tenant: &str| -> Vec<(String, Option<Cause>, usize, usize, i64)> {
         let found = data.missing(|_, of| tenant.is_empty() || of == tenant);
         found.into_iter().map(|m| (m.word, m.cause, m.companions, m.rules, m.lacking)).collect()
     };
     let quota = ("QuotaExceeded".to_owned(), Some(Cause::QuotaExceeded), 0, 1, 5);
     let starting = |count| ("Starting".to_owned(), Some(Cause::Starting), count, 0, 0);
-    assert_eq!(told(""), [quota.clone(), starting(2), ("SomethingNew".to_owned(), None, 0, 1, 0)]);
-    assert_eq!(told("blue"), [quota, starting(1)]);
+    assert_eq!(missing(""), [quota.clone(), starting(2), ("SomethingNew".to_owned(), None, 0, 1, 0)]);
+    assert_eq!(missing("blue"), [quota, starting(1)]);
 }
 
 #[test]

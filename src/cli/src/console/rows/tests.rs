@@ -20,7 +20,7 @@ fn list(kept: &mut Texts, objects: &[(&str, &str)]) {
     take(kept, Event::ListCompleted { version: 1 });
 }
 
-fn told(kept: &Texts) -> Vec<(String, String)> {
+fn shown(kept: &Texts) -> Vec<(String, String)> {
     kept.shown().1.into_iter().map(|(id, text)| (id.name.clone(), (*text).clone())).collect()
 }
 
@@ -48,12 +48,12 @@ fn rows_follow_a_watch_and_say_whether_something_has_changed() {
     assert!(take(&mut kept, Event::Applied(("b", "1"))));
     assert!(!take(&mut kept, Event::Applied(("b", "1"))), "a heartbeat changes nothing that is shown");
     assert!(take(&mut kept, Event::Applied(("b", "2"))));
-    assert_eq!((told(&kept), notes(&kept)), (pairs(&[("a", "1"), ("b", "2")]), vec![]));
+    assert_eq!((shown(&kept), notes(&kept)), (pairs(&[("a", "1"), ("b", "2")]), vec![]));
     assert!(take(&mut kept, Event::Applied(("a", ""))), "it is no longer one that is shown");
     assert!(!take(&mut kept, Event::Deleted(("a", "1"))));
     assert!(take(&mut kept, Event::Deleted(("b", "1"))));
     assert!(!take(&mut kept, Event::Bookmark { version: 9 }));
-    assert_eq!(told(&kept), []);
+    assert_eq!(shown(&kept), []);
 }
 
 #[test]
@@ -62,9 +62,9 @@ fn rows_stay_until_a_later_list_is_complete() {
     list(&mut kept, &[("a", "1"), ("b", "1")]);
     take(&mut kept, Event::ListStarted);
     take(&mut kept, Event::Listed(("b", "2")));
-    assert_eq!(told(&kept), pairs(&[("a", "1"), ("b", "2")]));
+    assert_eq!(shown(&kept), pairs(&[("a", "1"), ("b", "2")]));
     take(&mut kept, Event::ListCompleted { version: 2 });
-    assert_eq!(told(&kept), pairs(&[("b", "2")]));
+    assert_eq!(shown(&kept), pairs(&[("b", "2")]));
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn rows_that_may_be_stale_are_shown_with_a_note() {
     list(&mut kept, &[("a", "1")]);
     assert!(take(&mut kept, failed(None)));
     assert!(!take(&mut kept, failed(None)));
-    assert_eq!(told(&kept), pairs(&[("a", "1")]));
+    assert_eq!(shown(&kept), pairs(&[("a", "1")]));
     assert_eq!(notes(&kept), ["texts: perhaps not the newest, they can't be watched at the moment: no"]);
     take(&mut kept, Event::ListStarted);
     take(&mut kept, Event::Listed(("a", "1")));
@@ -89,7 +89,7 @@ fn whoever_may_not_read_rows_does_not_see_those_of_before() {
         list(&mut kept, &[("a", "1")]);
         assert!(take(&mut kept, failed(Some(status))));
         let note = if status == 404 { vec![] } else { vec!["texts: no".to_owned()] };
-        assert_eq!((told(&kept), notes(&kept), kept.is_shown()), (vec![], note, false), "{status}");
+        assert_eq!((shown(&kept), notes(&kept), kept.is_shown()), (vec![], note, false), "{status}");
     }
     let mut kept = Texts::new("texts");
     take(&mut kept, failed(None));
@@ -100,9 +100,9 @@ fn whoever_may_not_read_rows_does_not_see_those_of_before() {
     list(&mut kept, &[("a", "1")]);
     assert_eq!(notes(&kept), ["texts: only those of the namespace blue are read"]);
     kept.begin(Some("blue".to_owned()));
-    assert_eq!(told(&kept), pairs(&[("a", "1")]), "it is watched again");
+    assert_eq!(shown(&kept), pairs(&[("a", "1")]), "it is watched again");
     kept.begin(None);
-    assert_eq!(told(&kept), []);
+    assert_eq!(shown(&kept), []);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn there_are_at_most_so_many_rows() {
     assert!(kept.rows.len() <= 2 * most);
     assert_eq!(notes(&kept).len(), 1);
     list(&mut kept, &[("a", "1")]);
-    assert_eq!((told(&kept), notes(&kept)), (pairs(&[("a", "1")]), vec![]));
+    assert_eq!((shown(&kept), notes(&kept)), (pairs(&[("a", "1")]), vec![]));
 }
 
 #[test]

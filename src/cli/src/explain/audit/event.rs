@@ -212,8 +212,9 @@ fn annotation(key: &str, value: &str, change: &mut Change, patches: &mut BTreeMa
         }
     } else if let Some((at, called)) = key.strip_prefix(PATCH).and_then(|at| called(at, value)) {
         let operations = called.patch.iter().take(MAX_ENTRIES);
-        let told = operations.map(|operation| cut(&format!("{} {}", operation.op, operation.path), MAX_NAME));
-        patches.insert(at, told.collect());
+        let shortened =
+            operations.map(|operation| cut(&format!("{} {}", operation.op, operation.path), MAX_NAME));
+        patches.insert(at, shortened.collect());
     } else if let Some((webhook, key)) = key.split_once('/').filter(|(webhook, _)| is_our_webhook(webhook)) {
         own(webhook, key, value, change);
     }

@@ -71,7 +71,7 @@ pub(super) struct Change {
     /// The message of a failure.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) message: String,
-    /// What refused it, if that can be told.
+    /// What refused it, if that can be determined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refused_by: Option<Refusal>,
     /// Steps of Outrigger's webhooks that changed the Pod, in their order.

@@ -50,7 +50,7 @@ fn key(rule: &Rule, workload: &Workload) -> CompanionKey {
     CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() }
 }
 
-fn told(rule: &Arc<Rule>, workload: Workload, nodes: Option<&[Node]>) -> Explanation {
+fn explained(rule: &Arc<Rule>, workload: Workload, nodes: Option<&[Node]>) -> Explanation {
     let blue = TenantId::new("blue").unwrap();
     let around = ExplanationContext {
         tenant: Some(&blue),
@@ -88,20 +88,21 @@ fn each_failed_expression_says_what_would_have_to_change() {
             DpuSelectionPolicy::Any,
             &json!({}),
         );
-        let told = told(&rule, nginx(), None);
+        let explanation = explained(&rule, nginx(), None);
         assert_eq!(
-            (told.outcome, told.terms.len(), told.terms[0].passes),
+            (explanation.outcome, explanation.terms.len(), explanation.terms[0].passes),
             (CompanionOutcome::NoMatch, 1, false)
         );
-        let [ready, other] = &told.terms[0].expressions[..] else { panic!("{told:?}") };
+        let [ready, other] = &explanation.terms[0].expressions[..] else { panic!("{explanation:?}") };
         assert_eq!((ready.passes, ready.found.as_deref(), &ready.change), (true, Some("true"), &None));
         assert_eq!((other.passes, other.change.as_ref()), (false, Some(&change)));
     }
     let many: Vec<String> = (0..20).map(|i| format!("v{i:02}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    let told = told(&rule(&[&[(APP, In, &many)]], DpuSelectionPolicy::Any, &json!({})), nginx(), None);
-    assert!(told.terms[0].expressions[0].change.as_deref().unwrap().ends_with("\"v07\" and 12 more"));
-    assert_eq!(told.terms[0].expressions[0].values.len(), 20);
+    let explanation =
+        explained(&rule(&[&[(APP, In, &many)]], DpuSelectionPolicy::Any, &json!({})), nginx(), None);
+    assert!(explanation.terms[0].expressions[0].change.as_deref().unwrap().ends_with("\"v07\" and 12 more"));
+    assert_eq!(explanation.terms[0].expressions[0].values.len(), 20);
 }
 
 #[test]
@@ -110,15 +111,15 @@ fn one_term_is_enough_and_same_node_waits_for_the_node() {
     let terms: &[&[(&str, Operator, &[&str])]] =
         &[&[(".state.extra.labels.k8s-app", In, &["db"])], &[(".metadata.id", Exists, &[])]];
     let same = rule(terms, DpuSelectionPolicy::SameNode, &json!({}));
-    let explanation = told(&same, nginx(), None);
+    let explanation = explained(&same, nginx(), None);
     assert_eq!(explanation.outcome, CompanionOutcome::Companion);
     assert_eq!(explanation.terms.iter().map(|t| t.passes).collect::<Vec<_>>(), [false, true]);
     assert_eq!(explanation.placement, None, "the Nodes aren't known");
     assert!(explanation.companion.starts_with("firewall-"));
     let unbound = Workload { node_name: None, ..nginx() };
-    let waiting = told(&same, unbound.clone(), Some(&[]));
+    let waiting = explained(&same, unbound.clone(), Some(&[]));
     assert_eq!((waiting.outcome, waiting.placement), (CompanionOutcome::Waiting, None));
-    let any = told(&rule(terms, DpuSelectionPolicy::Any, &json!({})), unbound, Some(&[]));
+    let any = explained(&rule(terms, DpuSelectionPolicy::Any, &json!({})), unbound, Some(&[]));
     assert_eq!(any.outcome, CompanionOutcome::Companion);
     assert_eq!(any.placement.unwrap().problem.as_deref(), Some("tenant blue has no DPU"));
 }
@@ -161,11 +162,11 @@ fn each_companion_on_all_dpus_is_explained_with_its_own() {
 fn what_is_about_something_else_or_too_large() {
     let rule = rule(ANY, DpuSelectionPolicy::Any, &json!({}));
     let machine = Workload { resource_type: "v1/VM".into(), ..nginx() };
-    let explanation = told(&rule, machine, None);
+    let explanation = explained(&rule, machine, None);
     assert_eq!(explanation.outcome, CompanionOutcome::NoMatch);
     assert_eq!(explanation.reason.as_deref(), Some("the rule is about v1/Pod, the workload is v1/VM"));
     let large = Workload { annotations: Texts::from([("k", "x".repeat(300 << 10))]), ..nginx() };
-    let explanation = told(&rule, large, None);
+    let explanation = explained(&rule, large, None);
     assert_eq!(explanation.outcome, CompanionOutcome::Refused);
     assert!(explanation.reason.unwrap().contains("at most 262144 are allowed"));
     assert!(explanation.terms[0].expressions[0].found.as_deref().unwrap().len() < 130);
@@ -182,7 +183,7 @@ fn where_it_may_run_and_why_not() {
         dpu("e1", "cloud-dev-13", Some("blue")),
     ];
     let same = |spec: &serde_json::Value, nodes: &[Node]| {
-        told(&rule(ANY, DpuSelectionPolicy::SameNode, spec), nginx(), Some(nodes)).placement.unwrap()
+        explained(&rule(ANY, DpuSelectionPolicy::SameNode, spec), nginx(), Some(nodes)).placement.unwrap()
     };
     let fits = |placement: &Placement| -> Vec<String> {
         let free = placement.nodes.iter().filter(|place| place.obstacles.is_empty());
@@ -220,7 +221,8 @@ fn where_it_may_run_and_why_not() {
     let problem = same(&pinned, &nodes).problem.unwrap();
     assert!(problem.starts_with("no Node at all can match") && problem.contains("cloud-dev-13"), "{problem}");
 
-    let any = told(&rule(ANY, DpuSelectionPolicy::Any, &json!({})), nginx(), Some(&nodes)).placement.unwrap();
+    let any =
+        explained(&rule(ANY, DpuSelectionPolicy::Any, &json!({})), nginx(), Some(&nodes)).placement.unwrap();
     assert_eq!(fits(&any), ["d1", "e1"]);
 }
 
@@ -278,7 +280,7 @@ fn the_documented_json() {
         DpuSelectionPolicy::SameNode,
         &json!({}),
     );
-    let explanation = told(&rule, nginx(), Some(&[]));
+    let explanation = explained(&rule, nginx(), Some(&[]));
     assert_eq!(
         serde_json::to_value(&explanation).unwrap(),
         json!({"outcome": "NoMatch", "companion": explanation.companion, "terms": [{"passes": false, "expressions": [

@@ -44,7 +44,7 @@ fn spec(requests: Value) -> Value {
 fn taints_are_named_and_tolerations_count() {
     let worn = json!({"key": "worn", "value": "yes", "effect": "NoSchedule"});
     let tainted = |taint: &Value| [slice(&json!([{"name": "d0", "taints": [taint]}]))];
-    let told = ["of 1 devices of a 1 has the taint worn=yes:NoSchedule, which isn't tolerated"];
+    let untolerated = ["of 1 devices of a 1 has the taint worn=yes:NoSchedule, which isn't tolerated"];
     let selectors =
         ["1 of 1 devices of a are free, and too few of them fit the selectors of r (DeviceClass crypto)"];
     let tolerating = |toleration: Value| spec(one(json!({"tolerations": [toleration]})));
@@ -53,13 +53,13 @@ fn taints_are_named_and_tolerations_count() {
         (json!({"key": "worn", "operator": "Exists"}), selectors),
         (json!({"operator": "Exists"}), selectors),
         (json!({"key": "worn", "operator": "Exists", "effect": "NoSchedule"}), selectors),
-        (json!({"key": "worn", "operator": "Exists", "effect": "NoExecute"}), told),
-        (json!({"key": "worn", "value": "no"}), told),
-        (json!({"key": "other", "operator": "Exists"}), told),
+        (json!({"key": "worn", "operator": "Exists", "effect": "NoExecute"}), untolerated),
+        (json!({"key": "worn", "value": "no"}), untolerated),
+        (json!({"key": "other", "operator": "Exists"}), untolerated),
     ] {
         assert_eq!(why(&tainted(&worn), &[], &[], tolerating(toleration.clone())), expected, "{toleration}");
     }
-    assert_eq!(why(&tainted(&worn), &[], &[], spec(one(json!({})))), told);
+    assert_eq!(why(&tainted(&worn), &[], &[], spec(one(json!({})))), untolerated);
     let harmless = json!({"key": "worn", "effect": "None"});
     assert_eq!(why(&tainted(&harmless), &[], &[], spec(one(json!({})))), selectors);
 }
@@ -73,8 +73,8 @@ fn a_taint_rule_taints_the_devices_that_it_selects() {
     };
     let of = |selector: Value| why(&slices, &rule(selector), &[], spec(one(json!({})))).remove(0);
     for selector in [json!({}), json!({"driver": "d.test"}), json!({"pool": "a", "device": "d0"})] {
-        let told = "of 1 devices of a 1 has the taint drain:NoExecute (DeviceTaintRule drain), which isn't tolerated";
-        assert_eq!(of(selector.clone()), told, "{selector}");
+        let expected = "of 1 devices of a 1 has the taint drain:NoExecute (DeviceTaintRule drain), which isn't tolerated";
+        assert_eq!(of(selector.clone()), expected, "{selector}");
     }
     for selector in [Value::Null, json!({"driver": "x"}), json!({"device": "d1"})] {
         assert!(of(selector.clone()).ends_with("fit the selectors of r (DeviceClass crypto)"), "{selector}");
@@ -136,18 +136,18 @@ fn each_cause_is_counted_and_each_request_named() {
         ]
     );
     let both = json!([two[0], {"name": "s", "exactly": {"deviceClassName": "crypto"}}]);
-    let told = why(&slices, &[], &holders, spec(both));
-    assert!(told.len() == 1 && told[0].starts_with("request r: of 4 devices"), "{told:?}");
+    let reasons = why(&slices, &[], &holders, spec(both));
+    assert!(reasons.len() == 1 && reasons[0].starts_with("request r: of 4 devices"), "{reasons:?}");
     // One alternative that can be had is enough.
     let either = |more: Value| {
         spec(json!([{"name": "r", "firstAvailable": [
             {"name": "x", "deviceClassName": "crypto", "count": 2}, more]}]))
     };
-    let told = why(&slices, &[], &holders, either(json!({"name": "y", "deviceClassName": "crypto"})));
-    assert!(told[0].starts_with("1 of 4 devices of a are free"), "{told:?}");
-    let told =
+    let reasons = why(&slices, &[], &holders, either(json!({"name": "y", "deviceClassName": "crypto"})));
+    assert!(reasons[0].starts_with("1 of 4 devices of a are free"), "{reasons:?}");
+    let reasons =
         why(&slices, &[], &holders, either(json!({"name": "y", "deviceClassName": "crypto", "count": 3})));
-    assert!(told.len() == 2 && told[1].starts_with("request r/y: of 4 devices"), "{told:?}");
+    assert!(reasons.len() == 2 && reasons[1].starts_with("request r/y: of 4 devices"), "{reasons:?}");
     // Administrative access has devices beside whoever has them.
     let admin = spec(one(json!({"adminAccess": true, "count": 3})));
     assert!(why(&slices, &[], &holders, admin)[0].starts_with("3 of 4 devices of a are free"));
@@ -174,23 +174,23 @@ fn constraints_are_named() {
         why(&slices, &[], &[], spec).remove(0)
     };
     for name in ["d.test/numa", "numa"] {
-        let told = with("matchAttribute", name, 2);
+        let reason = with("matchAttribute", name, 2);
         let expected = format!(
             "the constraint matchAttribute {name} needs 2 devices, and at most 1 of those that are free have the same value"
         );
-        assert_eq!(told, expected);
+        assert_eq!(reason, expected);
     }
-    let told = with("distinctAttribute", "d.test/numa", 3);
+    let reason = with("distinctAttribute", "d.test/numa", 3);
     assert!(
-        told.starts_with("the constraint distinctAttribute d.test/numa needs 3 devices")
-            && told.contains("at most 2 of those"),
-        "{told}"
+        reason.starts_with("the constraint distinctAttribute d.test/numa needs 3 devices")
+            && reason.contains("at most 2 of those"),
+        "{reason}"
     );
     // It can be met, as far as selectors let it.
-    let told = with("distinctAttribute", "d.test/numa", 2);
+    let reason = with("distinctAttribute", "d.test/numa", 2);
     assert!(
-        told.ends_with("(DeviceClass crypto), or the constraint distinctAttribute d.test/numa"),
-        "{told}"
+        reason.ends_with("(DeviceClass crypto), or the constraint distinctAttribute d.test/numa"),
+        "{reason}"
     );
 }
 
@@ -199,9 +199,9 @@ fn earlier_generations_of_a_pool_do_not_count_and_parts_share_counters() {
     let mut old = slice(&json!([{"name": "d0"}, {"name": "d1"}]));
     old["spec"]["pool"]["generation"] = json!(0);
     let parts = slice(&json!([{"name": "d0", "consumesCounters": [{"counterSet": "c"}]}]));
-    let told = why(&[old, parts], &[], &[], spec(one(json!({}))));
-    assert!(told[0].starts_with("1 of 1 devices of a are free"), "{told:?}");
-    assert!(told[0].ends_with("or the counters that parts of one device share"), "{told:?}");
+    let reasons = why(&[old, parts], &[], &[], spec(one(json!({}))));
+    assert!(reasons[0].starts_with("1 of 1 devices of a are free"), "{reasons:?}");
+    assert!(reasons[0].ends_with("or the counters that parts of one device share"), "{reasons:?}");
     let elsewhere = json!({"spec": {"driver": "d.test", "perDeviceNodeSelection": true, "pool": {"name": "p"},
         "devices": [{"name": "d0", "nodeName": "b"}]}});
     assert_eq!(why(&[elsewhere], &[], &[], spec(one(json!({})))), ["no driver publishes a device for a"]);

@@ -188,11 +188,11 @@ fn claims(admission: &Admission, namespace: &str, pod: &Value, rule: Option<&Rul
     let own = list(pod, "/spec/resourceClaims").iter().enumerate().filter(|(_, claim)| {
         rule.devices().claims().iter().any(|device| device.name == text(claim, "/name"))
     });
-    let told = own.map(|(i, claim)| {
+    let marks = own.map(|(i, claim)| {
         let of = [text(claim, "/resourceClaimName"), text(claim, "/resourceClaimTemplateName")].concat();
         mark(format!("spec.resourceClaims[{i}]"), &format!("{}, of {of}", text(claim, "/name")))
     });
-    told.collect()
+    marks.collect()
 }
 
 /// The readiness gate that the agent adds in a tenant's cluster.

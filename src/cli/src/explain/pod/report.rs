@@ -172,8 +172,8 @@ fn verdict(admission: &Admission, request: &mut Request, incomplete: bool) -> Ve
     });
     let by = |step: &str| {
         // A companion whose facts are known from itself alone looks as if a call had changed it before.
-        let told = origins.iter().find(|(key, _)| provenance::step(key).0 == step);
-        told.map_or_else(Decider::default, |(_, origin)| Decider::of(&Origin::parse(origin)))
+        let recorded = origins.iter().find(|(key, _)| provenance::step(key).0 == step);
+        recorded.map_or_else(Decider::default, |(_, origin)| Decider::of(&Origin::parse(origin)))
     };
     let steps = watched.changes.into_inner().into_iter();
     let steps = steps.map(|(step, operations)| Step { step, by: by(step), operations }).collect();

@@ -272,17 +272,17 @@ fn slot(admission: &Admission, namespace: &str, pod: &Value) -> Option<Role> {
 fn workload(pod: &Value) -> Option<Role> {
     let gates = list(pod, "/spec/readinessGates");
     let gated = gates.iter().any(|gate| text(gate, "/conditionType") == keys::COMPANIONS_GATE);
-    let told = condition::named(pod, keys::COMPANIONS_CONDITION);
-    if !gated && told.is_none() {
+    let reported = condition::named(pod, keys::COMPANIONS_CONDITION);
+    if !gated && reported.is_none() {
         return None;
     }
     let mut role = role(RoleKind::Workload, &Origin::default());
     if gated {
         role.fact("readiness gate", keys::COMPANIONS_GATE);
     }
-    if let Some(told) = told {
-        let (status, reason) = (text(told, "/status"), text(told, "/reason"));
-        role.fact("companions", &format!("{status} {reason}: {}", text(told, "/message")));
+    if let Some(condition) = reported {
+        let (status, reason) = (text(condition, "/status"), text(condition, "/reason"));
+        role.fact("companions", &format!("{status} {reason}: {}", text(condition, "/message")));
     }
     Some(role)
 }

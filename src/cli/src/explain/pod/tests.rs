@@ -58,12 +58,17 @@ spec: {policyName: nodes, validationActions: [Deny]}
 
 /// The report about a Pod, as JSON, and whether it is refused; `None` if there is no such Pod.
 fn explained(texts: &[&str], namespace: &str, name: &str) -> Option<(Value, bool)> {
-    let (report, refused, _) = told(texts, namespace, name, Vec::new())?;
+    let (report, refused, _) = explained_with_text(texts, namespace, name, Vec::new())?;
     Some((report, refused))
 }
 
 /// The same with the text. `notes`: what could not be read.
-fn told(texts: &[&str], namespace: &str, name: &str, notes: Vec<String>) -> Option<(Value, bool, String)> {
+fn explained_with_text(
+    texts: &[&str],
+    namespace: &str,
+    name: &str,
+    notes: Vec<String>,
+) -> Option<(Value, bool, String)> {
     let state = State::of_text("f", &texts.join("\n---\n")).unwrap();
     let command = PodArgs::augment_args(clap::Command::new("pod"));
     let matches = command.get_matches_from(["pod", name, "-n", namespace]);
@@ -79,7 +84,7 @@ fn told(texts: &[&str], namespace: &str, name: &str, notes: Vec<String>) -> Opti
 fn of(objects: &[Value], namespace: &str) -> (Value, bool, String) {
     let texts: Vec<String> = objects.iter().map(ToString::to_string).collect();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    told(&texts, namespace, "p", Vec::new()).unwrap()
+    explained_with_text(&texts, namespace, "p", Vec::new()).unwrap()
 }
 
 fn namespace(name: &str, labels: Value) -> Value {
@@ -175,7 +180,7 @@ fn a_companion_of_a_rule_whose_template_is_malformed_is_validated_as_it_is() {
 }
 
 #[test]
-fn a_companion_tells_what_has_become_wrong_with_it() {
+fn a_companion_reports_what_has_become_wrong_with_it() {
     let problem = |from: &str, to: &str| {
         let (cluster, stored) = (CLUSTER.replace(from, to), STORED.replace(from, to));
         assert_ne!((cluster.as_str(), stored.as_str()), (CLUSTER, STORED));
@@ -325,12 +330,12 @@ fn a_guest_names_machine_group_and_type() {
     let (report, refused, text) = of(&[injected(), machine(2), old], "vms");
     assert!(!refused, "{text}");
     assert_eq!(report["stored"]["steps"], json!([]), "{text}");
-    let told = marks(&report, "machine");
+    let marked = marks(&report, "machine");
     for mark in [
         "spec.containers[0].resources: cpu 2, memory 4Gi",
         "spec.tolerations[0]: imperator.tenzen-y.io/small=g:NoSchedule",
     ] {
-        assert!(told.iter().any(|found| found == mark), "{mark}: {told:?}");
+        assert!(marked.iter().any(|found| found == mark), "{mark}: {marked:?}");
     }
     let (report, refused, text) = of(&[injected(), machine(1), guest("guest", "big")], "vms");
     assert_eq!(report["roles"][0]["problems"][0], "Machine m has no machine type \"big\"", "{text}");
@@ -362,12 +367,14 @@ fn a_workload_of_a_tenants_cluster_is_one() {
 fn what_may_not_be_read_is_no_refusal() {
     let labelled = r#"{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"tenant-blue","labels":{"outrigger.dev/tenant":"blue"}}}"#;
     let unread = vec!["tenants may not be read".to_owned()];
-    let (report, refused, text) = told(&[labelled, STORED], "tenant-blue", "debug", unread).unwrap();
+    let (report, refused, text) =
+        explained_with_text(&[labelled, STORED], "tenant-blue", "debug", unread).unwrap();
     assert!(!refused, "{text}");
     assert_eq!((report["stored"].get("refusal"), steps(&report["stored"])), (None, vec!["isolation"]));
     assert!(text.contains("  not known: Tenant blue is not known yet"), "{text}");
     // Where all could be read there is no such Tenant.
-    let (_, refused, text) = told(&[labelled, STORED], "tenant-blue", "debug", Vec::new()).unwrap();
+    let (_, refused, text) =
+        explained_with_text(&[labelled, STORED], "tenant-blue", "debug", Vec::new()).unwrap();
     assert!(refused && text.contains("refused now (503): Tenant blue is not known yet"), "{text}");
     // Nor is anything known without the namespace.
     let (report, refused, text) = of(&[pod("shop", json!({}))], "shop");
@@ -425,7 +432,8 @@ fn a_pod_that_would_be_refused_now_says_by_what() {
     // Keys of Outrigger on a Pod that is yet to be created are its creator's.
     let new =
         pod("tenant-blue", json!({"metadata": {"uid": null, "labels": {"outrigger.dev/tenant": "red"}}}));
-    let (report, refused, _) = told(&[CLUSTER, &new.to_string()], "tenant-blue", "p", Vec::new()).unwrap();
+    let (report, refused, _) =
+        explained_with_text(&[CLUSTER, &new.to_string()], "tenant-blue", "p", Vec::new()).unwrap();
     assert_eq!((refused, &report["stored"]["refusal"]["step"]), (true, &json!("keys")));
 }
 

@@ -53,13 +53,13 @@ fn companion(admission: &Admission, pod: &Value, name: &PodName) -> Result<Optio
         Some((of.or_else(|| admission.owner(&name.namespace))?, key, observed))
     });
     let Some((tenant, key, observed)) = found else { return Ok(None) };
-    let told = reported_workload(&observed);
+    let workload = reported_workload(&observed);
     let at = if key.rule.is_admin() { &*admin.rules } else { name.namespace.as_str() };
     let Some((template, rule)) = rule(admission, at, &key.rule)? else { return Ok(None) };
     let of = format!("the template of {} {at}/{}", kind(key.rule.scope()), key.rule);
     let (owned, host_names) = (at == name.namespace, admission.host_names(&tenant));
     let home = Home { tenant: &tenant, namespace: &name.namespace, owned, host_names: &host_names };
-    if let (Some(workload), Some(rule)) = (told.map(Arc::new), rule)
+    if let (Some(workload), Some(rule)) = (workload.map(Arc::new), rule)
         && let Action::Create(pod) = plan(&key, &Desired::of_match(&rule, &workload), None, &home)
     {
         return Ok(Some(Written { pod, of, by_manager: true }));

@@ -131,10 +131,10 @@ fn a_host_says_for_each_tenant_whether_its_dpus_take_companions() {
     // Each tenant hears of its own DPU.
     let failed = |name: &str, owner: &str| dpu(name, "a", Some(owner), "Unknown", json!({}));
     let two = of(&[blue(), failed("a-dpu", "red"), failed("b-dpu", "blue")]);
-    let told: Vec<_> =
+    let messages: Vec<_> =
         two["wrong"].as_array().unwrap().iter().map(|w| (&w["about"], &w["message"])).collect();
     assert_eq!(
-        told,
+        messages,
         ["blue", "red"]
             .map(|id| (
                 json!(format!("tenant {id}")),

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::super::Start;
 use super::*;
-use crate::companions::told::Companions;
+use crate::companions::received::Companions;
 use crate::metrics::Metrics;
 
 fn id(name: &str) -> WorkloadId {
@@ -84,10 +84,10 @@ async fn a_claim_says_ready_when_the_companions_are_and_says_it_once() {
     assert_eq!(verdict(&board), None, "the manager said nothing");
     board.complete(stream);
     for state in [CompanionState::Pending, CompanionState::Starting, CompanionState::Refused] {
-        board.told(stream, &id("web"), companions(state));
+        board.received(stream, &id("web"), companions(state));
         assert_eq!(verdict(&board), None, "{state:?}");
     }
-    board.told(stream, &id("web"), companions(CompanionState::Ready));
+    board.received(stream, &id("web"), companions(CompanionState::Ready));
     let bind = board.take_bind().unwrap();
     assert_eq!((bind.verdict, bind.claim, bind.allocation.version.as_str()), (Verdict::Ready, claim(), "1"));
     assert_eq!(verdict(&board), None, "it is being written");
@@ -95,7 +95,7 @@ async fn a_claim_says_ready_when_the_companions_are_and_says_it_once() {
     board.bind_done(&id("web"), WriteOutcome::Ok, 0.0);
     assert_eq!(verdict(&board), None);
     // The scheduler acts on it at any moment.
-    board.told(stream, &id("web"), companions(CompanionState::Lost));
+    board.received(stream, &id("web"), companions(CompanionState::Lost));
     assert_eq!(verdict(&board), None);
 }
 
@@ -118,7 +118,7 @@ async fn the_rule_counts_on_the_node_of_the_allocation_and_without_the_manager_n
 #[tokio::test(start_paused = true)]
 async fn the_scheduler_chooses_again_when_the_devices_of_the_node_are_withdrawn() {
     let (board, stream) = stage();
-    board.told(stream, &id("web"), companions(CompanionState::NoDpu));
+    board.received(stream, &id("web"), companions(CompanionState::NoDpu));
     assert_eq!(verdict(&board), None, "it would choose the same Node");
     board.withdrawn("b", Some(Cause::DpuNotReady));
     assert_eq!(verdict(&board), None, "another Node");
@@ -136,60 +136,60 @@ async fn the_scheduler_chooses_again_when_the_devices_of_the_node_are_withdrawn(
     assert_eq!(verdict(&board), None, "it has devices again");
     // One whose companion is Ready stays.
     board.withdrawn("a", Some(Cause::DpuNotReady));
-    board.told(stream, &id("web"), companions(CompanionState::Ready).on(Some("a")));
+    board.received(stream, &id("web"), companions(CompanionState::Ready).on(Some("a")));
     assert_eq!(verdict(&board), Some(Verdict::Ready));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_word_about_another_node_binds_nothing() {
-    let told = |node: &str| companions(CompanionState::Ready).on(Some(node));
+    let ready_on = |node: &str| companions(CompanionState::Ready).on(Some(node));
     let (board, stream) = stage();
     board.expect(vec![rule(&["a", "b"])]);
     board.complete(stream);
-    board.told(stream, &id("web"), told("a"));
+    board.received(stream, &id("web"), ready_on("a"));
     board.allocated(&id("web"), Some(allocation("b", "2")));
     assert_eq!(verdict(&board), None, "that companion is on the DPU of the former Node");
-    board.told(stream, &id("web"), told("a"));
-    board.told(stream, &id("web"), companions(CompanionState::Ready));
+    board.received(stream, &id("web"), ready_on("a"));
+    board.received(stream, &id("web"), companions(CompanionState::Ready));
     tokio::time::advance(Duration::from_secs(3600)).await;
     assert_eq!(verdict(&board), None, "late words, and one that doesn't say which Node it is about");
     // Nor does it have the scheduler choose once more.
-    board.told(stream, &id("web"), companions(CompanionState::Lost).on(Some("a")));
+    board.received(stream, &id("web"), companions(CompanionState::Lost).on(Some("a")));
     board.withdrawn("b", Some(Cause::DpuNotReady));
     assert_eq!(verdict(&board), None);
     board.withdrawn("b", None);
-    board.told(stream, &id("web"), told("b"));
+    board.received(stream, &id("web"), ready_on("b"));
     assert_eq!(verdict(&board), Some(Verdict::Ready), "the control");
     let (board, stream) = stage();
-    board.told(stream, &id("web"), told("a"));
+    board.received(stream, &id("web"), ready_on("a"));
     assert_eq!(verdict(&board), Some(Verdict::Ready), "the same word about the Node that it is on");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_manager_that_does_not_say_the_node_binds_a_pod_on_its_first_one_only() {
-    let told = || companions(CompanionState::Ready);
+    let ready = || companions(CompanionState::Ready);
     let (board, stream) = stage();
-    board.told(stream, &id("web"), told());
+    board.received(stream, &id("web"), ready());
     assert_eq!(verdict(&board), Some(Verdict::Ready));
     for chosen in [&["b"][..], &["", "a"], &["b", "a"]] {
         let (board, stream) = stage();
         board.expect(vec![rule(&["a", "b"])]);
-        board.told(stream, &id("web"), told());
+        board.received(stream, &id("web"), ready());
         for (n, node) in chosen.iter().enumerate() {
             let next = (!node.is_empty()).then(|| allocation(node, &n.to_string()));
             board.allocated(&id("web"), next);
         }
-        board.told(stream, &id("web"), told());
+        board.received(stream, &id("web"), ready());
         assert_eq!(verdict(&board), None, "{chosen:?}");
         board.apply(&id("web"), &pod(Some("b")));
         let start = board.start("b", &claim(), tokio::time::Instant::now()).await;
         assert!(matches!(&start, Start::Waits { cause, .. } if cause == "ManagerTooOld"), "{start:?}");
-        board.told(stream, &id("web"), told().on(Some("b")));
+        board.received(stream, &id("web"), ready().on(Some("b")));
         assert_eq!(board.start("b", &claim(), tokio::time::Instant::now()).await, Start::Ready);
     }
     // The same allocation again is no other Node.
     let (board, stream) = stage();
-    board.told(stream, &id("web"), told());
+    board.received(stream, &id("web"), ready());
     board.allocated(&id("web"), Some(allocation("a", "4")));
     assert_eq!(verdict(&board), Some(Verdict::Ready));
 }
@@ -201,21 +201,21 @@ async fn that_no_rule_matches_on_one_node_says_nothing_of_another() {
     board.expect(Vec::new());
     board.complete(stream);
     tokio::time::advance(Duration::from_secs(3600)).await;
-    board.told(stream, &id("web"), none("a"));
+    board.received(stream, &id("web"), none("a"));
     board.allocated(&id("web"), Some(allocation("b", "2")));
     assert_eq!(verdict(&board), None, "a rule of the platform may match there");
     tokio::time::advance(Duration::from_secs(10)).await;
     assert_eq!(verdict(&board), Some(Verdict::Ready), "the manager would have said so by now");
     let (board, stream) = stage();
     board.expect(Vec::new());
-    board.told(stream, &id("web"), none("a"));
+    board.received(stream, &id("web"), none("a"));
     assert_eq!(verdict(&board), Some(Verdict::Ready));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_host_hears_of_a_pod_only_when_it_is_bound_there() {
     let (board, stream) = stage();
-    board.told(stream, &id("web"), companions(CompanionState::Ready));
+    board.received(stream, &id("web"), companions(CompanionState::Ready));
     let start = async |board: &Board| board.start("a", &claim(), tokio::time::Instant::now()).await;
     assert!(matches!(start(&board).await, Start::Waits { cause, .. } if cause == "PodUnknown"));
     board.apply(&id("web"), &pod(Some("a")));

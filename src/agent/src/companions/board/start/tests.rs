@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::companions::told::Companions;
+use crate::companions::received::Companions;
 use crate::metrics::Metrics;
 
 const HOLD: Duration = Duration::from_secs(20);
@@ -43,7 +43,7 @@ fn rule(name: &str, app: &str, ordering: Ordering) -> Arc<Rule> {
     Arc::new(Rule::compile(spec).unwrap())
 }
 
-fn told(rule: &str, state: CompanionState, ordering: Ordering) -> Companion {
+fn companion(rule: &str, state: CompanionState, ordering: Ordering) -> Companion {
     Companion {
         rule: rule.into(),
         state: state.into(),
@@ -91,13 +91,13 @@ async fn a_pod_starts_when_the_companions_of_its_rule_are_ready_and_not_before()
         CompanionState::NoDpu,
         CompanionState::Unspecified,
     ] {
-        board.told(stream, &id("web"), Companions::of(&[told("fw", state, Ordering::BeforeStart)]));
+        board.received(stream, &id("web"), Companions::of(&[companion("fw", state, Ordering::BeforeStart)]));
         assert_ne!(now(&board, "a", "web").await, "Ready", "{state:?}");
     }
-    board.told(
+    board.received(
         stream,
         &id("web"),
-        Companions::of(&[told("fw", CompanionState::Ready, Ordering::BeforeStart)]),
+        Companions::of(&[companion("fw", CompanionState::Ready, Ordering::BeforeStart)]),
     );
     assert_eq!(now(&board, "a", "web").await, "Ready");
 }
@@ -107,20 +107,24 @@ async fn companions_of_other_orderings_do_not_hold_a_pod() {
     for ordering in [Ordering::Parallel, Ordering::BeforeReady] {
         let board = board(vec![rule("log", "web", ordering)]);
         let stream = board.opened();
-        board.told(stream, &id("web"), Companions::of(&[told("log", CompanionState::Refused, ordering)]));
+        board.received(
+            stream,
+            &id("web"),
+            Companions::of(&[companion("log", CompanionState::Refused, ordering)]),
+        );
         assert_eq!(now(&board, "a", "web").await, "Ready", "{ordering:?}");
         // One that does hold it counts beside them.
         let mixed = [
-            told("log", CompanionState::Ready, ordering),
-            told("", CompanionState::Starting, Ordering::BeforeStart),
+            companion("log", CompanionState::Ready, ordering),
+            companion("", CompanionState::Starting, Ordering::BeforeStart),
         ];
-        board.told(stream, &id("web"), Companions::of(&mixed));
+        board.received(stream, &id("web"), Companions::of(&mixed));
         assert_eq!(now(&board, "a", "web").await, "Starting", "of the platform");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_is_woken_by_what_the_manager_tells() {
+async fn a_question_is_woken_by_what_the_manager_sends() {
     let board = Arc::new(board(firewall()));
     let stream = board.opened();
     let asked = tokio::spawn({
@@ -132,16 +136,16 @@ async fn a_question_is_woken_by_what_the_manager_tells() {
         }
     });
     tokio::time::sleep(Duration::from_secs(3)).await;
-    board.told(
+    board.received(
         stream,
         &id("web"),
-        Companions::of(&[told("fw", CompanionState::Starting, Ordering::BeforeStart)]),
+        Companions::of(&[companion("fw", CompanionState::Starting, Ordering::BeforeStart)]),
     );
     tokio::time::sleep(Duration::from_secs(3)).await;
-    board.told(
+    board.received(
         stream,
         &id("web"),
-        Companions::of(&[told("fw", CompanionState::Ready, Ordering::BeforeStart)]),
+        Companions::of(&[companion("fw", CompanionState::Ready, Ordering::BeforeStart)]),
     );
     let (start, waited) = asked.await.unwrap();
     assert_eq!((start.as_str(), waited), ("Ready", Duration::from_secs(6)), "the clock is the test's own");
@@ -152,10 +156,10 @@ async fn a_question_is_woken_by_what_the_manager_tells() {
 async fn a_question_ends_with_the_cause_after_its_time() {
     let board = board(firewall());
     let stream = board.opened();
-    board.told(
+    board.received(
         stream,
         &id("web"),
-        Companions::of(&[told("fw", CompanionState::NoDpu, Ordering::BeforeStart)]),
+        Companions::of(&[companion("fw", CompanionState::NoDpu, Ordering::BeforeStart)]),
     );
     let start = board.start("a", &claim("web"), Instant::now() + HOLD).await;
     let Start::Waits { cause, message } = start else { panic!("{start:?}") };
@@ -168,13 +172,13 @@ async fn a_manager_that_is_lost_lets_nothing_start() {
     let board = board(firewall());
     assert_eq!(now(&board, "a", "web").await, "ManagerUnreachable");
     let stream = board.opened();
-    board.told(
+    board.received(
         stream,
         &id("web"),
-        Companions::of(&[told("fw", CompanionState::Ready, Ordering::BeforeStart)]),
+        Companions::of(&[companion("fw", CompanionState::Ready, Ordering::BeforeStart)]),
     );
     board.down(false);
-    assert_eq!(now(&board, "a", "web").await, "ManagerUnreachable", "what it told may no longer be so");
+    assert_eq!(now(&board, "a", "web").await, "ManagerUnreachable", "what it reported may no longer be so");
     // Of an earlier stream.
     board.opened();
     assert_ne!(now(&board, "a", "web").await, "Ready");
@@ -200,7 +204,11 @@ async fn silence_lets_a_pod_start_that_no_rule_concerns_after_a_while() {
 async fn only_the_node_of_a_pod_is_answered() {
     let board = board(Vec::new());
     let stream = board.opened();
-    board.told(stream, &id("web"), Companions::of(&[told("log", CompanionState::Ready, Ordering::Parallel)]));
+    board.received(
+        stream,
+        &id("web"),
+        Companions::of(&[companion("log", CompanionState::Ready, Ordering::Parallel)]),
+    );
     assert_eq!(now(&board, "b", "web").await, "Elsewhere");
     assert_eq!(now(&board, "a", "web").await, "Ready");
     assert_eq!(now(&board, "a", "unknown").await, "PodUnknown");
@@ -225,13 +233,13 @@ async fn a_word_about_another_node_starts_nothing() {
     let stream = board.opened();
     board.complete(stream);
     let ready = |node: &str| {
-        Companions::of(&[told("fw", CompanionState::Ready, Ordering::BeforeStart)]).on(Some(node))
+        Companions::of(&[companion("fw", CompanionState::Ready, Ordering::BeforeStart)]).on(Some(node))
     };
     for node in ["b", ""] {
-        board.told(stream, &id("web"), ready(node));
+        board.received(stream, &id("web"), ready(node));
         assert_eq!(now(&board, "a", "web").await, "WorkloadMoved", "{node:?}");
     }
-    board.told(stream, &id("web"), ready("a"));
+    board.received(stream, &id("web"), ready("a"));
     assert_eq!(now(&board, "a", "web").await, "Ready");
 }
 
@@ -249,10 +257,10 @@ async fn a_pod_that_arrives_later_or_leaves_wakes_the_question() {
     let late = ask("late");
     tokio::time::sleep(Duration::from_secs(2)).await;
     board.apply(&id("late"), &held("late", Some("a")));
-    board.told(
+    board.received(
         stream,
         &id("late"),
-        Companions::of(&[told("log", CompanionState::Ready, Ordering::Parallel)]),
+        Companions::of(&[companion("log", CompanionState::Ready, Ordering::Parallel)]),
     );
     assert_eq!(late.await.unwrap(), ("Ready".to_owned(), 2));
     let moved = ask("moved");
@@ -271,7 +279,11 @@ async fn nothing_starts_before_the_rules_are_known() {
     let board = Board::new(Clock::system(), Duration::from_secs(15), Metrics::default());
     board.apply(&id("web"), &held("web", Some("a")));
     let stream = board.opened();
-    board.told(stream, &id("web"), Companions::of(&[told("log", CompanionState::Ready, Ordering::Parallel)]));
+    board.received(
+        stream,
+        &id("web"),
+        Companions::of(&[companion("log", CompanionState::Ready, Ordering::Parallel)]),
+    );
     assert_eq!(now(&board, "a", "web").await, "ManagerUnreachable");
     assert_eq!(now(&board, "b", "web").await, "Elsewhere", "another Node learns nothing of the Pod");
     board.expect(Vec::new());
@@ -282,7 +294,7 @@ async fn nothing_starts_before_the_rules_are_known() {
 #[derive(Debug, Clone)]
 enum Event {
     /// On which stream, how a companion is, and the Node that this is about.
-    Told(usize, CompanionState, Ordering, &'static str),
+    Received(usize, CompanionState, Ordering, &'static str),
     Opened,
     Complete,
     Down(bool),
@@ -298,7 +310,7 @@ fn event() -> impl Strategy<Value = Event> {
         || prop_oneof![Just(Ordering::Parallel), Just(Ordering::BeforeReady), Just(Ordering::BeforeStart)];
     prop_oneof![
         4 => (0..2_usize, state, ordering(), prop::sample::select(&["a", "a", "b", ""][..]))
-            .prop_map(|(stream, state, ordering, node)| Event::Told(stream, state, ordering, node)),
+            .prop_map(|(stream, state, ordering, node)| Event::Received(stream, state, ordering, node)),
         1 => Just(Event::Opened),
         1 => Just(Event::Complete),
         1 => any::<bool>().prop_map(Event::Down),
@@ -320,10 +332,10 @@ proptest! {
             let (mut holds, mut bound) = (false, true);
             for event in events {
                 match event {
-                    Event::Told(back, state, ordering, node) => {
+                    Event::Received(back, state, ordering, node) => {
                         let stream = streams[streams.len().saturating_sub(1 + back)];
-                        let companions = Companions::of(&[told("fw", state, ordering)]).on(Some(node));
-                        if board.told(stream, &id("web"), companions) {
+                        let companions = Companions::of(&[companion("fw", state, ordering)]).on(Some(node));
+                        if board.received(stream, &id("web"), companions) {
                             ready = ordering.holds() && state == CompanionState::Ready && node == "a";
                         }
                     }

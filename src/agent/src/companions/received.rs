@@ -1,9 +1,9 @@
-//! What the manager told of the companions of one workload, reduced to what conditions need.
+//! What the manager reported of the companions of one workload, reduced to what conditions need.
 //!
 //! The manager is another party, and its texts are stored in the tenant's etcd and shown on terminals. So they are bounded and
 //! made printable when they arrive, and of many companions only the worst are kept: memory doesn't grow with their number. Of the
-//! names of rules only fingerprints are kept, because the agent asks no more than whether the manager has told of a rule of this
-//! cluster.
+//! names of rules only fingerprints are kept, because the agent asks no more than whether the manager has reported a companion of
+//! a rule of this cluster.
 
 use std::cmp::Reverse;
 use std::hash::{BuildHasher, Hash};
@@ -36,22 +36,22 @@ pub(crate) struct Companions {
     pub start: Group,
     /// The tenant's own rules among those.
     pub start_rules: Rules,
-    /// Fingerprint of the workload's Node as the manager had it when it told this; `None` if it didn't say.
+    /// Fingerprint of the workload's Node as the manager had it when it sent this; `None` if it didn't say.
     pub node: Option<u64>,
 }
 
 /// A set of the tenant's own rules.
 ///
 /// It has eight bytes for each rule, however long the name is. The names themselves can't be compared with this cluster's rules when
-/// they arrive, because the agent may learn of a rule after the manager has told of its companions, and the manager tells it once. The
+/// they arrive, because the agent may learn of a rule after the manager has sent its companions, and the manager sends them once. The
 /// fingerprints depend on the seed of the process, so nobody can choose two names with the same one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Rules(Box<[u64]>);
 
 impl Rules {
     /// The rules of the companions that belong here.
-    fn of(told: &[Companion], belongs: impl Fn(&Companion) -> bool) -> Self {
-        let own = told.iter().filter(|companion| belongs(companion));
+    fn of(received: &[Companion], belongs: impl Fn(&Companion) -> bool) -> Self {
+        let own = received.iter().filter(|companion| belongs(companion));
         let mut names: Vec<RuleName> =
             own.filter_map(|companion| RuleName::new(&companion.rule).ok()).collect();
         names.sort_unstable();
@@ -61,7 +61,7 @@ impl Rules {
         Self(all.into())
     }
 
-    /// Whether the manager told of this rule.
+    /// Whether the manager reported a companion of this rule.
     pub(crate) fn contains(&self, name: &RuleName) -> bool {
         self.0.binary_search(&fingerprint(name)).is_ok()
     }
@@ -95,16 +95,16 @@ pub(crate) struct Problem {
 }
 
 impl Companions {
-    /// Reduces what the manager told.
-    pub(crate) fn of(told: &[Companion]) -> Self {
+    /// Reduces what was received.
+    pub(crate) fn of(received: &[Companion]) -> Self {
         let ordered = |companion: &Companion| companion.before_ready;
         let start = |companion: &Companion| companion.before_start;
         Self {
-            all: Group::of(told, |_| true),
-            ordered: Group::of(told, ordered),
-            rules: Rules::of(told, ordered),
-            start: Group::of(told, start),
-            start_rules: Rules::of(told, start),
+            all: Group::of(received, |_| true),
+            ordered: Group::of(received, ordered),
+            rules: Rules::of(received, ordered),
+            start: Group::of(received, start),
+            start_rules: Rules::of(received, start),
             node: None,
         }
     }
@@ -116,12 +116,12 @@ impl Companions {
 
     /// Whether it is about a workload on this Node; `None` if the manager didn't say.
     pub(crate) fn is_on(&self, node: Option<&str>) -> Option<bool> {
-        self.node.map(|told| told == fingerprint(node.unwrap_or_default()))
+        self.node.map(|received| received == fingerprint(node.unwrap_or_default()))
     }
 }
 
 impl Group {
-    fn of(told: &[Companion], belongs: impl Fn(&Companion) -> bool) -> Self {
+    fn of(received: &[Companion], belongs: impl Fn(&Companion) -> bool) -> Self {
         let wrong = |companion: &&Companion| belongs(companion) && companion.state() != CompanionState::Ready;
         // The order in the message doesn't matter, so that it causes no writes. Rules of the platform come last.
         fn rank(companion: &Companion) -> impl Ord + use<'_> {
@@ -129,9 +129,9 @@ impl Group {
             (severity(companion.state()), Reverse((rule.is_empty(), rule, companion.message.as_str())))
         }
         Self {
-            total: told.iter().filter(|companion| belongs(companion)).count(),
-            wrong: told.iter().filter(wrong).count(),
-            worst: told.iter().filter(wrong).max_by(|a, b| rank(a).cmp(&rank(b))).map(Problem::of),
+            total: received.iter().filter(|companion| belongs(companion)).count(),
+            wrong: received.iter().filter(wrong).count(),
+            worst: received.iter().filter(wrong).max_by(|a, b| rank(a).cmp(&rank(b))).map(Problem::of),
         }
     }
 }
@@ -143,7 +143,7 @@ impl Problem {
         let reason = match companion.reason.as_str() {
             "" => of_state(state),
             // A manager that names others isn't ours, or is of a later version.
-            told => told.parse().ok().filter(|cause: &Cause| cause.is_reported()).unwrap_or(Cause::Unknown),
+            word => word.parse().ok().filter(|cause: &Cause| cause.is_reported()).unwrap_or(Cause::Unknown),
         };
         let rule = match companion.rule.as_str() {
             "" => "a rule of the platform".to_owned(),
@@ -202,15 +202,15 @@ mod tests {
     #[test]
     fn the_worst_companion_is_reported_whatever_the_order() {
         use CompanionState::{Pending, Ready, Refused};
-        let mut told = vec![
+        let mut received = vec![
             companion("b", Refused, "QuotaExceeded", "the quota is used up"),
             companion("a", Ready, "", ""),
             companion("", Refused, "QuotaExceeded", "other"),
             Companion { before_ready: true, ..companion("c", Pending, "", "") },
         ];
-        let companions = Companions::of(&told);
-        told.reverse();
-        assert_eq!(Companions::of(&told), companions);
+        let companions = Companions::of(&received);
+        received.reverse();
+        assert_eq!(Companions::of(&received), companions);
         let worst = companions.all.worst.unwrap();
         assert_eq!((companions.all.total, companions.all.wrong, worst.reason), (4, 3, Cause::QuotaExceeded));
         assert_eq!(&*worst.text, "rule b: the quota is used up");
@@ -234,12 +234,12 @@ mod tests {
     #[test]
     fn of_rules_is_kept_whether_they_were_reported_and_no_more_than_a_few_bytes() {
         let name = |n: usize| format!("{n:04}{}", "r".repeat(249));
-        let told = |n: usize| Companion {
+        let of_rule = |n: usize| Companion {
             before_ready: n.is_multiple_of(2),
             before_start: !n.is_multiple_of(2),
             ..companion(&name(n), CompanionState::Ready, "", "")
         };
-        let mut all: Vec<Companion> = (0..1000).map(told).collect();
+        let mut all: Vec<Companion> = (0..1000).map(of_rule).collect();
         all.push(companion("", CompanionState::Ready, "", ""));
         all.push(Companion { before_ready: true, ..companion("no name\n", CompanionState::Ready, "", "") });
         all.reverse();
@@ -256,19 +256,22 @@ mod tests {
 
     #[test]
     fn a_word_is_about_the_node_that_it_names() {
-        let told = |node| Companions::of(&[]).on(node);
+        let about = |node| Companions::of(&[]).on(node);
         for (node, is) in [(Some("a"), true), (Some("b"), false), (None, false)] {
-            assert_eq!(told(Some("a")).is_on(node), Some(is), "{node:?}");
-            assert_eq!(told(None).is_on(node), None, "a manager of an earlier version");
+            assert_eq!(about(Some("a")).is_on(node), Some(is), "{node:?}");
+            assert_eq!(about(None).is_on(node), None, "a manager of an earlier version");
         }
-        assert_eq!((told(Some("")).is_on(None), told(Some("")).is_on(Some("a"))), (Some(true), Some(false)));
+        assert_eq!(
+            (about(Some("")).is_on(None), about(Some("")).is_on(Some("a"))),
+            (Some(true), Some(false))
+        );
     }
 
     proptest! {
         #[test]
         fn every_text_is_bounded_and_printable(rule in ".{0,400}", reason in ".{0,40}", message in ".{0,2000}", state in -1..10i32) {
-            let told = Companion { rule, state, reason, message, ..Companion::default() };
-            let problem = Problem::of(&told);
+            let received = Companion { rule, state, reason, message, ..Companion::default() };
+            let problem = Problem::of(&received);
             prop_assert!(problem.text.len() <= MAX_TEXT + 253 + 7, "{}", problem.text.len());
             prop_assert!(!problem.text.chars().any(char::is_control));
             prop_assert!(problem.reason.is_reported());

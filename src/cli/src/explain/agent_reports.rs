@@ -34,10 +34,10 @@ pub(crate) struct PodReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gate: Option<Gate>,
     /// The Pod's conditions that the agent owns.
-    pub(crate) conditions: Vec<Told>,
+    pub(crate) conditions: Vec<ConditionReport>,
     /// The Node's condition; absent if it has none or can't be read.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) dpu: Option<Told>,
+    pub(crate) dpu: Option<ConditionReport>,
     pub(crate) events: Vec<EventReport>,
     /// What isn't known because nothing says it.
     pub(crate) unknown: Vec<&'static str>,
@@ -60,7 +60,7 @@ pub(crate) enum Gate {
 /// A condition, with what its reason means.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Told {
+pub(crate) struct ConditionReport {
     #[serde(rename = "type")]
     pub(crate) kind: String,
     pub(crate) status: String,
@@ -99,10 +99,10 @@ const NO_GATE_CONDITION: &str = "the Pod has the readiness gate outrigger.dev/co
                                  written it yet, doesn't run, or may not write conditions";
 
 /// The condition of Nodes is off unless the tenant switches it on.
-const NO_DPU_CONDITION: &str = "the Node has no condition outrigger.dev/DPUReady: the agent isn't told to write it, or the Node is no \
-                                host of the Tenant";
+const NO_DPU_CONDITION: &str = "the Node has no condition outrigger.dev/DPUReady: the agent isn't configured to write it, or the Node \
+                                is no host of the Tenant";
 
-impl Told {
+impl ConditionReport {
     fn new(condition: &Value) -> Self {
         let text = |field| printable(text(condition, field));
         let (status, reason, message) = (text("/status"), text("/reason"), text("/message"));
@@ -134,12 +134,12 @@ fn words(reason: &str, message: &str) -> (String, Option<Cause>) {
 
 impl PodReport {
     fn new(pod: &Object, workload: &Workload) -> Self {
-        let told = |kind: &str| condition::named(&pod.value, kind).map(Told::new);
-        let (state, gate) = (told(keys::COMPANIONS_CONDITION), told(keys::COMPANIONS_GATE));
+        let report_of = |kind: &str| condition::named(&pod.value, kind).map(ConditionReport::new);
+        let (state, gate) = (report_of(keys::COMPANIONS_CONDITION), report_of(keys::COMPANIONS_GATE));
         let mut gates = list(&pod.value, "/spec/readinessGates").iter();
         let gated = gates.any(|gate| text(gate, "/conditionType") == keys::COMPANIONS_GATE);
         let mut unknown = Vec::new();
-        if state.is_none() && gate.as_ref().is_none_or(Told::is_true) {
+        if state.is_none() && gate.as_ref().is_none_or(ConditionReport::is_true) {
             unknown.push(NO_CONDITION);
         }
         // No agent has seen a Pod that only stands in a file.
@@ -148,7 +148,7 @@ impl PodReport {
         if gated && gate.is_none() {
             unknown.push(NO_GATE_CONDITION);
         }
-        let waits = |gate: Option<&Told>| match gate {
+        let waits = |gate: Option<&ConditionReport>| match gate {
             None => Gate::Unset,
             Some(gate) if gate.is_true() => Gate::Open,
             Some(_) => Gate::Waiting,
@@ -176,7 +176,7 @@ impl PodReport {
 
     /// Whether all that is said is that all is well.
     pub(crate) fn is_well(&self) -> bool {
-        !self.conditions.is_empty() && self.conditions.iter().all(Told::is_true)
+        !self.conditions.is_empty() && self.conditions.iter().all(ConditionReport::is_true)
     }
 }
 
@@ -204,7 +204,7 @@ pub(crate) fn read(
         report.events = newest(about.map(|(_, event)| event).collect());
         let named = workload.node_name.as_deref();
         if let Some(node) = nodes.as_ref().and_then(|nodes| nodes.get(named?)) {
-            report.dpu = condition::named(&node.value, keys::DPU_READY).map(Told::new);
+            report.dpu = condition::named(&node.value, keys::DPU_READY).map(ConditionReport::new);
             if live && report.dpu.is_none() && !report.is_well() {
                 report.unknown.push(NO_DPU_CONDITION);
             }

@@ -1,4 +1,4 @@
-//! What the manager tells of the DPUs of hosts, for those who write it.
+//! What the manager reports of the DPUs of hosts, for those who write it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::decide::Knowledge;
 use crate::companions::Link;
 
-/// Hosts that are remembered; what a manager tells beyond is dropped. Kubernetes is made for 5,000 Nodes.
+/// Hosts that are remembered; what a manager reports beyond is dropped. Kubernetes is made for 5,000 Nodes.
 const MAX_HOSTS: usize = 20_000;
 /// Longest name of a Node.
 const MAX_NAME: usize = 253;
@@ -20,33 +20,33 @@ const MAX_NAME: usize = 253;
 /// has just started may not have read the Tenant.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// Learns of the tenant's Nodes, and what the manager tells of their DPUs.
+/// Learns of the tenant's Nodes, and what the manager reports of their DPUs.
 pub(crate) trait HostListener: Send + Sync {
     /// A Node has changed. Most changes, kubelets' heartbeats among them, don't concern a listener.
     fn node(&self, change: &Change<Node>);
 
-    /// A stream is open, which tells all hosts.
+    /// A stream is open, on which all hosts are sent.
     fn opened(&self);
 
-    /// The manager told of a host.
-    fn told(&self, host: &HostStatus);
+    /// The state of a host was received.
+    fn received(&self, host: &HostStatus);
 
-    /// The manager has told everything.
+    /// The manager has sent everything.
     fn complete(&self);
 
     /// There is no stream.
     fn down(&self);
 }
 
-/// What the current stream told.
+/// The hosts that were received on the current stream.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct ReceivedHosts {
     /// Also of hosts whose Nodes don't exist yet.
     hosts: HashMap<String, Option<Cause>>,
     link: Link,
 }
 
-impl Told {
+impl ReceivedHosts {
     pub(crate) fn new(now: Instant) -> Self {
         Self { hosts: HashMap::default(), link: Link::Down(now) }
     }
@@ -56,7 +56,7 @@ impl Told {
         self.link = Link::Open { since: now, complete: None };
     }
 
-    /// Records what the manager told of a host. Returns false for what is dropped.
+    /// Records what was received of a host. Returns false for what is dropped.
     pub(crate) fn host(&mut self, host: &HostStatus) -> bool {
         let cause = match host.reason.parse() {
             _ if host.dpu_ready => None,
@@ -90,7 +90,7 @@ impl Told {
     pub(crate) fn knowledge(&self, name: &str, now: Instant) -> (Knowledge, Option<Instant>) {
         let Link::Open { complete, .. } = self.link else { return (Knowledge::Unknown, None) };
         if let Some(cause) = self.hosts.get(name) {
-            return (Knowledge::Told(*cause), None);
+            return (Knowledge::Reported(*cause), None);
         }
         match complete.map(|at| at + SILENCE) {
             Some(silent) if silent <= now => (Knowledge::Absent, None),
@@ -109,27 +109,27 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_manager_cannot_fill_the_memory() {
-        let mut told = Told::new(Instant::now());
-        told.opened(Instant::now());
-        let kept = (0..MAX_HOSTS + 10).filter(|n| told.host(&ready(&format!("n{n}")))).count();
-        assert_eq!((kept, told.hosts.len()), (MAX_HOSTS, MAX_HOSTS));
-        assert!(told.host(&ready("n0")), "what is known may change");
-        assert!(!told.host(&ready(&"x".repeat(254))));
+        let mut received = ReceivedHosts::new(Instant::now());
+        received.opened(Instant::now());
+        let kept = (0..MAX_HOSTS + 10).filter(|n| received.host(&ready(&format!("n{n}")))).count();
+        assert_eq!((kept, received.hosts.len()), (MAX_HOSTS, MAX_HOSTS));
+        assert!(received.host(&ready("n0")), "what is known may change");
+        assert!(!received.host(&ready(&"x".repeat(254))));
     }
 
     #[tokio::test(start_paused = true)]
     async fn silence_means_something_ten_seconds_after_everything_was_reported() {
         let begin = Instant::now();
-        let mut told = Told::new(begin);
-        assert_eq!(told.knowledge("a", begin), (Knowledge::Unknown, None));
-        told.opened(begin);
-        assert_eq!(told.knowledge("a", begin + SILENCE), (Knowledge::Unknown, None));
-        told.complete(begin);
-        assert_eq!(told.knowledge("a", begin), (Knowledge::Unknown, Some(begin + SILENCE)));
-        assert_eq!(told.knowledge("a", begin + SILENCE), (Knowledge::Absent, None));
-        told.host(&ready("a"));
-        assert_eq!(told.knowledge("a", begin + SILENCE), (Knowledge::Told(None), None));
-        told.down(begin);
-        assert_eq!(told.knowledge("a", begin + SILENCE), (Knowledge::Unknown, None));
+        let mut received = ReceivedHosts::new(begin);
+        assert_eq!(received.knowledge("a", begin), (Knowledge::Unknown, None));
+        received.opened(begin);
+        assert_eq!(received.knowledge("a", begin + SILENCE), (Knowledge::Unknown, None));
+        received.complete(begin);
+        assert_eq!(received.knowledge("a", begin), (Knowledge::Unknown, Some(begin + SILENCE)));
+        assert_eq!(received.knowledge("a", begin + SILENCE), (Knowledge::Absent, None));
+        received.host(&ready("a"));
+        assert_eq!(received.knowledge("a", begin + SILENCE), (Knowledge::Reported(None), None));
+        received.down(begin);
+        assert_eq!(received.knowledge("a", begin + SILENCE), (Knowledge::Unknown, None));
     }
 }
