@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use outrigger_core::keys;
+use outrigger_tests::rack::Rack;
 use outrigger_tests::tenant::rule;
 use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
@@ -18,6 +19,17 @@ fn by_workload(companions: &[Value]) -> Result<BTreeMap<&str, &Value>, String> {
     holds(map.len() == companions.len(), format!("{:?}", map.keys())).map(|()| map)
 }
 
+/// Waits until new Pods of an app get the claim by which they wait for companions.
+pub(super) async fn makes_wait(rack: &Rack, app: &str) {
+    eventually("the agent makes Pods wait", || async {
+        let pod = &deployment(app, 1)["spec"]["template"];
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "asks", "labels": pod["metadata"]["labels"]}, "spec": pod["spec"]});
+        let created = rack.plane.tenant.kubectl_with(&["create", "--dry-run=server", "-o", "json", "-f", "-"], &pod.to_string()).map_err(|e| e.to_string())?;
+        holds(created.contains(keys::COMPANIONS_CLAIM), created)
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn containers_wait_for_companions_which_return_with_a_dpu_that_was_off() {
     let turn = turn().await;
@@ -29,13 +41,7 @@ async fn containers_wait_for_companions_which_return_with_a_dpu_that_was_off() {
     let mut spec = spec("first", &companion);
     spec["ordering"] = json!("BeforeStart");
     hosts.apply(&[rule("universe", "first", spec)]).unwrap();
-    eventually("the agent makes Pods wait", || async {
-        let pod = &deployment("first", 1)["spec"]["template"];
-        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "asks", "labels": pod["metadata"]["labels"]}, "spec": pod["spec"]});
-        let created = hosts.kubectl_with(&["create", "--dry-run=server", "-o", "json", "-f", "-"], &pod.to_string()).map_err(|e| e.to_string())?;
-        holds(created.contains(keys::COMPANIONS_CLAIM), created)
-    })
-    .await;
+    makes_wait(rack, "first").await;
     hosts.apply(&[deployment("first", 2)]).unwrap();
 
     let workloads = ready(rack, "tenant", "first", 2).await;

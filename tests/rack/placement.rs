@@ -10,8 +10,9 @@ use outrigger_tests::tenant::{rule, tenant};
 use outrigger_tests::{InWords, eventually, holds};
 use serde_json::{Value, json};
 
+use super::order::makes_wait;
 use super::shared::{BLUE, DPU, HOST, turn};
-use super::workloads::{pods, ready, runs, spec};
+use super::workloads::{deployment, pods, ready, ready_since, runs, spec, started};
 
 /// Another host of the tenant's, and the DPU in it.
 const OTHER: [Machine; 2] = [Machine::infra("dpu-2", 13, Some("host-2")), Machine::tenant("host-2", 22)];
@@ -100,4 +101,50 @@ async fn a_companion_runs_on_after_its_workloads_container_has_ended_for_as_long
     let lived = SystemTime::now().duration_since(ended.into()).unwrap();
     assert!(lived.as_secs() >= 20, "it was deleted after {lived:?}");
     hosts.kubectl(&["delete", "pod", "lingers"]).unwrap();
+}
+
+/// A second DPU in [`HOST`].
+const SECOND: Machine = Machine::infra("dpu-1b", 14, Some("host-1"));
+
+#[tokio::test]
+#[ignore = "long"]
+async fn a_container_starts_after_the_companions_on_both_dpus_of_its_host_and_the_primary_dpu_has_those_for_it()
+ {
+    let turn = turn().await;
+    let (rack, infra, hosts) = (turn.rack, &turn.rack.plane.infra, &turn.rack.plane.tenant);
+    rack.add(&[SECOND]).await;
+    infra.kubectl(&["label", "node", SECOND.name, &format!("{}=true", keys::PRIMARY)]).unwrap();
+    let mut companion = runs("echo here");
+    companion["readinessProbe"] =
+        json!({"exec": {"command": ["ls"]}, "initialDelaySeconds": 3, "periodSeconds": 1});
+    let mut each = spec("each", &companion);
+    each["dpuSelectionPolicy"] = json!("SameNodeAll");
+    each["ordering"] = json!("BeforeStart");
+    let mut primary = spec("primary", &runs("echo here"));
+    primary["dpuSelectionPolicy"] = json!("SameNodePrimary");
+    hosts.apply(&[rule("universe", "each", each), rule("universe", "primary", primary)]).unwrap();
+    makes_wait(rack, "each").await;
+    hosts.apply(&[deployment("each", 1), deployment("primary", 1)]).unwrap();
+
+    let workload = ready(rack, "tenant", "each", 1).await.remove(0);
+    let companions = ready(rack, "infra", "each", 2).await;
+    let nodes = |pods: &[Value]| pods.iter().map(|pod| pod["spec"]["nodeName"].clone()).collect::<Vec<_>>();
+    let mut on = nodes(&companions);
+    on.sort_by_key(ToString::to_string);
+    assert_eq!(on, [DPU.name, SECOND.name]);
+    for companion in &companions {
+        assert!(started(&workload) >= ready_since(companion), "{workload} {companion}");
+    }
+    assert_eq!(nodes(&ready(rack, "infra", "primary", 1).await), [SECOND.name]);
+
+    // A DPU leaves: its companion is deleted, and the other one runs on.
+    rack.off(SECOND).unwrap();
+    infra.kubectl(&["delete", "node", SECOND.name]).unwrap();
+    let left = ready(rack, "infra", "each", 1).await;
+    assert_eq!(nodes(&left), [DPU.name]);
+    let before = companions.iter().find(|companion| companion["spec"]["nodeName"] == DPU.name).unwrap();
+    assert_eq!(left[0]["metadata"]["uid"], before["metadata"]["uid"]);
+    assert_eq!(ready(rack, "tenant", "each", 1).await[0]["metadata"]["uid"], workload["metadata"]["uid"]);
+    hosts.kubectl(&["delete", "deployment", "each", "primary"]).unwrap();
+    hosts.kubectl(&["delete", "workloadrule", "each", "primary", "-n", "universe"]).unwrap();
 }
