@@ -303,7 +303,7 @@ static WEBHOOKS: &[Webhook] = &[
     },
     Webhook {
         name: "namespaceoffloadings",
-        why: "Other clusters have been told what may not change. A deleted object can lose its finalizers, and its namespace can be\n\
+        why: "Other clusters have received what may not change. A deleted object can lose its finalizers, and its namespace can be\n\
               deleted, without Outrigger.",
         endpoint: &Endpoint {
             path: "/validate/namespaceoffloadings",
