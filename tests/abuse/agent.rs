@@ -27,7 +27,7 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::abuse::companions::{Teller, companion, has, pod, workload};
+use crate::abuse::companions::{ScriptedManager, companion, has, pod, workload};
 use crate::abuse::{alone, is_modest};
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -105,8 +105,8 @@ async fn without_a_filter_that_can_be_used_nothing_is_reported() {
         eventually(&format!("{what}: it is said"), || async {
             let all = events.list(&ListParams::default()).await.in_words()?;
             let notes = all.items.iter().filter_map(|event| event.note.as_deref());
-            let told = notes.clone().any(|note| note.contains(what));
-            told.then_some(()).ok_or_else(|| format!("{:?}", notes.collect::<Vec<_>>()))
+            let reported = notes.clone().any(|note| note.contains(what));
+            reported.then_some(()).ok_or_else(|| format!("{:?}", notes.collect::<Vec<_>>()))
         })
         .await;
         always("nothing is sent", Duration::from_millis(500), || async {
@@ -164,7 +164,7 @@ struct Hostile {
     /// What else it has been asked.
     asked: Arc<Mutex<Vec<String>>>,
     /// What it says of companions.
-    tells: Teller,
+    companions: ScriptedManager,
 }
 
 impl Hostile {
@@ -173,14 +173,14 @@ impl Hostile {
             lists: Arc::default(),
             says: Arc::new(says),
             asked: Arc::default(),
-            tells: Teller::default(),
+            companions: ScriptedManager::default(),
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = Server::builder()
             .add_service(WorkloadRuleServiceServer::new(this.clone()).max_encoding_message_size(1 << 30))
             .add_service(WorkloadServiceServer::new(this.clone()))
-            .add_service(CompanionServiceServer::new(this.tells.clone()));
+            .add_service(CompanionServiceServer::new(this.companions.clone()));
         tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
         (this, port)
     }
@@ -257,9 +257,9 @@ fn agent_of(t: &Tenant, port: u16) -> u16 {
     t.start_agent_with_admin(&[&[insecure, address], &more[..]].concat())
 }
 
-/// Pods of which a manager tells as much as an agent reads.
-const TOLD: usize = 800;
-/// Pods of which it tells before it waits until the agent has read that.
+/// Pods about which a manager sends as much as an agent reads.
+const REPORTED: usize = 800;
+/// Pods about which it sends messages before it waits until the agent has read them.
 const AT_ONCE: usize = 200;
 /// What the agent may keep of each, in bytes. The names of all rules would take 148 KiB.
 const KEPT: u64 = 64 << 10;
@@ -267,16 +267,16 @@ const KEPT: u64 = 64 << 10;
 /// Creates these Pods, which nobody schedules. Returns their uids, and for each part of them a Pod by which it is seen that the agent
 /// has read what the manager says of that part.
 async fn reported_pods(t: &Tenant) -> (Vec<String>, Vec<Pod>) {
-    let made = stream::iter(0..TOLD)
-        .map(|i| async move { pod(t, &format!("told-{i}"), false).await.uid().unwrap() });
+    let made = stream::iter(0..REPORTED)
+        .map(|i| async move { pod(t, &format!("reported-{i}"), false).await.uid().unwrap() });
     let uids = made.buffer_unordered(16).collect().await;
     let marks =
-        stream::iter(0..TOLD / AT_ONCE).then(|i| async move { pod(t, &format!("mark-{i}"), true).await });
+        stream::iter(0..REPORTED / AT_ONCE).then(|i| async move { pod(t, &format!("mark-{i}"), true).await });
     (uids, marks.collect().await)
 }
 
-/// Tells of each of these Pods that so many rules with names as long as names can be have companions for it, in both orders.
-async fn tell_many_names(t: &Tenant, manager: &Hostile, uids: &[String], marks: &[Pod]) {
+/// Sends, about each of these Pods, that so many rules with names as long as names can be have companions for it, in both orders.
+async fn send_many_names(t: &Tenant, manager: &Hostile, uids: &[String], marks: &[Pod]) {
     let named = |i: usize| Companion {
         rule: format!("{i:03}{}", "r".repeat(250)),
         before_start: true,
@@ -285,9 +285,11 @@ async fn tell_many_names(t: &Tenant, manager: &Hostile, uids: &[String], marks: 
     let companions: Vec<Companion> = (0..256).map(named).collect();
     for (uids, mark) in uids.chunks(AT_ONCE).zip(marks) {
         for uid in uids {
-            manager.tells.send(&workload(uid.clone(), companions.clone()));
+            manager.companions.send(&workload(uid.clone(), companions.clone()));
         }
-        manager.tells.send(&workload(mark.uid().unwrap(), vec![companion(CompanionState::Lost, "", "read")]));
+        manager
+            .companions
+            .send(&workload(mark.uid().unwrap(), vec![companion(CompanionState::Lost, "", "read")]));
         has(t, &mark.name_any(), COMPANIONS_GATE, "False", "Lost").await;
     }
 }
@@ -377,12 +379,12 @@ async fn a_hostile_manager_does_not_exhaust_the_agent() {
         holds(state["agent"]["workloads"] == uids.len() + marks.len(), state.to_string())
     })
     .await;
-    manager.tells.is_heard().await;
+    manager.companions.is_heard().await;
     let agent = process("--tenant-id=ab-many");
     let before = resident(agent);
     forget_peak(agent);
-    tell_many_names(&t, &manager, &uids, &marks).await;
-    let kept = peak(agent).saturating_sub(before) / TOLD as u64;
+    send_many_names(&t, &manager, &uids, &marks).await;
+    let kept = peak(agent).saturating_sub(before) / REPORTED as u64;
     assert!(kept < KEPT, "the agent takes {kept} bytes for each Pod");
     o.plane.command("term agent-ab-many").unwrap();
     let gone = DeleteParams::default().grace_period(0);

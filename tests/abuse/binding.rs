@@ -15,7 +15,7 @@ use outrigger_tests::tenant::{Tenant, node_of};
 use outrigger_tests::{InWords, always, create, eventually, gate, holds};
 use serde_json::json;
 
-use crate::abuse::companions::Teller;
+use crate::abuse::companions::ScriptedManager;
 use crate::e2e::before_binding::{allocated, before_binding, claim, has_rule};
 use crate::e2e::companions_first::{BINDING, pod, scheduled};
 
@@ -63,7 +63,7 @@ async fn a_word_about_the_former_node_binds_no_pod_on_the_next() {
     for host in ["a", "b"] {
         can_run(&t, host, "20").await;
     }
-    let (manager, port) = Teller::start(true).await;
+    let (manager, port) = ScriptedManager::start(true).await;
     let [plugins] = ports().unwrap();
     let [insecure, address, _] = Tenant::in_plain_text(&format!("http://127.0.0.1:{port}"));
     let first = ["--companions-first".to_owned(), format!("--host-address=127.0.0.1:{plugins}")];

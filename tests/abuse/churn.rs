@@ -82,7 +82,7 @@ async fn workloads_that_come_and_go_leave_no_more_companions_than_the_tenant_may
     let mut spec = lingers();
     spec["tenantSelector"] = json!({"matchLabels": {keys::TENANT: t.id}});
     o.plane.infra.apply(&[admin_rule(keys::ADMIN_NAMESPACE, "ab-churn", spec)]).unwrap();
-    let opened = t.tells([]).await;
+    let opened = t.opens_stream([]).await;
     let send = async |names: &[String], node: &str| {
         let workloads: Vec<_> = names.iter().map(|name| update(name, &t.node(node))).collect();
         opened.0.send(sync(workloads)).await.unwrap();
@@ -109,7 +109,7 @@ async fn companions_of_workloads_that_have_ended_give_way_to_those_that_are_want
     let t = Tenant::without_agent(Outrigger::shared().await, "ab-churn-own", &[("a", 1)]).await;
     t.set(json!({"limits": {"companions": COMPANIONS}})).await.unwrap();
     t.rule("r", lingers()).await;
-    let opened = t.tells([]).await;
+    let opened = t.opens_stream([]).await;
     for (round, lingering) in [("r0", 0), ("r1", 1), ("r2", 1)] {
         let names = names(round);
         opened.0.send(sync(names.iter().map(|name| update(name, &t.node("a"))))).await.unwrap();
@@ -122,7 +122,7 @@ async fn companions_of_workloads_that_have_ended_give_way_to_those_that_are_want
 }
 
 /// Names of the rules about whose refused companions there are Events, one for each Event.
-async fn told(t: &Tenant) -> Result<Vec<String>, String> {
+async fn refused_rules(t: &Tenant) -> Result<Vec<String>, String> {
     let events: Api<Event> = Api::namespaced(t.infra.clone(), &t.namespace);
     let events = events.list(&ListParams::default()).await.in_words()?.items;
     let refused = events.into_iter().filter(|event| event.reason.as_deref() == Some("CompanionRefused"));
@@ -144,15 +144,15 @@ async fn labels_that_flip_at_the_limit_of_companions_write_one_event() {
     .await;
     t.rule("r", rule_for("app", "web")).await;
     let workloads: Vec<String> = (0..2 + EXCESS).map(|i| format!("w{i}")).collect();
-    let opened = t.tells(workloads.iter().map(|name| update(name, &t.node("a")))).await;
+    let opened = t.opens_stream(workloads.iter().map(|name| update(name, &t.node("a")))).await;
     t.condition_says("r", "Ready", Status::False, "Refused", &["exceeded quota", "(and 3 more)"]).await;
     let served = t.by_workload().await.unwrap();
     let excess: Vec<&String> = workloads.iter().filter(|name| !served.contains_key(*name)).collect();
     assert_eq!(excess.len(), EXCESS);
     let written = async |rules: &[&str]| {
         eventually("Events of refused companions", || async {
-            let told = told(&t).await?;
-            holds(told == rules, format!("{told:?}"))
+            let refused = refused_rules(&t).await?;
+            holds(refused == rules, format!("{refused:?}"))
         })
         .await;
     };

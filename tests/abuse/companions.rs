@@ -1,4 +1,5 @@
-//! How companions are, told by a manager at the Pods of workloads: what an agent writes of it, and what no manager can make it write.
+//! How companions are, sent by a manager and reported at the Pods of workloads: what an agent writes of it, and what no manager can
+//! make it write.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,15 +37,15 @@ use crate::abuse::is_modest;
 
 type Sent = Result<WatchResponse, Status>;
 
-/// A manager that receives workloads, and tells of companions what the test says.
+/// A manager that receives workloads, and sends about companions what the test says.
 #[derive(Clone, Default)]
-pub(crate) struct Teller {
-    told: Arc<Mutex<BTreeMap<String, Vec<Companion>>>>,
+pub(crate) struct ScriptedManager {
+    sent: Arc<Mutex<BTreeMap<String, Vec<Companion>>>>,
     streams: Arc<Mutex<Vec<mpsc::UnboundedSender<Sent>>>>,
     end: CancellationToken,
 }
 
-impl Teller {
+impl ScriptedManager {
     /// Starts it; without the call, as managers of earlier versions are, or with it.
     pub(crate) async fn start(has_call: bool) -> (Self, u16) {
         let this = Self::default();
@@ -72,14 +73,14 @@ impl Teller {
         port
     }
 
-    /// Tells of a workload, and keeps it for later calls.
-    fn tell(&self, pod: &Pod, companions: Vec<Companion>) {
+    /// Sends the companions of a workload, and keeps them for later calls.
+    fn report(&self, pod: &Pod, companions: Vec<Companion>) {
         let id = pod.uid().unwrap();
-        self.told.lock().insert(id.clone(), companions.clone());
+        self.sent.lock().insert(id.clone(), companions.clone());
         self.send(&workload(id, companions));
     }
 
-    /// Tells something to all that listen now.
+    /// Sends a message on all open calls.
     pub(crate) fn send(&self, message: &Message) {
         self.streams.lock().retain(|stream| stream.send(Ok(response(message.clone()))).is_ok());
     }
@@ -106,7 +107,7 @@ pub(crate) fn workload(workload_id: String, companions: Vec<Companion>) -> Messa
 }
 
 #[tonic::async_trait]
-impl CompanionService for Teller {
+impl CompanionService for ScriptedManager {
     type WatchStream = UnboundedReceiverStream<Sent>;
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
@@ -114,8 +115,8 @@ impl CompanionService for Teller {
             return Err(Status::invalid_argument("no tenant"));
         }
         let (sender, receiver) = mpsc::unbounded_channel();
-        let told = self.told.lock().clone();
-        for (id, companions) in told {
+        let sent = self.sent.lock().clone();
+        for (id, companions) in sent {
             let _ = sender.send(Ok(response(workload(id, companions))));
         }
         let _ = sender.send(Ok(response(Message::Synced(Synced {}))));
@@ -125,7 +126,7 @@ impl CompanionService for Teller {
 }
 
 #[tonic::async_trait]
-impl WorkloadService for Teller {
+impl WorkloadService for ScriptedManager {
     async fn workload_stream(
         &self,
         _: Request<Streaming<v1::WorkloadStreamRequest>>,
@@ -192,13 +193,13 @@ fn agent(t: &Tenant, port: u16, more: &[&str]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_says_why_it_waits_and_keeps_it_while_the_manager_is_away() {
     let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, "ab-told", &[]).await;
+    let t = Tenant::without_agent(o, "ab-reported", &[]).await;
     let (gated, plain) = (pod(&t, "gated", true).await, pod(&t, "plain", false).await);
-    let (manager, port) = Teller::start(true).await;
+    let (manager, port) = ScriptedManager::start(true).await;
     let refused = companion(CompanionState::Refused, "QuotaExceeded", "the quota of Pods is used up: 4 of 4");
     let unordered = Companion { before_ready: false, ..refused.clone() };
-    manager.tell(&gated, vec![refused.clone()]);
-    manager.tell(&plain, vec![unordered]);
+    manager.report(&gated, vec![refused.clone()]);
+    manager.report(&plain, vec![unordered]);
     agent(&t, port, &["--report-companions-after=1s"]);
 
     let condition = has(&t, "gated", COMPANIONS_GATE, "False", "QuotaExceeded").await;
@@ -207,17 +208,17 @@ async fn a_pod_says_why_it_waits_and_keeps_it_while_the_manager_is_away() {
     has(&t, "gated", COMPANIONS_CONDITION, "False", "QuotaExceeded").await;
     has(&t, "plain", COMPANIONS_CONDITION, "False", "QuotaExceeded").await;
     let events: Api<Event> = Api::namespaced(t.cluster.clone(), &t.source);
-    eventually("an Event tells it", || async {
+    eventually("an Event reports it", || async {
         let all = events.list(&ListParams::default()).await.in_words()?;
         let about = |event: &&Event| event.regarding.as_ref().is_some_and(|about| about.uid == gated.uid());
-        let told: Vec<_> =
+        let events: Vec<_> =
             all.iter().filter(about).map(|event| (&event.type_, &event.reason, &event.note)).collect();
         let is = |note: &Option<String>| note.as_ref().is_some_and(|note| note.contains("is used up"));
-        holds(told.iter().any(|(_, _, note)| is(note)), format!("{told:?}"))
+        holds(events.iter().any(|(_, _, note)| is(note)), format!("{events:?}"))
     })
     .await;
 
-    manager.tell(&gated, vec![companion(CompanionState::Ready, "", "")]);
+    manager.report(&gated, vec![companion(CompanionState::Ready, "", "")]);
     let opened = has(&t, "gated", COMPANIONS_GATE, "True", "Ready").await;
     has(&t, "gated", COMPANIONS_CONDITION, "True", "Ready").await;
     let all = t.work().get("plain").await.unwrap();
@@ -231,7 +232,7 @@ async fn a_pod_says_why_it_waits_and_keeps_it_while_the_manager_is_away() {
         holds(*now == opened, format!("{now:?}"))
     })
     .await;
-    o.plane.command("term agent-ab-told").unwrap();
+    o.plane.command("term agent-ab-reported").unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -240,7 +241,7 @@ async fn with_an_old_manager_a_gate_stays_closed_and_says_why() {
     let t = Tenant::without_agent(o, "ab-old", &[]).await;
     pod(&t, "gated", true).await;
     let plain = pod(&t, "plain", false).await;
-    let (_manager, port) = Teller::start(false).await;
+    let (_manager, port) = ScriptedManager::start(false).await;
     let admin = {
         let [insecure, address, _] = Tenant::in_plain_text(&format!("http://127.0.0.1:{port}"));
         t.start_agent_with_admin(&[insecure, address])
@@ -257,10 +258,10 @@ async fn with_an_old_manager_a_gate_stays_closed_and_says_why() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hostile_manager_writes_nothing_but_these_conditions_and_not_often() {
     let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, "ab-teller", &[]).await;
+    let t = Tenant::without_agent(o, "ab-hostile", &[]).await;
     let other = Tenant::without_agent(o, "ab-others", &[]).await;
     let (gated, foreign) = (pod(&t, "gated", true).await, pod(&other, "foreign", true).await);
-    let (manager, port) = Teller::start(true).await;
+    let (manager, port) = ScriptedManager::start(true).await;
     let writes = modified(t.work(), WatchParams::default(), gated.resource_version().unwrap());
     agent(&t, port, &["--report-companions-after=0s"]);
     manager.is_heard().await;
@@ -285,8 +286,8 @@ async fn a_hostile_manager_writes_nothing_but_these_conditions_and_not_often() {
     manager.send(&workload(gated.uid().unwrap(), vec![Companion::default(); 1_000_000]));
     manager.streams.lock().clear();
     manager.is_heard().await;
-    is_modest("agent", "--tenant-id=ab-teller");
-    o.plane.command("term agent-ab-teller").unwrap();
+    is_modest("agent", "--tenant-id=ab-hostile");
+    o.plane.command("term agent-ab-hostile").unwrap();
 
     const REASONS: [&str; 5] = ["Unknown", "Ready", "Lost", "NoCompanion", "ManagerUnreachable"];
     let writes = writes.lock().clone();
@@ -367,8 +368,8 @@ async fn without_the_role_the_agent_says_so_once_and_goes_on() {
     o.plane.tenant.apply(&objects).unwrap();
     let kubeconfig = o.plane.dir.join("ab-role.kubeconfig");
     o.plane.tenant.service_account(SYSTEM, "ab-role", &kubeconfig).unwrap();
-    let (manager, port) = Teller::start(true).await;
-    manager.tell(&before, vec![companion(CompanionState::Ready, "", "")]);
+    let (manager, port) = ScriptedManager::start(true).await;
+    manager.report(&before, vec![companion(CompanionState::Ready, "", "")]);
     let [insecure, address, _] = Tenant::in_plain_text(&format!("http://127.0.0.1:{port}"));
     let admin = t.start_agent_with_admin(&[
         insecure,
@@ -391,7 +392,7 @@ async fn without_the_role_the_agent_says_so_once_and_goes_on() {
     };
     for round in 0..20 {
         let state = if round % 2 == 0 { CompanionState::Failed } else { CompanionState::Ready };
-        manager.tell(&before, vec![companion(state, "", "")]);
+        manager.report(&before, vec![companion(state, "", "")]);
         tokio::task::yield_now().await;
     }
     always("it tries no more", Duration::from_secs(2), || async {

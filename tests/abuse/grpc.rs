@@ -89,7 +89,7 @@ async fn messages_that_never_end_hold_up_nobody_else() {
         hold(&loud, "ab-hold", 32 << 20).await;
     }
     let t = Tenant::with_rule_only(o, "ab-beside").await;
-    let opened = t.tells([update("w1", &t.node("a"))]).await;
+    let opened = t.opens_stream([update("w1", &t.node("a"))]).await;
     t.ready(1).await;
     // Its next sync is large enough to need a part of the budget.
     let mut updates: Vec<_> = (0..5_000).map(|i| update(&format!("x{i}"), "nowhere")).collect();
@@ -165,7 +165,7 @@ async fn one_identity_cannot_use_up_the_connections() {
     let neighbour = neighbour(o, "ab-conn-q").await;
     let loud = Tenant::without_agent(o, "ab-conn", &[]).await;
     // It has a stream, and then many idle connections: these go, the stream stays.
-    let (sender, call) = loud.tells([]).await;
+    let (sender, call) = loud.opens_stream([]).await;
     let mut idle = Vec::new();
     for _ in 0..200 {
         idle.push(channel(o, "ab-conn").await);

@@ -69,7 +69,7 @@ impl Neighbour {
         tenant.rule("neighbour", rule_for("app", "web")).await;
         let (end, done) = (CancellationToken::new(), Arc::new(Counts::default()));
         let (pods, rules) = (tenant.pods(), tenant.rules());
-        let opened = Arc::new(tenant.tells([]).await);
+        let opened = Arc::new(tenant.opens_stream([]).await);
         let tasks = vec![
             tokio::spawn(repeat(&end, &done, Work::Pod, move |_| admit(pods.clone()))),
             tokio::spawn(repeat(&end, &done, Work::Rule, move |_| make_rule(rules.clone()))),

@@ -16,10 +16,10 @@ use outrigger_tests::tenant::{Tenant, host};
 use outrigger_tests::{InWords, always, eventually, holds, until};
 use serde_json::{Value, json};
 
-use crate::abuse::companions::Teller;
+use crate::abuse::companions::ScriptedManager;
 use crate::abuse::is_modest;
 
-fn told(node_name: &str, reason: &str) -> Message {
+fn host_status(node_name: &str, reason: &str) -> Message {
     let (node_name, reason) = (node_name.to_owned(), reason.to_owned());
     Message::Host(HostStatus { node_name, dpu_ready: reason.is_empty(), reason, since: "2001".to_owned() })
 }
@@ -90,29 +90,29 @@ async fn a_hostile_manager_marks_only_nodes_that_exist_and_not_often() {
     let nodes: Api<Node> = Api::all(t.cluster.clone());
 
     // Without the second role the condition is written, and the agent says of the taint that it may not.
-    let (manager, port) = Teller::start(true).await;
+    let (manager, port) = ScriptedManager::start(true).await;
     let limited =
         account(o, "ab-nodes", &["outrigger-agent", "outrigger-agent-rules", "outrigger-agent-nodes"]);
     let admin = t.start_agent_with_admin(&arguments(port, &[limited]));
     manager.is_heard().await;
-    manager.send(&told(&a, "DPUNotReady"));
+    manager.send(&host_status(&a, "DPUNotReady"));
     says(&nodes, &a, Some("DPUNotReady"), false).await;
     warns(admin, "the agent may not write taints of Nodes").await;
     o.plane.command("term agent-ab-nodes").unwrap();
 
-    let (manager, port) = Teller::start(true).await;
+    let (manager, port) = ScriptedManager::start(true).await;
     let before = nodes.get(&a).await.unwrap();
     let writes = modified(nodes.clone(), WatchParams::default(), before.resource_version().unwrap());
     t.start_agent(&arguments(port, &[]));
     manager.is_heard().await;
     for n in 0..20_000 {
-        manager.send(&told(
+        manager.send(&host_status(
             &a,
             ["", "DPUNotReady", "HostNotListed", "Owned\u{1b}[31m", &"r".repeat(1000)][n % 5],
         ));
-        manager.send(&told(&format!("{n}{}", "n".repeat(n % 400)), "NoDPU"));
+        manager.send(&host_status(&format!("{n}{}", "n".repeat(n % 400)), "NoDPU"));
     }
-    manager.send(&told(&a, "NoDPU"));
+    manager.send(&host_status(&a, "NoDPU"));
     says(&nodes, &a, Some("NoDPU"), true).await;
     is_modest("agent", "--tenant-id=ab-nodes");
 
@@ -150,7 +150,7 @@ async fn a_hostile_manager_marks_only_nodes_that_exist_and_not_often() {
 async fn without_any_role_for_nodes_the_agent_says_so_and_goes_on() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ab-roleless", &[("a", 1)]).await;
-    let (manager, port) = Teller::start(true).await;
+    let (manager, port) = ScriptedManager::start(true).await;
     let limited = account(o, "ab-roleless", &["outrigger-agent", "outrigger-agent-rules"]);
     let admin = t.start_agent_with_admin(&arguments(port, &[limited, "--debug-endpoints".to_owned()]));
     manager.is_heard().await;

@@ -98,9 +98,9 @@ async fn what_takes_long_or_much_is_refused_and_holds_nobody_up() {
         for said in futures::future::join_all((0..4).map(|_| try_pod(&t, pod))).await {
             let said = said.expect_err("it is refused");
             // The API server takes seconds of a core to write each, which counts towards the time that it allows the webhook.
-            let told =
+            let is_expected =
                 said.contains("at most 100000 are allowed") || said.contains("context deadline exceeded");
-            assert!(told, "{said}");
+            assert!(is_expected, "{said}");
         }
         assert_eq!(get(o.webhook_admin, "/livez").await.unwrap().0, 200);
         neighbour.goes_on(5).await;

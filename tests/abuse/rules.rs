@@ -71,9 +71,9 @@ async fn create_all(t: &Tenant, specs: impl Iterator<Item = (String, Value)>) {
     futures::stream::iter(specs).buffer_unordered(4).try_collect::<()>().await.unwrap();
 }
 
-/// Tells a manager so many workloads of a tenant, on this node.
-async fn tell(t: &Tenant, count: usize, node: &str) -> Opened {
-    t.tells((0..count).map(|i| update(&format!("w{i}"), node))).await
+/// Opens a stream, and sends so many workloads of a tenant, on this node.
+async fn send_workloads(t: &Tenant, count: usize, node: &str) -> Opened {
+    t.opens_stream((0..count).map(|i| update(&format!("w{i}"), node))).await
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn as_much_as_the_limits_admit_is_served_also_after_a_restart() {
     );
     create_all(&texts, (0..8).map(|i| (format!("r{i}"), large.clone()))).await;
     is_full(&texts, async || texts.try_rule("more", large.clone()).await.map(drop)).await;
-    let _texts = tell(&texts, 2, &texts.node("a")).await;
+    let _texts = send_workloads(&texts, 2, &texts.node("a")).await;
     first.goes_on(5).await;
     // As many values as a template may have, over gRPC.
     let many = Tenant::without_agent(o, "ab-values", &[("a", 1)]).await;
@@ -148,7 +148,7 @@ async fn as_much_as_the_limits_admit_is_served_also_after_a_restart() {
     for i in 0..8 {
         create(o, "ab-values", &format!("r{i}"), &tree).await.unwrap();
     }
-    let _many = tell(&many, 1, &many.node("a")).await;
+    let _many = send_workloads(&many, 1, &many.node("a")).await;
     first.goes_on(5).await;
     // As many values of expressions as there is room for: each counts for more than its text.
     let small = Tenant::without_agent(o, "ab-terms", &[]).await;
@@ -185,7 +185,7 @@ async fn rules_that_match_everything_are_matched_up_to_a_limit() {
     t.set(json!({"limits": {"companions": COMPANIONS}})).await.unwrap();
     let spec = rule(&json!({}), &json!({}));
     create_all(&t, (0..RULES).map(|i| (format!("r{i}"), spec.clone()))).await;
-    let _opened = tell(&t, 3_000, "nowhere").await;
+    let _opened = send_workloads(&t, 3_000, "nowhere").await;
     neighbour.goes_on(5).await;
     let most = Limits { companions: u32::try_from(COMPANIONS).unwrap(), ..Limits::default() }.matches();
     eventually("all workloads are known, and as many matches as are kept", || async {
@@ -193,10 +193,10 @@ async fn rules_that_match_everything_are_matched_up_to_a_limit() {
         let statuses: Vec<_> = rules.into_iter().filter_map(|rule| rule.status).collect();
         let matched: i64 = statuses.iter().filter_map(|status| status.matched).sum();
         let all = statuses.iter().flat_map(|status| &status.conditions);
-        let told = all.filter(|c| c.type_ == "Ready" && c.reason == "LimitReached").count();
+        let limited = all.filter(|c| c.type_ == "Ready" && c.reason == "LimitReached").count();
         holds(
-            usize::try_from(matched) == Ok(most) && told > RULES / 2,
-            format!("{matched} of {most}, told by {told}"),
+            usize::try_from(matched) == Ok(most) && limited > RULES / 2,
+            format!("{matched} of {most}, reported by {limited}"),
         )
     })
     .await;

@@ -17,7 +17,7 @@ async fn nobody_hears_of_another_tenants_companions() {
     let o = Outrigger::shared().await;
     let t = Tenant::with_rule_only(o, "ab-heard").await;
     let _other = Tenant::without_agent(o, "ab-curious", &[]).await;
-    let opened = t.tells(t.on_a(&["w"])).await;
+    let opened = t.opens_stream(t.on_a(&["w"])).await;
     for tenant in ["ab-heard", "ab-nobody"] {
         let status = watch::open(channel(o, "ab-curious").await, tenant).await.unwrap_err();
         assert_eq!(status.code(), Code::PermissionDenied, "{status}");
@@ -77,7 +77,7 @@ async fn readers_that_never_read_cost_little_and_a_tenant_has_few_of_them() {
             update
         })
     };
-    let opened = t.tells(all(0)).await;
+    let opened = t.opens_stream(all(0)).await;
     let loud = channel(o, "ab-read").await;
     let mut asleep = Vec::new();
     for _ in 0..4 {

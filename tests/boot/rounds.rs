@@ -88,9 +88,9 @@ pub(crate) async fn boots(installed: Installed, rounds: usize) {
 /// Sends commands to the supervisor on a thread of its own, because it answers only when they are done.
 async fn on_plane(
     o: &'static Outrigger,
-    tell: impl FnOnce(&outrigger_tests::control_plane::ControlPlane) -> anyhow::Result<()> + Send + 'static,
+    command: impl FnOnce(&outrigger_tests::control_plane::ControlPlane) -> anyhow::Result<()> + Send + 'static,
 ) {
-    tokio::task::spawn_blocking(move || tell(&o.plane)).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(move || command(&o.plane)).await.unwrap().unwrap();
 }
 
 impl Installed {

@@ -133,12 +133,12 @@ impl Escapes {
         assert!(!all.pods.is_empty(), "{layer:?} runs no row");
         for row in &all.pods {
             expand::complete(&row.name, [&row.refused, &row.allowed]);
-            let told = match layer {
+            let has_expectation = match layer {
                 Layer::Unit => !row.webhook.is_empty(),
                 Layer::Policies => !row.policy.is_empty(),
                 Layer::E2e => !row.answer().concat().is_empty() && !row.webhook.is_empty(),
             };
-            assert!(told, "{}: doesn't say what {layer:?} expects", row.name);
+            assert!(has_expectation, "{}: doesn't say what {layer:?} expects", row.name);
         }
         all
     }

@@ -25,13 +25,13 @@ const REQUESTS: u32 = 20;
 pub(crate) async fn begin(outrigger: &'static Outrigger, ports: &[u16]) -> Load {
     let pods = Api::namespaced(outrigger.plane.infra.client().await, NAMESPACE);
     let load = Load::begin(pods, 1, PER_SECOND.1).await;
-    let (tell, trust) = watch::channel(config(outrigger, &bundle(outrigger).await));
+    let (sender, trust) = watch::channel(config(outrigger, &bundle(outrigger).await));
     load.beside(|end| async move {
         let mut last = String::new();
         while !end.is_cancelled() {
             let now = bundle(outrigger).await;
             if now != last {
-                tell.send_replace(config(outrigger, &now));
+                sender.send_replace(config(outrigger, &now));
                 last = now;
             }
             tokio::time::sleep(Duration::from_millis(500)).await;

@@ -179,8 +179,8 @@ async fn an_installation_is_changed_while_it_runs() {
     annotate("cert-manager.io/inject-ca-from=outrigger-system/outrigger-webhook");
     eventually("it says who overrules whom", || async {
         let (_, body) = get(new_admin, "/readyz?verbose").await?;
-        let told = "[!] self-signed certificates: others overwrite the CA bundle in";
-        holds(body.contains(told), body)
+        let warning = "[!] self-signed certificates: others overwrite the CA bundle in";
+        holds(body.contains(warning), body)
     })
     .await;
     annotate("cert-manager.io/inject-ca-from-");
@@ -221,7 +221,7 @@ async fn shown(file: std::path::PathBuf, ca: &str, port: u16, name: &str) -> Res
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_manager_publishes_its_ca_and_tells_what_it_lacks() {
+async fn the_manager_publishes_its_ca_and_reports_what_it_lacks() {
     let (_one, o) = alone().await;
     let infra = &o.plane.infra;
     let own = "outrigger-manager-self-signed";
@@ -237,11 +237,12 @@ async fn the_manager_publishes_its_ca_and_tells_what_it_lacks() {
     o.run_bare("own-manager", "manager", &args).unwrap();
     eventually("it says what it lacks", || async {
         let (status, body) = get(admin, "/readyz?verbose").await?;
-        let told = body.contains("[-] serving certificate") && body.contains("apply certs/self-signed first");
+        let reported =
+            body.contains("[-] serving certificate") && body.contains("apply certs/self-signed first");
         // Without the roles it isn't even allowed to see that the Secret is missing.
-        let told =
-            told || body.contains("[!] self-signed certificates: Secret outrigger-system/outrigger-manager");
-        holds(status == 503 && told, body)
+        let reported = reported
+            || body.contains("[!] self-signed certificates: Secret outrigger-system/outrigger-manager");
+        holds(status == 503 && reported, body)
     })
     .await;
     infra.kubectl(&["apply", "-k", &root().join("certs/self-signed").display().to_string()]).unwrap();

@@ -54,7 +54,7 @@ pub(crate) async fn matrix(name: &'static str, part: Part, steps: Steps) {
         let began = Instant::now();
         let ran = matrix.run(Some(&disturbance), Some(&clean.state)).await;
         let seconds = began.elapsed().as_secs_f64();
-        let told = match (&disturbance, ran) {
+        let result = match (&disturbance, ran) {
             (_, Err(error)) => {
                 failed.push(format!("OUTRIGGER_CRASH={name}:{disturbance}"));
                 format!("FAILED: {error}\n  to repeat it: OUTRIGGER_CRASH={name}:{disturbance}")
@@ -65,7 +65,7 @@ pub(crate) async fn matrix(name: &'static str, part: Part, steps: Steps) {
             },
             (Disturbance::Freeze { .. }, Ok(_)) => "ok".to_owned(),
         };
-        println!("{name} {disturbance} ({seconds:.1} s) {told}");
+        println!("{name} {disturbance} ({seconds:.1} s) {result}");
     }
     println!("{name}: {} runs in {:.1} s", matrix.runs, began.elapsed().as_secs_f64());
     assert!(failed.is_empty(), "{failed:#?}");

@@ -67,7 +67,7 @@ impl Demo {
         let all = self.list().await?;
         let companion = all
             .iter()
-            .find(|c| annotation(c, "entire-workload").is_some_and(|told| told.contains(&uid)))
+            .find(|c| annotation(c, "entire-workload").is_some_and(|workload| workload.contains(&uid)))
             .context("it has no companion")?;
         let (started, ready) = (started(&pod), ready_since(companion));
         ensure!(
@@ -80,15 +80,16 @@ impl Demo {
     /// The name of a companion's workload, as the companion knows it.
     pub(crate) async fn workload_of(&self, companion: &str) -> anyhow::Result<String> {
         let companion = self.companions.get(companion).await?;
-        let told = annotation(&companion, "entire-workload").context("it knows no workload")?;
-        Ok(serde_json::from_str::<Workload>(told)?.resource_name)
+        let workload = annotation(&companion, "entire-workload").context("it knows no workload")?;
+        Ok(serde_json::from_str::<Workload>(workload)?.resource_name)
     }
 
     /// Returns how long the companion of the Pod `guarded` took, and then the Pod, to be ready. Fails if the Pod was ready first.
     pub(crate) async fn follow_guarded(&self) -> anyhow::Result<[Duration; 2]> {
         let began = Instant::now();
         let uid = self.work.get("guarded").await?.uid().context("no uid")?;
-        let serves = |c: &Pod| annotation(c, "entire-workload").is_some_and(|told| told.contains(&uid));
+        let serves =
+            |c: &Pod| annotation(c, "entire-workload").is_some_and(|workload| workload.contains(&uid));
         let mut companion = None;
         loop {
             // In this order: what is ready now, was not ready when it was asked about before.
@@ -116,9 +117,9 @@ impl Demo {
         ensure!(companions.len() == work.len(), "{} companions of {} Pods", companions.len(), work.len());
         for c in companions {
             let name = c.name_any();
-            let told =
+            let text =
                 annotation(&c, "entire-workload").with_context(|| format!("{name} knows no workload"))?;
-            let workload: Workload = serde_json::from_str(told)?;
+            let workload: Workload = serde_json::from_str(text)?;
             let Some(pod) = work.iter().find(|p| p.uid().as_deref() == Some(workload.id.as_str())) else {
                 bail!("{name} serves {}, which is no Pod of the tenant", workload.id);
             };
@@ -161,8 +162,8 @@ pub(crate) async fn measure(demo: &Demo) -> anyhow::Result<Vec<(String, Vec<Dura
             while missing > 0 {
                 let next = tokio::time::timeout(LIMIT, seen.next()).await.context("no companion in time")?;
                 let Some(Ok(Event::Apply(companion))) = next else { continue };
-                let Some(told) = annotation(&companion, "entire-workload") else { continue };
-                let workload: Workload = serde_json::from_str(told)?;
+                let Some(text) = annotation(&companion, "entire-workload") else { continue };
+                let workload: Workload = serde_json::from_str(text)?;
                 // The first sight of it; later events are its progress.
                 if companion.status.as_ref().and_then(|s| s.conditions.as_ref()).is_none()
                     && let Some(bound) = bound.get(&workload.resource_name)

@@ -90,7 +90,7 @@ async fn tour(show: &mut Show, nodes: &mut Installed) -> anyhow::Result<()> {
         let workload = demo.workload_of(&companion).await?;
         ensure!(log.contains(&workload), "the log doesn't name {workload}");
     }
-    told(tenant, 3)?;
+    rule_reports(tenant, 3)?;
     show.kubectl(tenant, "tenant", &["get", "workloadrules", "-n", "universe"])?;
 
     why(show, tenant, &demo).await?;
@@ -110,7 +110,7 @@ async fn tour(show: &mut Show, nodes: &mut Installed) -> anyhow::Result<()> {
     if !nodes.are_real() {
         how_quickly(show, &demo).await?;
     }
-    told(tenant, 1)?;
+    rule_reports(tenant, 1)?;
     show.line("\nWhat the tenant sees of it, in its own cluster:");
     let conditions =
         r#"jsonpath={range .status.conditions[*]}{.type}={.status} {.reason}: {.message}{'\n'}{end}"#;
@@ -150,7 +150,7 @@ async fn how_quickly(show: &mut Show, demo: &Demo) -> anyhow::Result<()> {
 }
 
 /// Waits until the tenant's own rule reports so many ready companions.
-fn told(tenant: &Cluster, ready: usize) -> anyhow::Result<()> {
+fn rule_reports(tenant: &Cluster, ready: usize) -> anyhow::Result<()> {
     let ready = format!("--for=jsonpath={{.status.ready}}={ready}");
     tenant.kubectl(&["wait", &ready, "workloadrule/firewall", "-n", "universe", "--timeout=60s"]).map(drop)
 }

@@ -139,8 +139,8 @@ fn another_namespace_is_used_everywhere() {
         assert!(manager.contains(&"--lease-namespace=companions".to_owned()), "{manager:?}");
         // Where they look for their Secrets, and what their certificates are for.
         for args in [webhook, manager] {
-            let told = args.contains(&"--self-signed-namespace=companions".to_owned());
-            assert_eq!(told, certificates.starts_with("selfSigned"), "{args:?}");
+            let is_passed = args.contains(&"--self-signed-namespace=companions".to_owned());
+            assert_eq!(is_passed, certificates.starts_with("selfSigned"), "{args:?}");
             crate::deploy::references::accepted(&args, &[]);
         }
     }

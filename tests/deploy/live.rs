@@ -25,7 +25,7 @@ struct Stage {
 }
 
 /// Exit code, findings and notes.
-type Told = (Option<i32>, Vec<String>, Vec<String>);
+type Report = (Option<i32>, Vec<String>, Vec<String>);
 
 impl Stage {
     async fn new() -> Self {
@@ -109,10 +109,10 @@ impl Stage {
     }
 
     /// What is found in both clusters.
-    fn check(&self) -> Told {
+    fn check(&self) -> Report {
         let infra = format!("--kubeconfig={}", self.infra().kubeconfig.display());
         let cluster = format!("--tenant-kubeconfig={}", self.outrigger.plane.tenant.kubeconfig.display());
-        told(&self.run(&["-o", "json", &infra, &cluster]))
+        report_of(&self.run(&["-o", "json", &infra, &cluster]))
     }
 
     /// Waits until exactly this is found. Caches of API servers take a moment.
@@ -148,7 +148,7 @@ fn is_warning(finding: &str) -> bool {
     ["certificate-ends", "versions-differ", "gate-open"].iter().any(|id| finding.starts_with(id))
 }
 
-fn told(output: &Output) -> Told {
+fn report_of(output: &Output) -> Report {
     let said = String::from_utf8_lossy(&output.stderr);
     let report: Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
@@ -276,7 +276,7 @@ pub(crate) async fn lacks_certificates_only(cluster: &Cluster) {
     eventually("only certificates are missing", || async {
         let mut command = std::process::Command::new(binary().unwrap());
         command.args(["check", "--live", "-o", "json", "--kubeconfig"]).arg(&cluster.kubeconfig);
-        let (_, findings, notes) = told(&command.output().unwrap());
+        let (_, findings, notes) = report_of(&command.output().unwrap());
         let is_expected = |finding: &&String| OF_CERTIFICATES.iter().any(|id| finding.starts_with(id));
         let other: Vec<&String> = findings.iter().filter(|finding| !is_expected(finding)).collect();
         if findings.is_empty() || !other.is_empty() { Err(format!("{other:#?} {notes:#?}")) } else { Ok(()) }
@@ -400,7 +400,7 @@ async fn agents(s: &Stage) {
 
     // The tenant's cluster alone.
     let alone = format!("--kubeconfig={}", cluster.kubeconfig.display());
-    let (code, findings, notes) = told(&s.run(&["-o", "json", &alone]));
+    let (code, findings, notes) = report_of(&s.run(&["-o", "json", &alone]));
     assert_eq!((code, findings), (Some(0), vec![]), "{notes:?}");
 }
 
@@ -417,7 +417,7 @@ fn limited(s: &Stage) {
     assert!(said.contains("nothing can be said of it"), "{said}");
     let account = "--serviceaccount=default:reader";
     s.kubectl(&["create", "rolebinding", "reader", "-n", SYSTEM, "--clusterrole=view", account]);
-    let (code, findings, notes) = told(&s.run(&["-o", "json", &reader, "--part", "webhook"]));
+    let (code, findings, notes) = report_of(&s.run(&["-o", "json", &reader, "--part", "webhook"]));
     assert_eq!((code, findings), (Some(0), vec![]), "{notes:?}");
     let noted = |what: &str| notes.iter().any(|note| note.contains(what));
     for what in ["deployments can't be listed", "MutatingWebhookConfiguration outrigger", "weren't examined"]

@@ -31,7 +31,7 @@ pub(crate) struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What went wrong has been told; nobody looks into it afterwards.
+        // What went wrong has been reported; nobody looks into it afterwards.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }

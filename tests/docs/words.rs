@@ -43,7 +43,7 @@ fn redirection(word: &str) -> Option<&str> {
     Some(to.trim_start_matches(['>', '<', '&']))
 }
 
-/// Whether a program would understand its arguments, as far as that can be told without running them.
+/// Whether a program would understand its arguments, as far as that can be determined without running them.
 pub(crate) fn check(place: &Place, words: &[String]) -> Result<(), String> {
     let said = words.join(" ");
     let Some((program, args)) = words.split_first() else { return Ok(()) };

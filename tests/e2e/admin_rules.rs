@@ -91,8 +91,8 @@ async fn the_workloads_of_all_tenants_get_companions_on_their_own_dpus() {
     let blue = Tenant::without_agent(o, "ar-blue", &[("a", 1), ("b", 1)]).await;
     let red = Tenant::without_agent(o, "ar-red", &[("a", 1)]).await;
     // Two workloads of one id.
-    let (to_blue, _blue) = blue.tells([workload("same", &blue.node("b"), "all")]).await;
-    let (to_red, _red) = red.tells([workload("same", &red.node("a"), "all")]).await;
+    let (to_blue, _blue) = blue.opens_stream([workload("same", &blue.node("b"), "all")]).await;
+    let (to_red, _red) = red.opens_stream([workload("same", &red.node("a"), "all")]).await;
     let mut template = outrigger_tests::tenant::template();
     // No tenant's limits hold for the platform.
     template["spec"]["hostNetwork"] = json!(true);
@@ -114,8 +114,9 @@ async fn the_workloads_of_all_tenants_get_companions_on_their_own_dpus() {
     for tenant in [&blue, &red] {
         assert!(tenant.companions().await.unwrap().is_empty());
     }
-    let told = status(&blue.infra, UNIVERSE, "all", ALL_READY, [2, 2, 2]).await;
-    let by_tenant: Vec<_> = told.tenants.iter().map(|(id, matches)| (id.as_str(), matches.matched)).collect();
+    let reported = status(&blue.infra, UNIVERSE, "all", ALL_READY, [2, 2, 2]).await;
+    let by_tenant: Vec<_> =
+        reported.tenants.iter().map(|(id, matches)| (id.as_str(), matches.matched)).collect();
     assert_eq!(by_tenant, [("ar-blue", 1), ("ar-red", 1)]);
     let table = o.plane.infra.kubectl(&["get", "awr", "all", "-n", UNIVERSE]).unwrap();
     assert!(table.starts_with("NAME   POLICY     MATCHED   CREATED   READY   ACCEPTED   AGE"), "{table}");
@@ -160,7 +161,7 @@ async fn a_selector_says_whose_workloads_are_meant_and_follows_labels() {
     let mut streams = Vec::new();
     for tenant in [&gold, &tin] {
         let both = ["by-name", "by-label"].map(|marker| workload(marker, &tenant.node("a"), marker));
-        streams.push(tenant.tells(both).await);
+        streams.push(tenant.opens_stream(both).await);
     }
     let by_name = json!({"tenantSelector": {"matchLabels": {keys::TENANT: "ar-tin"}}});
     let by_label = json!({"tenantSelector": {"matchExpressions": [
@@ -170,8 +171,9 @@ async fn a_selector_says_whose_workloads_are_meant_and_follows_labels() {
     let infra = &gold.infra;
     ready(infra, "by-name", &[&tin]).await;
     status(infra, UNIVERSE, "by-name", ALL_READY, [1, 1, 1]).await;
-    let told = status(infra, UNIVERSE, "by-label", ("Matched", Status::False, "NoTenant"), [0, 0, 0]).await;
-    assert!(told.tenants.is_empty());
+    let reported =
+        status(infra, UNIVERSE, "by-label", ("Matched", Status::False, "NoTenant"), [0, 0, 0]).await;
+    assert!(reported.tenants.is_empty());
     // Labels are changed as people change them.
     let label = |tenant: &str, tier: &str| {
         o.plane.infra.kubectl(&["label", "--overwrite", "tenant", tenant, tier]).unwrap();
@@ -182,8 +184,8 @@ async fn a_selector_says_whose_workloads_are_meant_and_follows_labels() {
     ready(infra, "by-label", &[&gold, &tin]).await;
     label("ar-gold", "tier=tin");
     ready(infra, "by-label", &[&tin]).await;
-    let told = status(infra, UNIVERSE, "by-label", ALL_READY, [1, 1, 1]).await;
-    assert_eq!(told.tenants.keys().collect::<Vec<_>>(), ["ar-tin"]);
+    let reported = status(infra, UNIVERSE, "by-label", ALL_READY, [1, 1, 1]).await;
+    assert_eq!(reported.tenants.keys().collect::<Vec<_>>(), ["ar-tin"]);
     // Whom the rule names may change too.
     let everybody = json!({"tenantSelector": null});
     o.plane.infra.apply(&[rule(UNIVERSE, "by-label", &everybody)]).unwrap();
@@ -200,7 +202,7 @@ async fn companions_of_admin_rules_leave_with_the_dpu_and_with_the_tenant() {
     let t = Tenant::without_agent(o, "ar-leaves", &[("a", 1), ("b", 1)]).await;
     let hosts = ["a", "b"];
     let workloads = hosts.map(|host| workload(host, &t.node(host), "leaves"));
-    let (_sender, _call) = t.tells(workloads).await;
+    let (_sender, _call) = t.opens_stream(workloads).await;
     let mut change = json!({"template": outrigger_tests::tenant::template()});
     // It takes its time to go.
     change["template"]["metadata"]["annotations"] = json!({"pod-delete.stage.kwok.x-k8s.io/delay": "2s"});
@@ -230,16 +232,16 @@ async fn companions_of_admin_rules_leave_with_the_dpu_and_with_the_tenant() {
     // The scheduler says why after the companion has been counted.
     let pending = ("Ready", Status::False, "Pending");
     eventually("the rule names the tenant whose companion waits", || async {
-        let told = status(&t.infra, UNIVERSE, "leaves", pending, [2, 2, 1]).await;
-        let message = &told.conditions.iter().find(|c| c.type_ == "Ready").unwrap().message;
+        let reported = status(&t.infra, UNIVERSE, "leaves", pending, [2, 2, 1]).await;
+        let message = &reported.conditions.iter().find(|c| c.type_ == "Ready").unwrap().message;
         if message.contains("of tenant ar-leaves: ") { Ok(()) } else { Err(message.clone()) }
     })
     .await;
     o.plane.infra.kubectl(&["delete", "tenant", "ar-leaves", "--timeout=90s"]).unwrap();
     assert_eq!((on(&kept).await, companions(&t.infra, "leaves").await.unwrap().len()), (0, 0));
     let none = ("Ready", Status::True, "NoMatch");
-    let told = status(&t.infra, UNIVERSE, "leaves", none, [0, 0, 0]).await;
-    assert!(told.tenants.is_empty(), "{told:?}");
+    let reported = status(&t.infra, UNIVERSE, "leaves", none, [0, 0, 0]).await;
+    assert!(reported.tenants.is_empty(), "{reported:?}");
     o.plane.infra.kubectl(&["delete", "awr", "leaves", "-n", UNIVERSE]).unwrap();
 }
 
@@ -299,7 +301,7 @@ async fn a_rule_is_validated_and_explained_when_it_is_applied() {
         let error = infra.apply(&[rule(UNIVERSE, "judged", &change)]).unwrap_err().to_string();
         assert!(error.contains(path), "{error}");
     }
-    // Elsewhere it is taken and told.
+    // In another namespace it is accepted, with a warning.
     let rules: Api<AdminWorkloadRule> = Api::namespaced(infra.client().await, "default");
     let mut elsewhere = rule("default", "elsewhere", &json!({}));
     elsewhere["metadata"]["annotations"] = json!({"a": "b"});
@@ -325,12 +327,13 @@ async fn a_rule_is_validated_and_explained_when_it_is_applied() {
 async fn what_the_api_server_refuses_is_reported_with_the_tenant() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ar-refused", &[("a", 1)]).await;
-    let (_sender, _call) = t.tells([workload("w", &t.node("a"), "refused")]).await;
+    let (_sender, _call) = t.opens_stream([workload("w", &t.node("a"), "refused")]).await;
     let mut change = json!({"template": outrigger_tests::tenant::template()});
     change["template"]["spec"]["containers"][0]["image"] = Value::Null;
     o.plane.infra.apply(&[rule(UNIVERSE, "refused", &change)]).unwrap();
-    let told = status(&t.infra, UNIVERSE, "refused", ("Ready", Status::False, "Refused"), [1, 0, 0]).await;
-    let message = &told.conditions.iter().find(|c| c.type_ == "Ready").unwrap().message;
+    let reported =
+        status(&t.infra, UNIVERSE, "refused", ("Ready", Status::False, "Refused"), [1, 0, 0]).await;
+    let message = &reported.conditions.iter().find(|c| c.type_ == "Ready").unwrap().message;
     assert!(
         message.starts_with("for tenant ar-refused: spec.template.spec.containers[0].image: "),
         "{message}"
@@ -344,8 +347,8 @@ async fn what_the_api_server_refuses_is_reported_with_the_tenant() {
     // Mended, it is served.
     o.plane.infra.apply(&[rule(UNIVERSE, "refused", &json!({}))]).unwrap();
     ready(&t.infra, "refused", &[&t]).await;
-    let told = status(&t.infra, UNIVERSE, "refused", ALL_READY, [1, 1, 1]).await;
-    assert_eq!(told.tenants["ar-refused"].refused, None);
+    let reported = status(&t.infra, UNIVERSE, "refused", ALL_READY, [1, 1, 1]).await;
+    assert_eq!(reported.tenants["ar-refused"].refused, None);
     o.plane.infra.kubectl(&["delete", "awr", "refused", "-n", UNIVERSE]).unwrap();
 }
 
@@ -380,7 +383,7 @@ async fn no_tenant_is_let_in_on_any_verb() {
             other.get(admin::GetRequest { id: "grpc".into() }).await.map(drop),
             other.get(with_id("grpc")).await.map(drop),
             other.list(admin::ListRequest::default()).await.map(drop),
-            // Nor is anybody told what is wrong with a message.
+            // Nor does an answer say what is wrong with a message.
             other.create(admin::CreateRequest::default()).await.map(drop),
             other.get(with_id("../x")).await.map(drop),
         ];
@@ -446,7 +449,7 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
     let o = o.of_one_test();
 
     let t = Tenant::without_agent(*o, "apart", &[("a", 1)]).await;
-    let (_sender, _call) = t.tells([workload("w", &t.node("a"), "apart")]).await;
+    let (_sender, _call) = t.opens_stream([workload("w", &t.node("a"), "apart")]).await;
     // A rule in the default namespace is not served here.
     o.plane.infra.apply(&[rule(RULES, "apart", &json!({})), rule(UNIVERSE, "unserved", &json!({}))]).unwrap();
     let companion = ready(&t.infra, "apart", &[&t]).await.remove("apart").unwrap();
@@ -466,8 +469,8 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
     let beside = Tenant::without_agent(*o, "beside", &[("a", 1)]).await;
     let (_sender, call) = beside.is_served_at(port, vec![workload("w", &beside.node("a"), "apart")]).await;
     ready(&t.infra, "apart", &[&t, &beside]).await;
-    let told = status(&t.infra, RULES, "apart", ALL_READY, [2, 2, 2]).await;
-    assert_eq!(told.tenants.keys().collect::<Vec<_>>(), ["apart", "beside"]);
+    let reported = status(&t.infra, RULES, "apart", ALL_READY, [2, 2, 2]).await;
+    assert_eq!(reported.tenants.keys().collect::<Vec<_>>(), ["apart", "beside"]);
     // It shuts down, and no replica serves that tenant. Its last status stays, and so do its companions.
     o.plane.command("term manager-2").unwrap();
     assert!(call.await.unwrap().is_err());

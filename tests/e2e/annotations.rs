@@ -169,7 +169,7 @@ async fn where_an_unknown_annotation_decides_a_rule_of_the_tenant_makes_and_dele
         Some(AnnotationKeys { sent: texts(sent), withheld: texts(withheld) })
     };
     t.rule("an-rule", spec("an-rule", "NotIn")).await;
-    let (stream, _stream) = t.tells([workload("first", "an-rule", says(&["*"], &[]))]).await;
+    let (stream, _stream) = t.opens_stream([workload("first", "an-rule", says(&["*"], &[]))]).await;
     serves(&t.pods(), "an-rule", &["first"]).await;
     let message = outrigger_proto::v1::workload_stream_request::Message::WorkloadUpdate;
     // From now on it isn't sent: the companion stays, and the next workload gets none.

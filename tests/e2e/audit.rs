@@ -32,7 +32,7 @@ fn webhooks(request: &Value) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_audit_log_tells_which_step_rule_or_policy_changed_or_refused_a_pod() {
+async fn the_audit_log_shows_which_step_rule_or_policy_changed_or_refused_a_pod() {
     // The only control plane here that has an audit log: it costs writes to the disk.
     let outrigger = Outrigger::audited().await.unwrap().of_one_test();
     let t = Tenant::new(*outrigger, "audit", &[("a", 1)]).await;
@@ -44,38 +44,42 @@ async fn the_audit_log_tells_which_step_rule_or_policy_changed_or_refused_a_pod(
     let generation = t.rule("r", spec).await.metadata.generation;
     t.web("w").await;
     let companion = t.companion().await.metadata.name.unwrap();
-    let told = explained(&t, &companion);
+    let report = explained(&t, &companion);
     let manager = "system:serviceaccount:outrigger-system:outrigger-manager";
-    assert_eq!((&told["createdBy"], &told["requests"][0]["code"]), (&json!(manager), &json!(201)), "{told}");
     assert_eq!(
-        steps(&told["requests"][0]),
+        (&report["createdBy"], &report["requests"][0]["code"]),
+        (&json!(manager), &json!(201)),
+        "{report}"
+    );
+    assert_eq!(
+        steps(&report["requests"][0]),
         [
             json!(["companion", false, "r", generation]),
             json!(["isolation", false, t.id, null]),
             json!(["companion", true, "r", generation])
         ],
-        "{told}"
+        "{report}"
     );
     let ours = "pods.outrigger.dev";
     let changed = [json!([0, ours]), json!([0, "once.second.example.com"]), json!([1, ours])];
-    assert_eq!(webhooks(&told["requests"][0]), changed, "{told}");
-    let patch = told["requests"][0]["webhooks"][0]["patch"].to_string();
+    assert_eq!(webhooks(&report["requests"][0]), changed, "{report}");
+    let patch = report["requests"][0]["webhooks"][0]["patch"].to_string();
     assert!(patch.contains("add /spec/affinity"), "its patch has paths: {patch}");
 
     // A Pod of a user. The affinity is restricted in both calls, and the toleration is added in the first.
     create(&t.pods(), &pod("plain", "again", "adds a term")).await.unwrap();
-    let told = explained(&t, "plain");
-    assert_eq!(steps(&told["requests"][0]), [json!(["isolation", false, t.id, null])], "{told}");
-    assert_eq!(webhooks(&told["requests"][0])[..3].last(), Some(&json!([1, ours])), "{told}");
+    let report = explained(&t, "plain");
+    assert_eq!(steps(&report["requests"][0]), [json!(["isolation", false, t.id, null])], "{report}");
+    assert_eq!(webhooks(&report["requests"][0])[..3].last(), Some(&json!([1, ours])), "{report}");
 
     // Refused by the mutating webhook.
     let mut forged = pod("forged", "never", "nothing");
     forged["metadata"]["labels"][keys::TENANT] = json!("red");
     let error = create(&t.pods(), &forged).await.unwrap_err().to_string();
-    let told = explained(&t, "forged");
-    let request = &told["requests"][0];
+    let report = explained(&t, "forged");
+    let request = &report["requests"][0];
     assert!(error.contains(request["message"].as_str().unwrap()), "{error}: {request}");
-    assert_eq!((&request["code"], told.get("createdBy")), (&json!(403), None), "{told}");
+    assert_eq!((&request["code"], report.get("createdBy")), (&json!(403), None), "{report}");
     assert_eq!(
         request["refusedBy"],
         json!({"webhook": ours, "ours": true, "step": "keys", "kind": "Tenant", "name": t.id,
@@ -90,10 +94,10 @@ async fn the_audit_log_tells_which_step_rule_or_policy_changed_or_refused_a_pod(
     })
     .await;
     create(&t.pods(), &pod("removed", "again", "removes all")).await.unwrap_err();
-    let told = explained(&t, "removed");
+    let report = explained(&t, "removed");
     let refused = json!({"policy": "outrigger-pods", "ours": true, "fields": []});
-    assert_eq!(told["requests"][0]["refusedBy"], refused, "{told}");
-    assert_eq!(steps(&told["requests"][0]), [json!(["isolation", false, t.id, null])], "{told}");
+    assert_eq!(report["requests"][0]["refusedBy"], refused, "{report}");
+    assert_eq!(steps(&report["requests"][0]), [json!(["isolation", false, t.id, null])], "{report}");
     none_is_dropped(t.outrigger);
 }
 

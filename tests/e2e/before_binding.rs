@@ -173,7 +173,7 @@ async fn a_refusal_of_one_pod_keeps_its_node_and_says_why() {
     says(&t, "second", "QuotaExceeded").await;
     let node = allocated(&t, "second").await.unwrap();
     let found = claim(&t, "second").await.unwrap();
-    assert_eq!(found.status.unwrap().devices, None, "the scheduler isn't told to choose again");
+    assert_eq!(found.status.unwrap().devices, None, "nothing makes the scheduler choose again");
     go(&t, &companion);
     scheduled(&t, "first").await;
     // With room for it the Pod goes on where it is.

@@ -36,14 +36,14 @@ async fn set(t: &Tenant, up: bool) {
 async fn a_tenant_hears_how_its_companion_comes_up_is_lost_and_goes() {
     let t = Tenant::without_agent(Outrigger::shared().await, "dl-life", &[("a", 1)]).await;
     t.rule("r", rule_with_gate()).await;
-    let opened = t.tells(t.on_a(&["w"])).await;
+    let opened = t.opens_stream(t.on_a(&["w"])).await;
     let watch = t.watches().await;
-    watch.tells("w", &[(Starting, "Starting")]).await;
+    watch.receives("w", &[(Starting, "Starting")]).await;
     set(&t, true).await;
-    let ready = watch.tells("w", &[(Ready, "")]).await.remove(0);
+    let ready = watch.receives("w", &[(Ready, "")]).await.remove(0);
     assert_eq!((ready.rule.as_str(), ready.message.as_str(), ready.before_ready), ("r", "", false));
     set(&t, false).await;
-    let lost = watch.tells("w", &[(Lost, "Lost")]).await.remove(0);
+    let lost = watch.receives("w", &[(Lost, "Lost")]).await.remove(0);
     assert_eq!(lost.message, Cause::Lost.message());
     assert!(lost.since >= ready.since, "{lost:?} {ready:?}");
     // A new reader hears the same first.
@@ -53,7 +53,7 @@ async fn a_tenant_hears_how_its_companion_comes_up_is_lost_and_goes() {
 
     t.rules().delete("r", &DeleteParams::default()).await.unwrap();
     for watch in [&watch, &other] {
-        watch.tells("w", &[]).await;
+        watch.receives("w", &[]).await;
     }
     // The stream of workloads ends: nobody knows any longer.
     drop(opened.0);
@@ -65,9 +65,9 @@ async fn a_tenant_hears_how_its_companion_comes_up_is_lost_and_goes() {
 async fn a_tenant_hears_for_which_node_of_a_workload_its_companions_are() {
     let t = Tenant::without_agent(Outrigger::shared().await, "dl-node", &[("a", 1), ("b", 1)]).await;
     t.rule("r", rule_with("/dpuSelectionPolicy", json!("Any"))).await;
-    let opened = t.tells([update("w", "")]).await;
+    let opened = t.opens_stream([update("w", "")]).await;
     let watch = t.watches().await;
-    watch.tells("w", &[(Ready, "")]).await;
+    watch.receives("w", &[(Ready, "")]).await;
     assert_eq!(watch.heard().nodes["w"].as_deref(), Some(""), "it has none");
     let companion = t.companion().await;
     // The same companion serves it everywhere, and that is said again for each Node.
@@ -78,7 +78,7 @@ async fn a_tenant_hears_for_which_node_of_a_workload_its_companions_are() {
                 holds(heard.nodes["w"].as_ref() == Some(&node), format!("{:?}", heard.nodes))
             })
             .await;
-        watch.tells("w", &[(Ready, "")]).await;
+        watch.receives("w", &[(Ready, "")]).await;
     }
     assert_eq!(t.companion().await.uid(), companion.uid());
 }
@@ -96,26 +96,26 @@ async fn a_tenant_hears_what_is_wrong_in_words_that_name_nothing_of_the_platform
     .await;
     t.rule("r", rule_for("app", "web")).await;
     let mut workloads = t.on_a(&["first"]);
-    let opened = t.tells(workloads.clone()).await;
+    let opened = t.opens_stream(workloads.clone()).await;
     let watch = t.watches().await;
-    watch.tells("first", &[(Ready, "")]).await;
+    watch.receives("first", &[(Ready, "")]).await;
     workloads.extend([update("elsewhere", "")]);
     workloads.extend(t.on_a(&["second"]));
     opened.0.send(outrigger_tests::stream::sync(workloads)).await.unwrap();
-    let refused = watch.tells("second", &[(Refused, "QuotaExceeded")]).await.remove(0);
+    let refused = watch.receives("second", &[(Refused, "QuotaExceeded")]).await.remove(0);
     assert_eq!(refused.message, Cause::QuotaExceeded.message());
-    watch.tells("elsewhere", &[(Pending, "WorkloadNotScheduled")]).await;
+    watch.receives("elsewhere", &[(Pending, "WorkloadNotScheduled")]).await;
     t.set(json!({"limits": {"companions": 9}})).await.unwrap();
-    watch.tells("second", &[(Ready, "")]).await;
+    watch.receives("second", &[(Ready, "")]).await;
 
     opened.0.send(outrigger_tests::stream::sync([update("lonely", &t.node("b"))])).await.unwrap();
-    watch.tells("lonely", &[(NoDpu, "NoDPU")]).await;
+    watch.receives("lonely", &[(NoDpu, "NoDPU")]).await;
     let heard = watch.heard();
     let host = |name: &str| (heard.hosts[&t.node(name)].dpu_ready, heard.hosts[&t.node(name)].reason.clone());
     assert_eq!((host("a"), host("b")), ((true, String::new()), (false, "NoDPU".to_owned())));
     // A DPU comes, and its Node's name is the platform's.
     o.plane.infra.apply(&[outrigger_tests::tenant::dpu("dl-wrong-secret-node", &t.node("b"))]).unwrap();
-    watch.tells("lonely", &[(Ready, "")]).await;
+    watch.receives("lonely", &[(Ready, "")]).await;
     watch.says("the host has a DPU", |heard| holds(heard.hosts[&t.node("b")].dpu_ready, "not yet")).await;
     o.plane.infra.kubectl(&["cordon", "dl-wrong-secret-node"]).unwrap();
     watch
@@ -140,12 +140,12 @@ async fn of_a_companion_of_the_platform_a_tenant_hears_only_how_it_is() {
     spec["template"]["metadata"]["labels"]["confidential"] = json!("contents");
     let rule = admin_rule("universe", "dl-hidden", spec);
     o.plane.infra.apply(&[rule]).unwrap();
-    let _opened = t.tells(t.on_a(&["w"])).await;
+    let _opened = t.opens_stream(t.on_a(&["w"])).await;
     let watch = t.watches().await;
-    let told = watch.tells("w", &[(Ready, "")]).await.remove(0);
-    assert_eq!((told.rule.as_str(), told.message.as_str()), ("", ""));
+    let companion = watch.receives("w", &[(Ready, "")]).await.remove(0);
+    assert_eq!((companion.rule.as_str(), companion.message.as_str()), ("", ""));
     o.plane.infra.kubectl(&["delete", "adminworkloadrule", "-n", "universe", "dl-hidden"]).unwrap();
-    watch.tells("w", &[]).await;
+    watch.receives("w", &[]).await;
     let log = watch.heard().log;
     for secret in ["dl-hidden", "confidential", "contents", "universe"] {
         assert!(!log.contains(secret), "{secret}: {log}");

@@ -352,7 +352,7 @@ async fn a_class_that_the_tenant_may_not_have_is_reported_in_the_rule() {
 }
 
 #[tokio::test]
-async fn explain_tells_why_a_claim_has_no_devices() {
+async fn explain_reports_why_a_claim_has_no_devices() {
     let t = Tenant::new(Outrigger::shared().await, "dev-explain", &[("a", 1)]).await;
     let devices = Devices::publish(&t, &[("a", 1)]).await;
     rule(&t, "r", with_claim(json!({"name": "crypto", "spec": devices.one()}))).await;
@@ -364,20 +364,20 @@ async fn explain_tells_why_a_claim_has_no_devices() {
         let (_, report) = explain(&t, &[&cluster, "--workload", &format!("{}/{name}", t.source)]);
         report["rules"][0]["workloads"][0]["claims"][0].clone()
     };
-    let told = eventually("the scheduler has looked for devices", || async {
-        let told = of("second");
+    let pending = eventually("the scheduler has looked for devices", || async {
+        let pending = of("second");
         let refused =
-            told["reasons"][1].as_str().is_some_and(|words| words.contains("cannot allocate all claims"));
-        if told["phase"] == "Pending" && refused { Ok(told) } else { Err(told.to_string()) }
+            pending["reasons"][1].as_str().is_some_and(|words| words.contains("cannot allocate all claims"));
+        if pending["phase"] == "Pending" && refused { Ok(pending) } else { Err(pending.to_string()) }
     })
     .await;
     let dpu = t.node("a-dpu1");
     let first = of("first");
     assert_eq!((&first["phase"], &first["reasons"]), (&json!("Allocated"), &json!([])), "{first}");
     assert_eq!(first["devices"], json!([format!("{}/{dpu}/d0", devices.driver)]));
-    assert_eq!((&told["phase"], &told["name"]), (&json!("Pending"), &json!("crypto")));
+    assert_eq!((&pending["phase"], &pending["name"]), (&json!("Pending"), &json!("crypto")));
     let owner = format!("{}/{}", t.namespace, first["claim"].as_str().unwrap());
-    assert_eq!(told["reasons"][0], format!("all 1 devices of {dpu} are taken, by {owner}"));
+    assert_eq!(pending["reasons"][0], format!("all 1 devices of {dpu} are taken, by {owner}"));
     // It is free again when the first one goes, and the scheduler sees that by itself.
     t.end("first").await;
     let second = t.companion().await;
@@ -392,10 +392,10 @@ async fn explain_tells_why_a_claim_has_no_devices() {
     t.end("second").await;
     t.web("third").await;
     eventually("the taint keeps the device from the claim", || async {
-        let told = of("third")["reasons"].clone();
+        let reasons = of("third")["reasons"].clone();
         let taint = format!("of 1 devices of {dpu} 1 has the taint worn:NoSchedule, which isn't tolerated");
-        let refused = told[1].as_str().is_some_and(|words| words.contains("cannot allocate all claims"));
-        holds(told[0] == json!(taint) && refused, told.to_string())
+        let refused = reasons[1].as_str().is_some_and(|words| words.contains("cannot allocate all claims"));
+        holds(reasons[0] == json!(taint) && refused, reasons.to_string())
     })
     .await;
 }

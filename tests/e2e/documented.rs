@@ -119,8 +119,8 @@ async fn a_claim_with_every_documented_field_is_stored_whole() {
     lost(&claim["spec"], &made["spec"], "spec", &mut wrong);
     let status = json!({"apiVersion": claim["apiVersion"], "kind": claim["kind"], "metadata": made["metadata"],
         "spec": made["spec"], "status": claim["status"]});
-    let told = sent("PUT", &format!("{uri}/documented/status"), &status).await.unwrap();
-    lost(&claim["status"], &told["status"], "status", &mut wrong);
+    let stored = sent("PUT", &format!("{uri}/documented/status"), &status).await.unwrap();
+    lost(&claim["status"], &stored["status"], "status", &mut wrong);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 
     // No namespace of a tenant has the label that admin access requires, and no tenant a class that its Tenant doesn't list.
@@ -288,8 +288,8 @@ async fn imperators_documented_manifests_have_their_results() {
     assert!(said.contains("spec.ports: Required value"), "{said}");
     if !said.contains("spec.serviceName: Invalid value") {
         // Releases that don't validate the name can't create the Pod.
-        let told = event(&client, namespace, "FailedCreate").await;
-        assert!(told.contains("spec.subdomain: Invalid value"), "{told}");
+        let message = event(&client, namespace, "FailedCreate").await;
+        assert!(message.contains("spec.subdomain: Invalid value"), "{message}");
     }
     usage(&machines, "general-machine", "compute-xlarge", [1, 0, 1, 0, 1]).await;
     infra.kubectl(&["delete", "namespace", namespace, "--wait=false"]).unwrap();

@@ -40,14 +40,17 @@ async fn a_user_of_one_namespace_hears_why_a_companion_does_not_come() {
         holds(code == Some(0) && is_reported, report.to_string()).map(|()| report)
     })
     .await;
-    let told = &report["pods"][0]["conditions"][0];
-    assert_eq!((&told["type"], &told["status"]), (&json!(keys::COMPANIONS_CONDITION), &json!("False")));
+    let condition = &report["pods"][0]["conditions"][0];
     assert_eq!(
-        (&told["meaning"], &told["remedy"]),
+        (&condition["type"], &condition["status"]),
+        (&json!(keys::COMPANIONS_CONDITION), &json!("False"))
+    );
+    assert_eq!(
+        (&condition["meaning"], &condition["remedy"]),
         (&json!(Cause::NoDpu.meaning()), &json!(Cause::NoDpu.tenant_remedy()))
     );
-    assert!(told["message"].as_str().unwrap().starts_with("rule fw: "), "{told}");
-    assert!(told["since"].is_string(), "{told}");
+    assert!(condition["message"].as_str().unwrap().starts_with("rule fw: "), "{condition}");
+    assert!(condition["since"].is_string(), "{condition}");
     // The rule was read in that namespace alone, and the note says so.
     let rule = &report["rules"][0];
     assert_eq!((&rule["name"], &rule["workloads"][0]["outcome"]), (&json!("fw"), &json!("Companion")));

@@ -1,4 +1,4 @@
-//! The workload stream, told by the test itself: what an agent would never say, and what a Pod can't do.
+//! The workload stream, sent by the test itself: what an agent would never say, and what a Pod can't do.
 
 use std::collections::HashMap;
 
@@ -88,7 +88,7 @@ async fn a_large_sync_is_taken_in_one_message() {
 }
 
 /// A sync in chunks of these workloads, without its end.
-async fn tell(sender: &mpsc::Sender<Chunked>, updates: Vec<WorkloadUpdate>) {
+async fn send_chunks(sender: &mpsc::Sender<Chunked>, updates: Vec<WorkloadUpdate>) {
     let begin = WorkloadSyncBegin { workloads: i64::try_from(updates.len()).unwrap() };
     sender.send(Chunked::WorkloadSyncBegin(begin)).await.unwrap();
     for chunk in updates.chunks(100) {
@@ -105,23 +105,23 @@ async fn a_sync_of_any_size_is_taken_in_chunks_and_counts_at_its_end() {
     let (sender, call) = chunked_stream(outrigger.grpc_port, &tls, "chunked").await.unwrap();
     let updates = large(8000, 9000, &t.node("a"));
     assert!(updates.iter().map(prost::Message::encoded_len).sum::<usize>() > 64 << 20);
-    tell(&sender, updates).await;
+    send_chunks(&sender, updates).await;
     sender.send(Chunked::WorkloadSyncEnd(WorkloadSyncEnd {})).await.unwrap();
     let companion = t.companion().await;
     t.condition_says("r", "Matched", Status::True, "Matches", &["1 of 8001"]).await;
-    // One that is broken off takes nothing away, and what it has told counts.
-    tell(&sender, vec![update("two", &t.node("a"))]).await;
+    // One that is broken off takes nothing away, and what it has sent counts.
+    send_chunks(&sender, vec![update("two", &t.node("a"))]).await;
     t.ready(2).await;
     drop(sender);
     call.await.unwrap().unwrap();
     let (sender, call) = chunked_stream(outrigger.grpc_port, &tls, "chunked").await.unwrap();
-    tell(&sender, vec![update("one", &t.node("a"))]).await;
+    send_chunks(&sender, vec![update("one", &t.node("a"))]).await;
     connected(&t, true).await;
     assert_eq!(t.ready(2).await.iter().filter(|c| c.uid() == companion.uid()).count(), 1);
     sender.send(Chunked::WorkloadSyncEnd(WorkloadSyncEnd {})).await.unwrap();
     assert_eq!(t.ready(1).await[0].uid(), companion.uid());
     // What doesn't belong into a sync is refused.
-    tell(&sender, vec![]).await;
+    send_chunks(&sender, vec![]).await;
     sender.send(Chunked::WorkloadUpdate(update("x", "n"))).await.unwrap();
     let status = call.await.unwrap().unwrap_err();
     assert!(status.message().contains("workload_sync_begin has begun a sync"), "{status}");

@@ -126,7 +126,7 @@ async fn a_stream_ends_with_its_certificate() {
 #[tokio::test]
 async fn a_stream_ends_with_its_identity() {
     let t = Tenant::without_agent(Outrigger::shared().await, "id-gone", &[]).await;
-    let opened = t.tells([]).await;
+    let opened = t.opens_stream([]).await;
     eventually("it is connected", || async {
         let status = t.object().get("id-gone").await.in_words()?.status.unwrap_or_default();
         let stream = status.stream.ok_or("no stream")?;

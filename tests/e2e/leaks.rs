@@ -140,7 +140,7 @@ async fn a_tenant_reads_nothing_of_the_platform_and_of_other_tenants() {
         admin_rule(keys::ADMIN_NAMESPACE, "lk-platform-rule-2", rule("lk-greedy", PLATFORM_IMAGE, &wish)),
     ];
     o.plane.infra.apply(&platform).unwrap();
-    let _stream = rival.tells([update("lk-their-workload", "lk-rival-host")]).await;
+    let _stream = rival.opens_stream([update("lk-their-workload", "lk-rival-host")]).await;
     rival.ready(1).await;
 
     // The tenant's own rules and workloads: one that is served, and failures of several causes.
@@ -175,8 +175,8 @@ async fn a_tenant_reads_nothing_of_the_platform_and_of_other_tenants() {
     {
         until(&format!("{name} says {words}"), &own, name, |rule| {
             let conditions = rule.status.unwrap_or_default().conditions;
-            let told = conditions.iter().any(|condition| condition.message.contains(words));
-            holds(told, format!("{conditions:?}"))
+            let reported = conditions.iter().any(|condition| condition.message.contains(words));
+            holds(reported, format!("{conditions:?}"))
         })
         .await;
     }

@@ -290,7 +290,7 @@ async fn a_rule_that_is_wrong_says_where_and_keeps_its_companions() {
 }
 
 #[tokio::test]
-async fn what_the_schema_can_tell_is_refused_at_once() {
+async fn what_the_schema_excludes_is_refused_at_once() {
     let t = Tenant::without_agent(Outrigger::shared().await, "schema", &[]).await;
     let infra = &t.outrigger.plane.infra;
     for (path, value, part) in [

@@ -62,7 +62,7 @@ async fn a_companion_outlives_its_workload_and_goes_when_its_time_is_over() {
 async fn a_workload_that_returns_keeps_its_companion_and_a_rule_that_changes_or_goes_ends_it() {
     let t = Tenant::without_agent(Outrigger::shared().await, "lg-back", &[("a", 1)]).await;
     t.rule("r", lingers(3600)).await;
-    let stream = t.tells(t.on_a(&["w"])).await;
+    let stream = t.opens_stream(t.on_a(&["w"])).await;
     let before = t.companion().await;
     t.sync(&stream, &[]).await;
     assert_eq!(marked(&t, true).await.uid(), before.uid());

@@ -1,4 +1,4 @@
-//! The DPUs of hosts, told at the tenant's own Nodes.
+//! The DPUs of hosts, reported at the tenant's own Nodes.
 
 use std::time::Duration;
 
@@ -218,7 +218,7 @@ async fn two_tenants_have_a_node_of_one_name() {
             .await
             .unwrap();
         t.rule("r", rule_for("app", "web")).await;
-        streams.push(t.tells([update("w", "hn-worker")]).await);
+        streams.push(t.opens_stream([update("w", "hn-worker")]).await);
     }
     for t in [&blue, &red] {
         runs_on(t, &t.node("serial-dpu")).await;

@@ -26,7 +26,7 @@ pub(crate) fn explain_with(t: &Tenant, args: &[&str]) -> (Option<i32>, Value) {
 }
 
 #[tokio::test]
-async fn explain_tells_of_live_clusters() {
+async fn explain_reports_on_live_clusters() {
     let t = Tenant::new(Outrigger::shared().await, "explain", &[("a", 1), ("b", 0)]).await;
     t.rule("web", rule_for("app", "web")).await;
     t.web("web").await;

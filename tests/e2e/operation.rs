@@ -225,14 +225,14 @@ async fn what_a_webhook_does_can_be_seen_and_its_log_turned_up() {
         .iter()
         .filter(|line| ["allowed", "denied"].contains(&line["message"].as_str().unwrap_or_default()))
         .collect();
-    let told: Vec<&str> = of_requests.iter().filter_map(|line| line["uid"].as_str()).collect();
-    assert_eq!(told, ["two", "three"]);
+    let logged: Vec<&str> = of_requests.iter().filter_map(|line| line["uid"].as_str()).collect();
+    assert_eq!(logged, ["two", "three"]);
     assert!(of_requests[1]["reason"].as_str().unwrap().contains("spec.hostNetwork"), "{}", of_requests[1]);
     assert!(!format!("{log:?}").contains("hunter2"));
 
     // The process has ended, so all has been sent: also what the log was too low for.
     let spans = collector.spans();
-    let told = |span: &Span, key: &str| span.attributes.get(key).cloned().unwrap_or_default();
+    let attribute = |span: &Span, key: &str| span.attributes.get(key).cloned().unwrap_or_default();
     let admissions: Vec<String> = spans
         .iter()
         .map(|span| {
@@ -240,7 +240,12 @@ async fn what_a_webhook_does_can_be_seen_and_its_log_turned_up() {
             // Whoever reaches the port can name a trace: it is pointed to, and decides nothing.
             assert!(span.trace != TRACE && span.parent.is_empty(), "{span:?}");
             assert_eq!(span.links, ["b7ad6b7169203331"]);
-            format!("{} {} {}", told(span, "uid"), told(span, "webhook"), told(span, "verdict"))
+            format!(
+                "{} {} {}",
+                attribute(span, "uid"),
+                attribute(span, "webhook"),
+                attribute(span, "verdict")
+            )
         })
         .collect();
     assert_eq!(

@@ -91,11 +91,11 @@ async fn the_steps_that_changed_a_pod_are_reported_and_what_would_refuse_it_now(
     // The webhook itself says so too.
     let mut again: Value = serde_json::from_str(&pod).unwrap();
     again["metadata"]["name"] = json!("again");
-    let told = refusal["message"].as_str().unwrap();
+    let message = refusal["message"].as_str().unwrap();
     eventually("such Pods are refused", || async {
         match dry_run(&t.pods(), &again).await {
             Ok(_) => Err("admitted".to_owned()),
-            Err(error) => holds(error.to_string().contains(told), error.to_string()),
+            Err(error) => holds(error.to_string().contains(message), error.to_string()),
         }
     })
     .await;

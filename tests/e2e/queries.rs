@@ -38,8 +38,8 @@ async fn a_user_of_a_tenant_sees_its_workloads_and_nothing_of_another() {
             .map(|()| row)
     })
     .await;
-    let told = ["id", "namespace", "name", "node"].map(|field| row[field].as_str().unwrap().to_owned());
-    assert_eq!(told, ["one", "default", "one", &blue.node("a")]);
+    let fields = ["id", "namespace", "name", "node"].map(|field| row[field].as_str().unwrap().to_owned());
+    assert_eq!(fields, ["one", "default", "one", &blue.node("a")]);
     let companion = &row["companions"][0];
     assert_eq!((&companion["rule"], &companion["state"]), (&json!("web"), &json!("NoDPU")), "{row}");
     let page = manager.answers("query-blue", "", &user, 200).await;

@@ -27,7 +27,7 @@ fn requested(pod: &Pod) -> Value {
 }
 
 /// A kubelet writes this of a companion's only container, and this condition.
-async fn told(t: &Tenant, pod: &Pod, resources: &Value, condition: Option<Value>) {
+async fn kubelet_reports(t: &Tenant, pod: &Pod, resources: &Value, condition: Option<Value>) {
     let mut status = serde_json::to_value(pod.status.as_ref().unwrap()).unwrap();
     status["containerStatuses"][0]["resources"] = resources.clone();
     let condition = condition.map_or(json!([]), |condition| json!([condition]));
@@ -57,7 +57,7 @@ async fn other_amounts_are_given_in_place_and_what_cannot_be_given_is_replaced()
     t.rule("r", cpu("100m")).await;
     t.web("w").await;
     let before = t.companion().await;
-    told(&t, &before, &json!({"requests": {"cpu": "100m"}}), None).await;
+    kubelet_reports(&t, &before, &json!({"requests": {"cpu": "100m"}}), None).await;
 
     t.rule("r", cpu("200m")).await;
     let after = resized(&t, json!({"cpu": "200m"})).await;
@@ -67,20 +67,20 @@ async fn other_amounts_are_given_in_place_and_what_cannot_be_given_is_replaced()
     // What a kubelet says of it.
     let has = json!({"requests": {"cpu": "100m"}});
     let pending = |reason: &str| json!({"type": "PodResizePending", "status": "True", "reason": reason, "message": "no room on the node"});
-    told(&t, &after, &has, Some(pending("Deferred"))).await;
+    kubelet_reports(&t, &after, &has, Some(pending("Deferred"))).await;
     let words = format!("{}: ResizeDeferred: no room on the node", after.name_any());
     t.condition_says("r", "Ready", Status::False, "ResizeDeferred", &[&words]).await;
     assert_eq!(t.companion().await.uid(), before.uid(), "it waits");
-    told(&t, &after, &has, Some(pending("Infeasible"))).await;
+    kubelet_reports(&t, &after, &has, Some(pending("Infeasible"))).await;
     let second = t.replaced(&before).await;
     assert_eq!(requested(&second), json!({"cpu": "200m"}));
 
     // A request can't be removed.
-    told(&t, &second, &json!({"requests": {"cpu": "200m"}}), None).await;
+    kubelet_reports(&t, &second, &json!({"requests": {"cpu": "200m"}}), None).await;
     t.rule("r", asks(json!({"requests": {"memory": "10Mi"}}))).await;
     let third = t.replaced(&second).await;
     // Another class of quality of service is the API server's to refuse.
-    told(&t, &third, &json!({"requests": {"memory": "10Mi"}}), None).await;
+    kubelet_reports(&t, &third, &json!({"requests": {"memory": "10Mi"}}), None).await;
     let both = |cpu: &str| {
         let amounts = json!({"cpu": cpu, "memory": "10Mi"});
         json!({"requests": amounts, "limits": amounts})
@@ -88,7 +88,7 @@ async fn other_amounts_are_given_in_place_and_what_cannot_be_given_is_replaced()
     t.rule("r", asks(both("100m"))).await;
     let fourth = t.replaced(&third).await;
     // The rule wants it so.
-    told(&t, &fourth, &both("100m"), None).await;
+    kubelet_reports(&t, &fourth, &both("100m"), None).await;
     let mut replaces = asks(both("200m"));
     replaces["updateStrategy"] = json!({"rollingUpdate": {"resize": "Replace"}});
     t.rule("r", replaces).await;

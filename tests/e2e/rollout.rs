@@ -273,9 +273,9 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
         Api::namespaced(t.infra.clone(), keys::ADMIN_NAMESPACE);
     eventually("the refusal is reported", || async {
         let status = rules.get("rolladmin").await.in_words()?.status.unwrap_or_default();
-        let told =
+        let reported =
             status.conditions.iter().any(|c| c.reason == "Refused" && c.message.contains("imagePullPolicy"));
-        holds(told, format!("{status:?}"))
+        holds(reported, format!("{status:?}"))
     })
     .await;
     are("all stay", &[("one", true); 4]).await;

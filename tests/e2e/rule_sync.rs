@@ -107,13 +107,13 @@ async fn what_the_infrastructure_refuses_is_reported_where_the_tenant_looks() {
     let events: Api<k8s_openapi::api::core::v1::Event> = Api::namespaced(t.cluster.clone(), &t.source);
     eventually("an Event says so too", || async {
         let all = events.list(&ListParams::default()).await.in_words()?;
-        let told = |words: &str| {
+        let reported = |words: &str| {
             all.items.iter().any(|e| {
                 e.reason.as_deref() == Some("RuleInvalid")
                     && e.message.as_deref().unwrap_or_default().contains(words)
             })
         };
-        holds(told("matchExpressions[0].key") && told("hostNetwork"), format!("{}", all.items.len()))
+        holds(reported("matchExpressions[0].key") && reported("hostNetwork"), format!("{}", all.items.len()))
     })
     .await;
     // Mended, it is served at once.

@@ -186,7 +186,7 @@ async fn a_dpu_changes_hands_only_when_the_former_tenants_pods_are_gone() {
         "workloadTerms": [{"matchExpressions": [{"key": ".metadata.resourceName", "operator": "Exists"}]}]}),
     )
     .await;
-    let (_sender, _call) = blue.tells([update("x", "nowhere")]).await;
+    let (_sender, _call) = blue.opens_stream([update("x", "nowhere")]).await;
 
     // From here on: never both. Read in this order a Pod that goes is seen no later than the label that comes.
     let on_node = async |t: &Tenant| -> usize {
@@ -292,7 +292,7 @@ async fn taints_of_others_survive() {
 #[tokio::test]
 async fn a_deleted_tenant_gives_everything_back() {
     let t = Tenant::with_rule_only(Outrigger::shared().await, "tn-gone").await;
-    let (_sender, call) = t.tells(t.on_a(&["w"])).await;
+    let (_sender, call) = t.opens_stream(t.on_a(&["w"])).await;
     t.companion().await;
     t.object().delete("tn-gone", &DeleteParams::default()).await.unwrap();
     let status = call.await.unwrap().unwrap_err();
@@ -344,7 +344,7 @@ async fn what_a_tenant_may_not_be_is_refused_with_its_path() {
 }
 
 #[tokio::test]
-async fn limits_are_held_and_told() {
+async fn limits_are_enforced_and_reported() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "tn-limit", &[("a", 1)]).await;
     t.set(json!({"limits": {"companions": 2, "rules": 1, "workloads": 3, "workloadBytes": 1000}}))
@@ -357,7 +357,7 @@ async fn limits_are_held_and_told() {
     })
     .await;
     t.rule("r", rule_for("app", "web")).await;
-    let (sender, call) = t.tells(t.on_a(&["w0", "w1", "w2"])).await;
+    let (sender, call) = t.opens_stream(t.on_a(&["w0", "w1", "w2"])).await;
     // Companions and rules: the quota says no, the rule and the Tenant say so.
     t.condition_says("r", "Ready", Status::False, "Refused", &["exceeded quota"]).await;
     t.reaches_limits(&["spec.limits.companions: 2 of 2", "spec.limits.rules: 1 of 1"]).await;
@@ -373,7 +373,7 @@ async fn limits_are_held_and_told() {
     assert_eq!(t.companions().await.unwrap().len(), 2);
     // One that has no room is refused alone: the stream goes on, and its agent is asked to send it again when there is room.
     let large = update(&"w".repeat(250), &"n".repeat(900));
-    let (sender, call) = t.tells([large]).await;
+    let (sender, call) = t.opens_stream([large]).await;
     t.reaches_limits(&["1 workload is not served", "spec.limits.workloadBytes"]).await;
     t.condition_says("r", "Synced", Status::False, "LimitReached", &["1 workload is not served"]).await;
     sender.send(Message::WorkloadUpdate(update("w0", &t.node("a")))).await.unwrap();
@@ -384,7 +384,7 @@ async fn limits_are_held_and_told() {
         .unwrap();
     let status = call.await.unwrap().unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    let (sender, _call) = t.tells([]).await;
+    let (sender, _call) = t.opens_stream([]).await;
     sender.send(sync(t.on_a(&["w0", "w1", "w2", "w3"]))).await.unwrap();
     t.is("WithinLimits", Status::True, "Within").await;
 }
@@ -397,7 +397,7 @@ async fn a_flood_of_one_tenant_leaves_the_other_served() {
     for tenant in [&loud, &quiet] {
         tenant.rule("r", rule_for("app", "web")).await;
     }
-    let ((shout, shouting), (say, _saying)) = (loud.tells([]).await, quiet.tells([]).await);
+    let ((shout, shouting), (say, _saying)) = (loud.opens_stream([]).await, quiet.opens_stream([]).await);
     // As fast as it is let: facts of companions that change all the time, each of them a write.
     let node = loud.node("a");
     let flood = tokio::spawn(async move {

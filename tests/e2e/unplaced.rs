@@ -21,7 +21,7 @@ fn rule(app: &str, spec: &Value, container: &Value) -> Value {
 }
 
 /// Reason and message of the condition that the agent writes on a Pod.
-fn told(pod: &Pod) -> (String, String) {
+fn condition_of(pod: &Pod) -> (String, String) {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     let ours = conditions.into_iter().flatten().find(|c| c.type_ == keys::COMPANIONS_CONDITION);
     ours.map(|c| (c.reason.clone().unwrap_or_default(), c.message.clone().unwrap_or_default()))
@@ -91,7 +91,7 @@ async fn each_cause_of_the_scheduler_has_its_own_word_and_names_the_part_of_the_
         t.start(name, host, json!({"app": name})).await;
         t.condition_says(name, "Ready", Status::False, reason, &[words]).await;
         until(&format!("the workload says {reason}"), &t.work(), name, |pod| {
-            let (found, message) = told(&pod);
+            let (found, message) = condition_of(&pod);
             let ours = message.contains(words) && !message.contains("nodes are available");
             holds(found == reason && ours, format!("{found}: {message}"))
         })

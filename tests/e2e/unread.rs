@@ -103,7 +103,7 @@ async fn nothing_is_said_of_virtual_nodes_and_offloadings_that_may_not_be_read()
 }
 
 #[tokio::test]
-async fn a_claim_tells_what_the_driver_says_and_not_that_no_pod_uses_it_if_pods_may_not_be_read() {
+async fn a_claim_reports_what_the_driver_says_and_not_that_no_pod_uses_it_if_pods_may_not_be_read() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "unread-claim", &[("a", 1)]).await;
     let devices = Devices::publish(&t, &[("a", 1)]).await;
@@ -141,9 +141,9 @@ async fn a_claim_tells_what_the_driver_says_and_not_that_no_pod_uses_it_if_pods_
     for user in [&admin, &reader] {
         let report = user.hears(&of, &["DeviceNotReady"]).await;
         let wrong = &report["wrong"][0];
-        let told = [&wrong["about"], &wrong["message"], &wrong["since"]];
+        let reported = [&wrong["about"], &wrong["message"], &wrong["since"]];
         assert_eq!(
-            told,
+            reported,
             [&json!(device), &json!("Ready isn't True: LinkDown port 0"), &json!(since)],
             "{report}"
         );

@@ -17,11 +17,11 @@ async fn a_replica_whose_watch_of_rules_hangs_deletes_no_running_companion() {
     // It doesn't hear of the rule; the replica that serves the tenant does.
     let frozen = replica.proxy.fault(Matching::watches("workloadrules"), Fault::FreezeWatch);
     t.rule("r", rule_for("app", "web")).await;
-    let first = stage.tell(&t, &["w1", "w2"]).await;
+    let first = stage.open_stream(&t, &["w1", "w2"]).await;
     t.ready(2).await;
     let before = t.uids().await.unwrap();
     // The agent comes to it, and it sees companions by a watch that lives.
-    let second = replica.tell(&t, &["w1", "w2"]).await;
+    let second = replica.open_stream(&t, &["w1", "w2"]).await;
     assert!(first.1.await.unwrap().is_err(), "the stream is the other replica's");
     t.keeps(&before, Duration::from_secs(4)).await;
     // When it hears of the rule it goes on with it.
@@ -55,9 +55,9 @@ async fn a_replica_whose_watch_of_admin_rules_hangs_deletes_no_running_companion
             other => Err(format!("{} companions", other.len())),
         }
     };
-    let first = stage.tell(&t, &["w1"]).await;
+    let first = stage.open_stream(&t, &["w1"]).await;
     let before = eventually("there is a companion", uid).await;
-    let _second = replica.tell(&t, &["w1"]).await;
+    let _second = replica.open_stream(&t, &["w1"]).await;
     assert!(first.1.await.unwrap().is_err(), "the stream is the other replica's");
     always("the companion runs on", Duration::from_secs(4), || async {
         let now = uid().await?;

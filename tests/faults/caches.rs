@@ -65,7 +65,7 @@ async fn a_companion_whose_creation_is_answered_after_a_new_list_is_no_ghost() {
         Fault::HoldAnswer(None),
     );
     let frozen = proxy.fault(Matching::watches("pods"), Fault::FreezeWatch);
-    let _stream = replica.tell(&t, &["w1"]).await;
+    let _stream = replica.open_stream(&t, &["w1"]).await;
     let first = eventually("the companion is there", || async {
         t.companions().await?.pop().ok_or_else(|| "it isn't".to_owned())
     })
@@ -91,7 +91,7 @@ async fn a_claim_template_whose_creation_is_answered_after_a_new_list_is_no_ghos
     let api: Api<ResourceClaimTemplate> = Api::namespaced(t.infra.clone(), &t.namespace);
     let proxy = &replica.proxy;
     // Before the rule: else the leader makes the template.
-    let _stream = replica.tell(&t, &["w1"]).await;
+    let _stream = replica.open_stream(&t, &["w1"]).await;
     eventually("it serves the tenant", || async {
         let stream = t.object().get(&t.id).await.in_words()?.status.and_then(|s| s.stream);
         holds(stream.is_some_and(|stream| stream.connected), "it doesn't")
@@ -162,12 +162,12 @@ async fn a_rule_that_is_edited_before_its_status_is_answered_keeps_the_edit() {
         resource: Some("workloadrules/status".into()),
         ..Matching::all()
     };
-    let told = stage
+    let held = stage
         .agents
         .fault(status.namespace(&t.source).body("\"ready\":1").succeeded().times(1), Fault::HoldAnswer(None));
     t.web("w1").await;
     t.companion().await;
-    stage.agents.hit(told).await;
+    stage.agents.hit(held).await;
     until("the status is stored", &t.own_rules(), "r", |rule| {
         let ready = rule.status.and_then(|status| status.ready);
         holds(ready == Some(1), format!("{ready:?}"))
@@ -175,7 +175,7 @@ async fn a_rule_that_is_edited_before_its_status_is_answered_keeps_the_edit() {
     .await;
     t.own_rule("r", rule_with("/template/spec/containers/0/image", json!("edited"))).await.unwrap();
     tokio::time::sleep(TAKEN_IN).await;
-    stage.agents.remove(told);
+    stage.agents.remove(held);
     eventually("the edit has arrived", || async {
         let image = image(&t, "r").await?;
         holds(image == "edited", image)
@@ -199,7 +199,7 @@ async fn companions_follow_workloads_though_their_watch_lags() {
     let t = stage.tenant("lag", &["a"]).await;
     t.rule("r", rule_for("app", "web")).await;
     replica.proxy.fault(Matching::watches("pods"), Fault::LagWatch(Duration::from_millis(1200)));
-    let stream = replica.tell(&t, &["w1", "w2", "w3"]).await;
+    let stream = replica.open_stream(&t, &["w1", "w2", "w3"]).await;
     t.ready(3).await;
     let creates =
         || replica.proxy.calls_of(&Matching::verb(Verb::Create, "pods").namespace(&t.namespace)).len();

@@ -29,7 +29,7 @@ async fn a_refusal_with_a_long_pause_holds_nothing_up() {
             .manager
             .fault(creates(&t.namespace).times(1), Fault::Status { code, retry_after: Some(3600) });
         t.rule("r", rule_for("app", "web")).await;
-        let _stream = stage.tell(&t, &["w1"]).await;
+        let _stream = stage.open_stream(&t, &["w1"]).await;
         stage.manager.hit(refused).await;
         t.companion().await;
     }
@@ -41,7 +41,7 @@ async fn what_is_no_longer_wanted_is_no_longer_sent() {
     let t = stage.tenant("unsent", &["a"]).await;
     let refused = stage.manager.fault(creates(&t.namespace), Fault::Status { code: 503, retry_after: None });
     t.rule("r", rule_for("app", "web")).await;
-    let _stream = stage.tell(&t, &["w1", "w2", "w3"]).await;
+    let _stream = stage.open_stream(&t, &["w1", "w2", "w3"]).await;
     eventually("creation is tried again and again", || async {
         let hits = stage.manager.hits(refused);
         holds(hits > 12, format!("{hits}"))
@@ -90,7 +90,7 @@ async fn calls_that_are_never_answered_end_and_are_made_again() {
     let t = stage.tenant("hung-create", &["a"]).await;
     let create = hole(&stage.manager, creates(&t.namespace));
     t.rule("r", rule_for("app", "web")).await;
-    let stream = stage.tell(&t, &["w1"]).await;
+    let stream = stage.open_stream(&t, &["w1"]).await;
     all.push(
         async move {
             stage.manager.hit(create).await;

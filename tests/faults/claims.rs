@@ -28,11 +28,11 @@ async fn claim(t: &Tenant) -> Result<(u64, String), String> {
 async fn counted(stage: &'static Stage, replica: &Replica, t: &Tenant) {
     t.rule("r", rule_for("app", "web")).await;
     stream_status(t, json!({"claim": 1000, "connected": false, "holder": ""})).await;
-    let first = stage.tell(t, &["w1"]).await;
+    let first = stage.open_stream(t, &["w1"]).await;
     t.companion().await;
-    let second = replica.tell(t, &["w1"]).await;
+    let second = replica.open_stream(t, &["w1"]).await;
     assert!(first.1.await.unwrap().is_err(), "superseded");
-    let third = stage.tell(t, &["w1"]).await;
+    let third = stage.open_stream(t, &["w1"]).await;
     assert!(second.1.await.unwrap().is_err(), "superseded");
     eventually("the claim has been raised thrice", || async {
         let (claim, _) = claim(t).await?;
@@ -45,7 +45,7 @@ async fn counted(stage: &'static Stage, replica: &Replica, t: &Tenant) {
 
 /// Connects to a replica once, and waits until it serves the tenant's workloads.
 async fn served_at_once(replica: &Replica, t: &Tenant, workloads: &[&str]) {
-    let (sender, call) = replica.tell(t, workloads).await;
+    let (sender, call) = replica.open_stream(t, workloads).await;
     tokio::select! {
         ended = call => panic!("the stream has ended: {ended:?}"),
         _ = t.ready(workloads.len()) => {}
@@ -115,7 +115,7 @@ async fn a_claim_whose_answer_is_lost_is_given_up_when_no_agent_returns() {
     let t = stage.tenant("unheard", &["a"]).await;
     let lost = Matching::verb(Verb::Patch, "tenants/status").name(&t.id).times(1);
     replica.proxy.fault(lost, Fault::DropAnswer);
-    let (_sender, call) = replica.tell(&t, &["w1"]).await;
+    let (_sender, call) = replica.open_stream(&t, &["w1"]).await;
     assert!(call.await.unwrap().is_err(), "nobody knows whether it is served");
     let (number, holder) = claim(&t).await.unwrap();
     assert!(number > 0 && !holder.is_empty(), "the claim was stored");

@@ -70,9 +70,9 @@ fn code(error: &kube::Error) -> Option<u16> {
 async fn calls_are_kept_and_hooks_see_writes_on_both_sides() {
     let stage = Stage::new("proxy-calls").await;
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let told = seen.clone();
+    let recorded = seen.clone();
     stage.proxy.on_write(move |call, moment| {
-        told.lock().push(format!("{moment:?} {call}"));
+        recorded.lock().push(format!("{moment:?} {call}"));
         let dropped = match moment {
             Moment::Before => call.name.as_deref() == Some("never"),
             Moment::After => call.name.as_deref() == Some("unknown"),

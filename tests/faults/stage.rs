@@ -86,9 +86,9 @@ impl Stage {
         holds(busy.is_empty(), format!("{busy:?}"))
     }
 
-    /// Tells the shared manager all of a tenant's workloads.
-    pub(crate) async fn tell(&self, t: &Tenant, names: &[&str]) -> Opened {
-        tell(self.o.grpc_port, t, names).await
+    /// Opens a stream on the shared manager, and sends all of a tenant's workloads.
+    pub(crate) async fn open_stream(&self, t: &Tenant, names: &[&str]) -> Opened {
+        open_stream(self.o.grpc_port, t, names).await
     }
 }
 
@@ -124,9 +124,9 @@ impl Replica {
         (Self { proxy, port, name: name.to_owned(), o }, admin)
     }
 
-    /// Tells it all of a tenant's workloads.
-    pub(crate) async fn tell(&self, t: &Tenant, names: &[&str]) -> Opened {
-        tell(self.port, t, names).await
+    /// Opens a stream on it, and sends all of a tenant's workloads.
+    pub(crate) async fn open_stream(&self, t: &Tenant, names: &[&str]) -> Opened {
+        open_stream(self.port, t, names).await
     }
 }
 
@@ -137,6 +137,6 @@ impl Drop for Replica {
     }
 }
 
-async fn tell(port: u16, t: &Tenant, names: &[&str]) -> Opened {
-    t.tells_at(port, t.on_a(names)).await
+async fn open_stream(port: u16, t: &Tenant, names: &[&str]) -> Opened {
+    t.opens_stream_at(port, t.on_a(names)).await
 }

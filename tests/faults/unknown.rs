@@ -122,7 +122,7 @@ async fn an_admin_companion_that_is_created_after_its_tenants_release_does_not_s
     let companions = stage.admin_rule(&t);
     let create = Matching::verb(Verb::Create, "pods").namespace("universe").body(&t.id);
     let held = stage.manager.fault(create, Fault::HoldRequest);
-    let _stream = stage.tell(&t, &["w1"]).await;
+    let _stream = stage.open_stream(&t, &["w1"]).await;
     stage.manager.hit(held).await;
     stage.o.plane.infra.kubectl(&["delete", "tenant", &t.id, "--timeout=100s"]).unwrap();
     stage.manager.remove(held);

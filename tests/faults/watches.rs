@@ -15,7 +15,7 @@ async fn watches_that_expire_or_break_off_lose_nothing() {
     let replica = Replica::start(stage, "manager-expired").await;
     let t = stage.tenant("expired", &["a"]).await;
     t.rule("r", rule_for("app", "web")).await;
-    let stream = replica.tell(&t, &["w1", "w2"]).await;
+    let stream = replica.open_stream(&t, &["w1", "w2"]).await;
     t.ready(2).await;
     let watches = || Matching { verbs: vec![Verb::Watch], ..Matching::all() };
     let kept = t.companions().await.unwrap().iter().filter_map(ResourceExt::uid).collect::<Vec<_>>();
@@ -54,7 +54,7 @@ async fn a_list_whose_pages_expire_is_made_again() {
     let expired = replica.proxy.calls().iter().filter(|call| call.status == Some(410)).count();
     assert_eq!(expired, 6);
     // It knows every rule.
-    let _stream = replica.tell(&t, &["w1"]).await;
+    let _stream = replica.open_stream(&t, &["w1"]).await;
     t.ready(4).await;
 }
 
@@ -65,7 +65,7 @@ async fn watches_that_fall_silent_are_noticed_and_opened_again() {
     let replica = Replica::start(stage, "manager-silent").await;
     let t = stage.tenant("silent", &["a"]).await;
     t.rule("r", rule_for("app", "web")).await;
-    let stream = replica.tell(&t, &["w1"]).await;
+    let stream = replica.open_stream(&t, &["w1"]).await;
     t.companion().await;
     let watches = Matching { verbs: vec![Verb::Watch], ..Matching::all() };
     let silent = replica.proxy.fault(watches, Fault::BlackHole);

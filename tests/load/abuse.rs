@@ -269,7 +269,7 @@ impl Neighbour {
         tenant.set(json!({"limits": {"ruleCallsPerSecond": 100_000}})).await.unwrap();
         tenant.rule("r", rule_for("app", "web")).await;
         let tls = o.client_tls("neighbour", &[&tenant_identity("neighbour")]);
-        let (sender, call) = tenant.tells([]).await;
+        let (sender, call) = tenant.opens_stream([]).await;
         tokio::spawn(async move {
             let _ = call.await;
             drop(sender);

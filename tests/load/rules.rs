@@ -80,7 +80,7 @@ async fn cold_agent(o: &'static Outrigger) -> Row {
     assert!(there.is_empty() && here.is_empty());
     let times = [(synced.as_secs_f64(), made.as_secs_f64())];
     Row::new(
-        "1,000 rules from a cold agent, accepted and told so",
+        "1,000 rules from a cold agent, accepted and reported",
         "s",
         "their creation by users, 16 at once",
         &times,

@@ -33,7 +33,7 @@ pub(crate) async fn run() {
     for tenant in [&quiet, &loud] {
         tenant.rule("r", rule_for("app", "web")).await;
     }
-    let (mine, theirs) = (quiet.tells([]).await, loud.tells([]).await);
+    let (mine, theirs) = (quiet.opens_stream([]).await, loud.opens_stream([]).await);
     let _ = measure(&quiet, &mine, "warm").await;
     let mut rows = rounds(&quiet, &mine, &theirs, ROWS[0], |i| unmatched(i % 10_000)).await;
 

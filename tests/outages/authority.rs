@@ -6,7 +6,7 @@ use outrigger_tests::pki::Authority;
 use outrigger_tests::stream::stream;
 use outrigger_tests::{eventually, holds};
 
-use crate::outages::stage::{Told, stage};
+use crate::outages::stage::{StreamedTenant, stage};
 
 #[tokio::test]
 async fn streams_end_when_the_ca_of_their_certificates_is_withdrawn_and_come_back_with_it() {
@@ -16,8 +16,8 @@ async fn streams_end_when_the_ca_of_their_certificates_is_withdrawn_and_come_bac
     replace(&ca, &o.authority.pem()).unwrap();
     let args = [format!("--tls-client-ca-file={}", ca.display()), "--tls-reload-interval=200ms".to_owned()];
     let (port, _) = o.another_manager("manager-ca", &args).await;
-    let mut t = Told::new(o, "withdrawn").await;
-    let before = t.tell_at(port, &["w1", "w2"]).await;
+    let mut t = StreamedTenant::new(o, "withdrawn").await;
+    let before = t.sync_at(port, &["w1", "w2"]).await;
     let tls = o.client_tls("withdrawn", &[&tenant_identity("withdrawn")]);
     let (_sender, call) = stream(port, &tls, &[b"withdrawn"]).await.unwrap();
 
@@ -35,7 +35,7 @@ async fn streams_end_when_the_ca_of_their_certificates_is_withdrawn_and_come_bac
 
     replace(&ca, &o.authority.pem()).unwrap();
     t.hang_up().await;
-    let after = t.tell_at(port, &["w1", "w2"]).await;
+    let after = t.sync_at(port, &["w1", "w2"]).await;
     assert_eq!(after, before);
     o.plane.command("term manager-ca").unwrap();
 }

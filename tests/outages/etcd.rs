@@ -13,7 +13,7 @@ use outrigger_tests::tenant::{annotation, rule_for};
 use outrigger_tests::{InWords, always, create, eventually, holds};
 use serde_json::json;
 
-use crate::outages::stage::{Told, stage};
+use crate::outages::stage::{StreamedTenant, stage};
 
 /// How often lists and watches of the manager have failed.
 async fn watch_failures(o: &Outrigger) -> f64 {
@@ -23,8 +23,8 @@ async fn watch_failures(o: &Outrigger) -> f64 {
 #[tokio::test]
 async fn watches_behind_a_compaction_list_again_and_double_or_delete_nothing() {
     let (_turn, o) = stage().await;
-    let mut t = Told::new(o, "compacted").await;
-    let before = t.tell(&["w1", "w2", "w3"]).await;
+    let mut t = StreamedTenant::new(o, "compacted").await;
+    let before = t.sync(&["w1", "w2", "w3"]).await;
     let failures = watch_failures(o).await;
 
     o.plane.command("pause manager").unwrap();
@@ -71,16 +71,16 @@ async fn fill(client: &Client) -> Api<ConfigMap> {
 async fn an_etcd_that_is_full_deletes_nothing_and_all_goes_on_when_it_has_room() {
     let (_turn, o) = stage().await;
     let etcd = Etcd::of(&o.plane).unwrap();
-    let mut t = Told::new(o, "full").await;
-    let before = t.tell(&["w1", "w2"]).await;
+    let mut t = StreamedTenant::new(o, "full").await;
+    let before = t.sync(&["w1", "w2"]).await;
     let maps = fill(&o.plane.infra.client_without_retries().await).await;
     assert!(etcd.ctl(&["alarm", "list"]).unwrap().contains("NOSPACE"));
 
     // A new stream can't be claimed, and a new companion can't be created.
     let pods = t.tenant.pods();
     t.hang_up().await;
-    let told = tokio::spawn(async move {
-        let after = t.tell(&["w1", "w2", "w3"]).await;
+    let task = tokio::spawn(async move {
+        let after = t.sync(&["w1", "w2", "w3"]).await;
         (t, after)
     });
     always("nothing is deleted", Duration::from_secs(40), || async {
@@ -89,14 +89,14 @@ async fn an_etcd_that_is_full_deletes_nothing_and_all_goes_on_when_it_has_room()
         holds(now == before.values().cloned().collect(), format!("{now:?}"))
     })
     .await;
-    assert!(!told.is_finished());
+    assert!(!task.is_finished());
 
     // What an administrator does: make room, compact, defragment, clear the alarm.
     maps.delete_collection(&DeleteParams::default(), &ListParams::default().labels("big=yes")).await.unwrap();
     etcd.compact().unwrap();
     etcd.ctl(&["defrag"]).unwrap();
     etcd.ctl(&["alarm", "disarm"]).unwrap();
-    let (_t, after) = told.await.unwrap();
+    let (_t, after) = task.await.unwrap();
     for (name, uid) in &before {
         assert_eq!(after.get(name), Some(uid), "{name} was made again");
     }
@@ -106,12 +106,12 @@ async fn an_etcd_that_is_full_deletes_nothing_and_all_goes_on_when_it_has_room()
 async fn restored(bump: Option<u64>, id: &str) {
     let (_turn, o) = stage().await;
     let etcd = Etcd::of(&o.plane).unwrap();
-    let mut t = Told::new(o, id).await;
-    let before = t.tell(&["w1", "w2", "w3"]).await;
+    let mut t = StreamedTenant::new(o, id).await;
+    let before = t.sync(&["w1", "w2", "w3"]).await;
     let snapshot = o.plane.dir.join(format!("{id}.snapshot"));
     etcd.save(&snapshot).unwrap();
     t.hang_up().await;
-    t.tell(&["w1", "w2", "w4"]).await;
+    t.sync(&["w1", "w2", "w4"]).await;
     t.image("later").await;
     t.rolled_out("later").await;
 
@@ -133,7 +133,7 @@ async fn restored(bump: Option<u64>, id: &str) {
 
     // The workloads are what they are; the template is that of the snapshot.
     t.hang_up().await;
-    let after = t.tell(&["w1", "w2", "w4"]).await;
+    let after = t.sync(&["w1", "w2", "w4"]).await;
     for name in ["w1", "w2"] {
         assert_eq!(after[name], before[name], "{name}'s companion is that of the snapshot");
     }
@@ -142,7 +142,7 @@ async fn restored(bump: Option<u64>, id: &str) {
     t.image("latest").await;
     t.rolled_out("latest").await;
     t.hang_up().await;
-    t.tell(&["w2", "w5"]).await;
+    t.sync(&["w2", "w5"]).await;
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use outrigger_tests::{InWords, always, eventually, holds};
 use serde_json::json;
 use std::time::Duration;
 
-use crate::outages::stage::{Told, stage};
+use crate::outages::stage::{StreamedTenant, stage};
 
 #[tokio::test]
 #[ignore = "long"]
@@ -17,8 +17,8 @@ async fn a_leader_that_was_suspended_changes_nothing_when_it_comes_back() {
     let (_turn, o) = stage().await;
     leads("the manager leads", o.manager_admin, true).await;
     let (port, admin) = o.another_manager("manager-2", &[]).await;
-    let mut t = Told::new(o, "suspended").await;
-    let before = t.tell_at(port, &["w1", "w2"]).await;
+    let mut t = StreamedTenant::new(o, "suspended").await;
+    let before = t.sync_at(port, &["w1", "w2"]).await;
 
     o.plane.command("pause manager").unwrap();
     leads("the other one leads", admin, true).await;
@@ -43,7 +43,7 @@ async fn a_leader_that_was_suspended_changes_nothing_when_it_comes_back() {
     .await;
     assert!(Outrigger::leads(admin).await.unwrap(), "nobody leads");
     t.tenant.set(json!({"hosts": [node]})).await.unwrap();
-    let after = t.tell_at(port, &["w1", "w2"]).await;
+    let after = t.sync_at(port, &["w1", "w2"]).await;
     println!("companions before {before:?}, after {after:?}");
     o.plane.command("term manager-2").unwrap();
     leads("the manager leads again", o.manager_admin, true).await;
@@ -63,8 +63,8 @@ async fn a_lease_that_somebody_takes_is_given_up_and_taken_again_when_it_ends() 
     println!("when it had noticed, the holder was {holder:?}");
     leads("the manager leads again", o.manager_admin, true).await;
     // Everything goes on.
-    let mut t = Told::new(o, "stolen").await;
-    t.tell(&["w1"]).await;
+    let mut t = StreamedTenant::new(o, "stolen").await;
+    t.sync(&["w1"]).await;
 }
 
 #[tokio::test]

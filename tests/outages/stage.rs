@@ -1,4 +1,4 @@
-//! The control plane that the tests break, and a tenant whose workloads a test tells by itself.
+//! The control plane that the tests break, and a tenant whose workloads a test sends by itself.
 
 use std::collections::BTreeMap;
 
@@ -33,13 +33,13 @@ pub(crate) async fn stage() -> (MutexGuard<'static, ()>, &'static Outrigger) {
 
 /// A tenant with a rule, whose workloads are all on one host and are sent by the test: its cluster may fail or be restored
 /// without them.
-pub(crate) struct Told {
+pub(crate) struct StreamedTenant {
     pub(crate) tenant: Tenant,
     tls: ClientTls,
     stream: Option<Opened>,
 }
 
-impl Told {
+impl StreamedTenant {
     pub(crate) async fn new(o: &'static Outrigger, id: &str) -> Self {
         let tenant = Tenant::with_rule_only(o, id).await;
         Self { tls: o.client_tls(id, &[&tenant_identity(id)]), tenant, stream: None }
@@ -47,12 +47,12 @@ impl Told {
 
     /// Says that these are all workloads, as often as it takes until companions are those of them: as an agent does, on a new
     /// stream when the old one has ended. Their uids by workload.
-    pub(crate) async fn tell(&mut self, names: &[&str]) -> BTreeMap<String, String> {
-        self.tell_at(self.tenant.outrigger.grpc_port, names).await
+    pub(crate) async fn sync(&mut self, names: &[&str]) -> BTreeMap<String, String> {
+        self.sync_at(self.tenant.outrigger.grpc_port, names).await
     }
 
-    /// As [`Self::tell`], to the manager on another port.
-    pub(crate) async fn tell_at(&mut self, port: u16, names: &[&str]) -> BTreeMap<String, String> {
+    /// As [`Self::sync`], to the manager on another port.
+    pub(crate) async fn sync_at(&mut self, port: u16, names: &[&str]) -> BTreeMap<String, String> {
         let (tls, id) = (self.tls.clone(), self.tenant.id.clone());
         let opened = Mutex::new(self.stream.take());
         let companions = eventually(&format!("companions of {names:?}"), || async {

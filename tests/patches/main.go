@@ -52,7 +52,7 @@ func check(text []byte) error {
 }
 
 // run checks all lines and returns their number and that of the failures.
-func run(lines io.Reader, told io.Writer) (int, int, error) {
+func run(lines io.Reader, failures io.Writer) (int, int, error) {
 	scanner := bufio.NewScanner(lines)
 	scanner.Buffer(nil, 64<<20)
 	count, failed := 0, 0
@@ -60,7 +60,7 @@ func run(lines io.Reader, told io.Writer) (int, int, error) {
 		count++
 		if err := check(scanner.Bytes()); err != nil {
 			failed++
-			fmt.Fprintf(told, "%v: %s\n", err, scanner.Bytes())
+			fmt.Fprintf(failures, "%v: %s\n", err, scanner.Bytes())
 		}
 	}
 	return count, failed, scanner.Err()

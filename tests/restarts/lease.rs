@@ -28,21 +28,21 @@ async fn record(client: Client) -> (LeaseSpec, Arc<Mutex<Vec<Lease>>>) {
 
 /// What the Lease itself says of a hand-over: it was given back, and not waited for until it ended.
 fn handed_over(before: &LeaseSpec, written: &[LeaseSpec]) -> Result<(), String> {
-    let told = format!("{before:?} {written:#?}");
+    let history = format!("{before:?} {written:#?}");
     let held = |spec: &&LeaseSpec| spec.holder_identity.is_some();
     let old = |spec: &&LeaseSpec| spec.holder_identity == before.holder_identity;
-    let free = written.iter().position(|spec| !held(&spec)).ok_or(format!("not given back: {told}"))?;
-    let new = written[free..].iter().rfind(held).ok_or(format!("nobody has it: {told}"))?;
+    let free = written.iter().position(|spec| !held(&spec)).ok_or(format!("not given back: {history}"))?;
+    let new = written[free..].iter().rfind(held).ok_or(format!("nobody has it: {history}"))?;
     if old(&new) || new.lease_transitions <= before.lease_transitions {
-        return Err(format!("nobody else has it: {told}"));
+        return Err(format!("nobody else has it: {history}"));
     }
     // Renewals until then, and none after it.
     let last = written[..free].iter().rfind(old).unwrap_or(before);
-    assert!(!written[free..].iter().any(|spec| old(&spec)), "renewed after it was given back: {told}");
+    assert!(!written[free..].iter().any(|spec| old(&spec)), "renewed after it was given back: {history}");
     let renewed = last.renew_time.clone().unwrap().0;
     let taken = new.acquire_time.clone().unwrap().0;
     let lasts = Duration::from_secs(u64::try_from(last.lease_duration_seconds.unwrap()).unwrap());
-    assert!(taken < renewed + lasts, "it had ended: {told}");
+    assert!(taken < renewed + lasts, "it had ended: {history}");
     Ok(())
 }
 

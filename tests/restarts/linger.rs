@@ -34,7 +34,7 @@ async fn the_time_of_a_lingering_companion_goes_on_while_managers_are_killed_and
     // Another manager takes the tenant over.
     let (port, _) = o.another_manager("manager-linger", &[]).await;
     o.plane.command("stop agent-linger").unwrap();
-    let stream = t.tells_at(port, t.on_a(&["stays"])).await;
+    let stream = t.opens_stream_at(port, t.on_a(&["stays"])).await;
     assert_eq!(record().await.unwrap(), before, "the record stays as it was written");
     let ended: Timestamp = before.1.parse().unwrap();
     eventually("it is deleted", || async {

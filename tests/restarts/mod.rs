@@ -53,7 +53,7 @@ async fn a_manager_killed_amid_two_hundred_creates_makes_none_twice_loses_none_d
     }
     println!("killed after {} of 200", before.len());
 
-    // Killed and started with nothing to do, it does nothing; also before the agent has told all.
+    // Killed and started with nothing to do, it does nothing; also before the agent has sent all.
     o.plane.command("stop agent-killed").unwrap();
     o.plane.command("restart manager").unwrap();
     o.ready().await;

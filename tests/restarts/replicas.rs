@@ -26,13 +26,13 @@ async fn of_two_managers_the_one_with_the_latest_claim_writes() {
         let status = t.object().get("two").await.unwrap().status.unwrap();
         status.stream.map(|s| (s.claim, s.connected, s.holder)).unwrap()
     };
-    let first = t.tells(t.on_a(&["w1", "w2"])).await;
+    let first = t.opens_stream(t.on_a(&["w1", "w2"])).await;
     let before = t.serves(&["w1", "w2"]).await;
     let (number, connected, one) = claim().await;
     assert_eq!((number, connected), (1, true));
 
     // The agent jumps. Its old connection stays half open: nobody reads what is sent on it.
-    let second = t.tells_at(port, t.on_a(&["w1", "w2", "w3"])).await;
+    let second = t.opens_stream_at(port, t.on_a(&["w1", "w2", "w3"])).await;
     let after = t.serves(&["w1", "w2", "w3"]).await;
     assert!(before.iter().all(|(name, uid)| after.get(name) == Some(uid)), "nothing was made twice");
     let (number, _, two) = claim().await;
@@ -81,7 +81,7 @@ async fn of_two_managers_the_one_with_the_latest_claim_writes() {
     })
     .await;
     println!("a new leader has acted after {:?}", began.elapsed());
-    let _fourth = t.tells_at(port, t.on_a(&["w2", "w4"])).await;
+    let _fourth = t.opens_stream_at(port, t.on_a(&["w2", "w4"])).await;
     t.serves(&["w2", "w4"]).await;
     o.plane.command("start manager").unwrap();
     o.ready().await;
@@ -89,7 +89,7 @@ async fn of_two_managers_the_one_with_the_latest_claim_writes() {
 }
 
 #[tokio::test]
-async fn a_host_that_two_claim_at_once_is_neithers() {
+async fn a_host_that_two_claim_at_once_belongs_to_neither() {
     let (_one, o) = alone().await;
     let infra: Client = o.plane.infra.client().await;
     let (tenants, nodes): (Api<Object>, Api<Node>) = (Api::all(infra.clone()), Api::all(infra));

@@ -53,10 +53,10 @@ pub(crate) async fn begin(installed: &'static Installed, askers: &[(Http, u64, u
     let killing = killing.then_some(&installed.webhooks);
     let load = Load::begin_while_killing(t.pods(), CREATES.0, CREATES.1, killing).await;
     let tls = ClientTls { ca: o.authority.file(), identity: None };
-    let (tell, trust) = watch::channel(Arc::new(tls.config(&[]).unwrap()));
+    let (sender, trust) = watch::channel(Arc::new(tls.config(&[]).unwrap()));
     load.beside(|end| async move {
         end.cancelled().await;
-        drop(tell);
+        drop(sender);
     });
     for &(http, per_second, requests) in askers {
         load.ask(Asker {

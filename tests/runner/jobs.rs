@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_test_environment_and_arguments() {
+    fn names_give_test_environment_and_arguments() {
         let in_environment = InEnvironment { suite: "crash", env: ("OUTRIGGER_CRASH", "all".to_owned()) };
         let whole = Job::whole(in_environment, program(SUITES));
         assert_eq!(

@@ -138,13 +138,13 @@ impl Browser {
     }
 
     /// As [`Self::ask`] where a failure is a failure of the test.
-    async fn tell(&self, path: &str, body: Value) -> Value {
+    async fn ask_or_panic(&self, path: &str, body: Value) -> Value {
         self.ask(path, body).await.unwrap_or_else(|why| panic!("{why}"))
     }
 
     /// Opens a URL, and waits until all of the page is there.
     pub async fn open(&self, url: impl Display) {
-        self.tell("url", json!({"url": url.to_string()})).await;
+        self.ask_or_panic("url", json!({"url": url.to_string()})).await;
     }
 
     /// Runs a function's body in the page, and returns what it returns. Promises are awaited.
@@ -154,7 +154,7 @@ impl Browser {
 
     /// As [`Self::run`], with arguments.
     pub async fn run_with(&self, script: &str, args: &[Value]) -> Value {
-        self.tell("execute/sync", json!({"script": script, "args": args})).await
+        self.ask_or_panic("execute/sync", json!({"script": script, "args": args})).await
     }
 
     /// The text that the page shows.
@@ -194,13 +194,16 @@ impl Browser {
             }
         }
         actions.extend(held.iter().map(|key| json!({"type": "keyUp", "value": key.to_string()})));
-        self.tell("actions", json!({"actions": [{"type": "key", "id": "keyboard", "actions": actions}]}))
-            .await;
+        self.ask_or_panic(
+            "actions",
+            json!({"actions": [{"type": "key", "id": "keyboard", "actions": actions}]}),
+        )
+        .await;
     }
 
     /// A command of Chromium's own protocol.
     pub async fn chromium(&self, command: &str, params: Value) -> Value {
-        self.tell("goog/cdp/execute", json!({"cmd": command, "params": params})).await
+        self.ask_or_panic("goog/cdp/execute", json!({"cmd": command, "params": params})).await
     }
 
     /// Sets the colour scheme that the reader prefers.
@@ -228,7 +231,7 @@ impl Browser {
     /// What the console of the developer tools has shown since the last call: errors of scripts, files that weren't loaded, and
     /// whatever the Content Security Policy has refused.
     pub async fn complaints(&self) -> Vec<String> {
-        let log = self.tell("se/log", json!({"type": "browser"})).await;
+        let log = self.ask_or_panic("se/log", json!({"type": "browser"})).await;
         let message = |entry: &Value| entry["message"].as_str().unwrap_or_default().to_owned();
         log.as_array().into_iter().flatten().map(message).collect()
     }

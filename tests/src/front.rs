@@ -50,7 +50,7 @@ struct Replica {
 impl Front {
     /// A front that leads nowhere yet.
     pub fn start() -> Self {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let state = Arc::<State>::default();
         let serving = state.clone();
         std::thread::spawn(move || {
@@ -59,14 +59,14 @@ impl Front {
             runtime.block_on(async move {
                 let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
                 let port = listener.local_addr().expect("an address").port();
-                tell.send((port, tokio::runtime::Handle::current())).expect("somebody waits for it");
+                sender.send((port, tokio::runtime::Handle::current())).expect("somebody waits for it");
                 loop {
                     let (client, _) = listener.accept().await.expect("a connection");
                     tokio::spawn(serving.clone().connection(client));
                 }
             });
         });
-        let (port, handle) = told.recv().expect("it has begun");
+        let (port, handle) = receiver.recv().expect("it has begun");
         Self { port, state, handle }
     }
 

@@ -101,7 +101,7 @@ fn key(object: &Value) -> Option<(&str, &str, &str, Option<&str>)> {
 /// Everything that was wrong at some revision, each once, in words.
 pub fn violations(changes: &[Change], expected: &Expectations) -> Vec<String> {
     let mut found = BTreeSet::new();
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     let mut state = State::default();
     for change in changes {
         state.apply(change);
@@ -110,11 +110,11 @@ pub fn violations(changes: &[Change], expected: &Expectations) -> Vec<String> {
         now.extend(state.without_finalizer(change));
         for words in now {
             if found.insert(words.clone()) {
-                told.push(format!("revision {}: {words}", change.revision));
+                reports.push(format!("revision {}: {words}", change.revision));
             }
         }
     }
-    told
+    reports
 }
 
 /// Objects that were to stay.

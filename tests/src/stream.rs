@@ -1,4 +1,4 @@
-//! Workload streams that a test tells itself, in an agent's place.
+//! Workload streams on which a test itself sends, in an agent's place.
 
 use std::collections::HashMap;
 

@@ -141,7 +141,7 @@ impl Tenant {
         }
     }
 
-    /// A tenant whose workloads the test tells itself.
+    /// A tenant whose workloads the test itself sends.
     pub async fn without_agent(outrigger: &'static Outrigger, id: &str, hosts: &[(&str, usize)]) -> Self {
         let mut this = Self::named(outrigger, id).await;
         this.end = Some(End {
@@ -225,22 +225,26 @@ impl Tenant {
     }
 
     /// Opens a workload stream in an agent's place, and says that these are all workloads.
-    pub async fn tells(&self, workloads: impl IntoIterator<Item = WorkloadUpdate>) -> Opened {
-        self.tells_at(self.outrigger.grpc_port, workloads).await
+    pub async fn opens_stream(&self, workloads: impl IntoIterator<Item = WorkloadUpdate>) -> Opened {
+        self.opens_stream_at(self.outrigger.grpc_port, workloads).await
     }
 
-    /// As [`Self::tells`], on the manager at this port.
-    pub async fn tells_at(&self, port: u16, workloads: impl IntoIterator<Item = WorkloadUpdate>) -> Opened {
+    /// As [`Self::opens_stream`], on the manager at this port.
+    pub async fn opens_stream_at(
+        &self,
+        port: u16,
+        workloads: impl IntoIterator<Item = WorkloadUpdate>,
+    ) -> Opened {
         let tls = self.outrigger.client_tls(&self.id, &[&tenant_identity(&self.id)]);
         let opened = stream(port, &tls, &[self.id.as_bytes()]).await.unwrap();
         opened.0.send(sync(workloads)).await.unwrap();
         opened
     }
 
-    /// As [`Self::tells_at`], of a tenant without a stream, on a manager that has only started: until it knows the tenant's namespace,
-    /// it tells the caller to connect again, as agents do.
+    /// As [`Self::opens_stream_at`], of a tenant without a stream, on a manager that has only started: until it knows the tenant's
+    /// namespace, it ends the call so that the caller connects again, as agents do.
     pub async fn is_served_at(&self, port: u16, workloads: Vec<WorkloadUpdate>) -> Opened {
-        let opened = tokio::sync::Mutex::new(self.tells_at(port, workloads.clone()).await);
+        let opened = tokio::sync::Mutex::new(self.opens_stream_at(port, workloads.clone()).await);
         eventually("a manager serves the tenant's stream", || async {
             let tenant = self.object().get(&self.id).await.in_words()?;
             if tenant.status.and_then(|status| status.stream).is_some_and(|stream| !stream.holder.is_empty())
@@ -251,7 +255,7 @@ impl Tenant {
             if !opened.1.is_finished() {
                 return Err("no manager has claimed it".to_owned());
             }
-            let again = self.tells_at(port, workloads.clone()).await;
+            let again = self.opens_stream_at(port, workloads.clone()).await;
             let ended = std::mem::replace(&mut *opened, again).1.await.in_words()?;
             Err(format!("{ended:?}"))
         })

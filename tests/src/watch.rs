@@ -1,4 +1,4 @@
-//! Calls that tell how companions are, in an agent's place.
+//! Calls that report how companions are, in an agent's place.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct Heard {
     pub hosts: BTreeMap<String, HostStatus>,
     /// Whether everything was received that was known at the beginning.
     pub synced: bool,
-    /// Everything, for tests of what is never told.
+    /// Everything, for tests of what is never sent.
     pub log: String,
 }
 
@@ -94,7 +94,7 @@ impl Watch {
     }
 
     /// Waits until just this was received about a workload: the state and the reason of each of its companions. Returns these.
-    pub async fn tells(&self, workload: &str, expected: &[(CompanionState, &str)]) -> Vec<Companion> {
+    pub async fn receives(&self, workload: &str, expected: &[(CompanionState, &str)]) -> Vec<Companion> {
         self.says(&format!("{workload} is {expected:?}"), |heard| {
             let companions = heard.workloads.get(workload).map(Vec::as_slice).unwrap_or_default();
             let is = companions.iter().map(|companion| (companion.state(), companion.reason.as_str()));

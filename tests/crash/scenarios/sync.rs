@@ -9,7 +9,7 @@ use super::tenant;
 use crate::crash::run::Run;
 
 /// A rule that writes one more fact into each companion, by this name.
-fn telling(fact: &str) -> Value {
+fn injecting(fact: &str) -> Value {
     let mut spec = rule_for("app", "web");
     let inject = json!({"workloadKey": ".metadata.resourceName", "asAnnotation": {"name": fact}});
     if let Some(list) = spec["workloadInfoInject"].as_array_mut() {
@@ -37,7 +37,7 @@ pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     let t = tenant(run, "", &[("a", 1)]).await?;
     t.web("w").await;
     run.begin();
-    run.act("the rule is made", || t.own_rule("fw", telling("first"))).await?;
+    run.act("the rule is made", || t.own_rule("fw", injecting("first"))).await?;
     let made = run.companions(&t, 1, |pod| annotation(pod, "first") == Some("w")).await?;
     served(run, &t, "fw").await?;
     let (mut pods, mut rules) = (Vec::new(), Vec::new());
@@ -47,7 +47,7 @@ pub(crate) async fn steps(run: &Run) -> Result<(), String> {
         run.hold(&pods).await?;
         run.hold(&rules).await?;
     }
-    run.act("the rule is changed", || t.own_rule("fw", telling("second"))).await?;
+    run.act("the rule is changed", || t.own_rule("fw", injecting("second"))).await?;
     run.companions(&t, 1, |pod| annotation(pod, "second") == Some("w")).await?;
     run.act("another rule is made", || t.own_rule("stays", rule_for("app", "other"))).await?;
     served(run, &t, "stays").await?;

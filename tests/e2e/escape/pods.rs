@@ -51,7 +51,7 @@ async fn no_pod_made_by_hand_gets_out() {
 }
 
 /// The result for a rule: the reason of the condition that says it, and its message.
-fn told(rule: &Value) -> Option<String> {
+fn result_of(rule: &Value) -> Option<String> {
     let conditions = rule["status"]["conditions"].as_array()?;
     let is = |reason: &str| conditions.iter().find(|c| c["reason"] == json!(reason));
     let end = is("Invalid").or_else(|| is("Refused")).or_else(|| is("AllReady"))?;
@@ -68,7 +68,7 @@ async fn no_template_of_a_rule_gets_out() {
     let of_rules = more
         .iter()
         .enumerate()
-        .map(|(i, told)| merged(&rule(&format!("s{i}"), &good("p")), &json!({"spec": told.spec})));
+        .map(|(i, row)| merged(&rule(&format!("s{i}"), &good("p")), &json!({"spec": row.spec})));
     let rules: Vec<Value> = of_routes.chain(of_rules).collect();
     // A rule that is refused at once gets the webhook's message about the Pod that would be made from it.
     let mut at_once = Vec::new();
@@ -81,7 +81,7 @@ async fn no_template_of_a_rule_gets_out() {
         let all = rules.iter().zip(&at_once).map(|(rule, refused)| {
             let name = &rule["metadata"]["name"];
             let end = refused.as_ref().map(|said| format!("Invalid at once: {said}"));
-            end.or_else(|| find(name).and_then(told)).ok_or_else(|| name.to_string())
+            end.or_else(|| find(name).and_then(result_of)).ok_or_else(|| name.to_string())
         });
         all.collect()
     })
@@ -103,7 +103,7 @@ async fn no_template_of_a_rule_gets_out() {
     }
     failures.none();
     let companions = s.admin.list(&s.pods()).await.unwrap();
-    let ready = more.iter().filter(|told| told.end == "AllReady").count();
+    let ready = more.iter().filter(|row| row.end == "AllReady").count();
     assert_eq!(companions.len(), ready, "{companions:?}");
     for companion in companions {
         assert_eq!(companion["spec"]["nodeName"], json!(s.own), "{companion}");

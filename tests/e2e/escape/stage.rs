@@ -236,8 +236,8 @@ impl Stage {
         eventually(&format!("an Event is about {of}"), || async {
             let events = self.admin.list(&format!("{}/events", self.ns)).await?;
             let of = events.iter().filter(|e| e["involvedObject"]["name"] == json!(of));
-            let told: Vec<String> = of.map(|e| e["message"].to_string()).collect();
-            holds(told.iter().any(|told| told.contains(words)), format!("{told:?}"))
+            let messages: Vec<String> = of.map(|e| e["message"].to_string()).collect();
+            holds(messages.iter().any(|message| message.contains(words)), format!("{messages:?}"))
         })
         .await;
     }

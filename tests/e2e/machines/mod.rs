@@ -181,9 +181,9 @@ async fn what_finds_no_place_is_left_out_until_there_is_one() {
     let file = tempfile::NamedTempFile::with_suffix(".json").unwrap();
     std::fs::write(file.path(), objects.to_string()).unwrap();
     let checked = s.outrigger.output(&["check", "-f", file.path().to_str().unwrap()]).unwrap();
-    let told = String::from_utf8_lossy(&checked.stdout);
+    let printed = String::from_utf8_lossy(&checked.stdout);
     let expected = "available: is 3; the 1 Node of its group that \"t\" may use holds 2";
-    assert!(told.contains(expected) && told.contains("machine-capacity"), "{told}");
+    assert!(printed.contains(expected) && printed.contains("machine-capacity"), "{printed}");
     s.ready("True", "").await;
     // A guest takes one of the two. Its leaving makes no more room than there was.
     s.guest("g", "t").await;

@@ -151,9 +151,9 @@ async fn a_node_belongs_to_the_pool_that_had_it_first() {
     s.marks("b", both("mg-second", "maintenance", "u")).await;
     until("the second pool says so", &s.pools(), "mg-second-node-pool", |pool| {
         let conditions = pool.status.unwrap_or_default().conditions;
-        let told = "Node \"mg-first-a\" is in MachineNodePool mg-first-node-pool already";
+        let message = "Node \"mg-first-a\" is in MachineNodePool mg-first-node-pool already";
         holds(
-            conditions.iter().any(|c| c.status == "False" && c.message.contains(told)),
+            conditions.iter().any(|c| c.status == "False" && c.message.contains(message)),
             format!("{conditions:?}"),
         )
     })

@@ -222,8 +222,8 @@ async fn the_status_says_what_is_selected_and_is_written_for_a_reason_only() {
     .await;
     s.outrigger.plane.infra.apply(&[stage("nowhere")]).unwrap();
     s.phase("NoClusterSelected").await;
-    let told = event(&s.client, s.name, "NoClusterSelected").await;
-    assert!(told.ends_with("virtual nodes, none of them is selected"), "{told}");
+    let message = event(&s.client, s.name, "NoClusterSelected").await;
+    assert!(message.ends_with("virtual nodes, none of them is selected"), "{message}");
 }
 
 #[tokio::test]

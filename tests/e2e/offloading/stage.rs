@@ -135,8 +135,8 @@ impl Stage {
             let all = self.pods().list(&params).await.in_words()?.items;
             let unschedulable =
                 all.iter().filter_map(|pod| pod.status.as_ref()?.conditions.as_ref()).flatten();
-            let told = unschedulable.filter(|c| c.reason.as_deref() == Some("Unschedulable")).count();
-            holds(told == 1 && node_of(&all[0]).is_empty(), format!("{told}"))
+            let reported = unschedulable.filter(|c| c.reason.as_deref() == Some("Unschedulable")).count();
+            holds(reported == 1 && node_of(&all[0]).is_empty(), format!("{reported}"))
         })
         .await;
     }

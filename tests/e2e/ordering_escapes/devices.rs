@@ -26,9 +26,9 @@ async fn a_class_for_all_devices_gets_none_by_which_pods_wait() {
         let events = s.admin.ask(&format!("GET {ns}/events"), &Value::Null).await?;
         let all = events["items"].as_array().cloned().unwrap_or_default();
         let of = all.iter().filter(|event| event["involvedObject"]["name"] == "taker");
-        let told: Vec<String> = of.map(|event| event["message"].to_string()).collect();
+        let messages: Vec<String> = of.map(|event| event["message"].to_string()).collect();
         let words = "status.allocation.devices.results: has a device of the driver companions.outrigger.dev";
-        holds(told.iter().any(|told| told.contains(words)), format!("{told:?}"))
+        holds(messages.iter().any(|message| message.contains(words)), format!("{messages:?}"))
     })
     .await;
     assert_eq!(node_of(&s.t.work().get("taker").await.unwrap()), "");

@@ -21,7 +21,7 @@ pub(super) struct Older {
     /// Whether there is a service for rules at all.
     rules: bool,
     /// Whether it knows `origin`, `revision` and `brief`.
-    tells: bool,
+    knows_revisions: bool,
     state: Arc<Mutex<State>>,
     end: CancellationToken,
 }
@@ -51,9 +51,9 @@ impl Older {
         Self { rules: true, ..Self::default() }
     }
 
-    /// One that tells, and doesn't know `update_strategy`, `ordering` and `linger_seconds`.
+    /// One that knows revisions, and doesn't know `update_strategy`, `ordering` and `linger_seconds`.
     pub(super) fn forgetful() -> Self {
-        Self { rules: true, tells: true, ..Self::default() }
+        Self { rules: true, knows_revisions: true, ..Self::default() }
     }
 
     pub(super) fn serve(&self) -> u16 {
@@ -119,8 +119,8 @@ impl Older {
             data.linger_seconds = 0;
         }
         let data = rule.data.clone().unwrap_or_default();
-        rule.revision = if self.tells { rule_wire::revision(&data) } else { String::new() };
-        if !self.tells {
+        rule.revision = if self.knows_revisions { rule_wire::revision(&data) } else { String::new() };
+        if !self.knows_revisions {
             rule.origin = String::new();
         }
         state.calls.push(format!("{what} {}", rule.id));
@@ -197,7 +197,7 @@ impl WorkloadRuleService for Older {
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Answer<v1::ListResponse> {
-        let brief = self.tells && request.into_inner().brief;
+        let brief = self.knows_revisions && request.into_inner().brief;
         let mut rules: Vec<v1::Rule> = {
             let mut state = self.state.lock().unwrap();
             if std::mem::take(&mut state.fails) {

@@ -158,7 +158,7 @@ async fn a_manager_without_rules_gets_workloads_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_manager_that_tells_nothing_of_its_rules_gets_each_once() {
+async fn a_manager_that_reports_nothing_of_its_rules_gets_each_once() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "skew-silent", &[("a", 1)]).await;
     let older = Older::silent();

@@ -35,7 +35,7 @@ async fn record() {
     t.web("first").await;
     super::agent(&t, serve(router, end.clone()));
     // Whole messages: a frame may end anywhere, but never for long.
-    let told = async |what: &str, is: &dyn Fn(&[Kind]) -> bool| {
+    let received = async |what: &str, is: &dyn Fn(&[Kind]) -> bool| {
         eventually(what, || async {
             let bytes = heard.lock().unwrap().clone();
             let kinds: Vec<Kind> = messages(bytes.into())
@@ -57,11 +57,12 @@ async fn record() {
             })
         }
     };
-    told("a sync", &|kinds| kinds.iter().any(|kind| matches!(kind, Kind::WorkloadSyncEnd(_)))).await;
+    received("a sync", &|kinds| kinds.iter().any(|kind| matches!(kind, Kind::WorkloadSyncEnd(_)))).await;
     t.web("second").await;
-    told("second is ready", &ready("second")).await;
+    received("second is ready", &ready("second")).await;
     t.end("first").await;
-    told("the end of first", &|kinds| kinds.iter().any(|kind| matches!(kind, Kind::WorkloadDelete(_)))).await;
+    received("the end of first", &|kinds| kinds.iter().any(|kind| matches!(kind, Kind::WorkloadDelete(_))))
+        .await;
     std::fs::write(super::CHUNKED.file(), heard.lock().unwrap().as_slice()).unwrap();
     end.cancel();
     o.plane.command(&format!("term agent-{}", super::CHUNKED.tenant)).unwrap();

@@ -142,12 +142,12 @@ impl Fleet {
         self.agents.iter().filter(|agent| agent.at.load(Ordering::Relaxed) == port).count()
     }
 
-    pub(crate) fn tell(&self, command: Command) {
-        self.tell_some(self.agents.len(), command);
+    pub(crate) fn send(&self, command: Command) {
+        self.send_to(self.agents.len(), command);
     }
 
-    /// Tells the agents of the first so many tenants.
-    pub(crate) fn tell_some(&self, tenants: usize, command: Command) {
+    /// Sends a command to the agents of the first so many tenants.
+    pub(crate) fn send_to(&self, tenants: usize, command: Command) {
         for agent in &self.agents[..tenants] {
             agent.commands.send(command).unwrap();
         }

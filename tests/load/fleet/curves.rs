@@ -108,7 +108,7 @@ async fn costs(size: Size) -> Costs {
     while cluster.synced.count() < tenants {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    fleet.tell(Command::Sync);
+    fleet.send(Command::Sync);
     while manager[0].metric("outrigger_companions_ready").await < tenants {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -154,7 +154,7 @@ async fn updates(meter: &Meter, fleet: &Fleet, workloads: usize) -> f64 {
     let rounds = COUNT / CONCERNED / once;
     let update = async {
         for version in 1..=rounds {
-            fleet.tell_some(CONCERNED, Command::Update(1, once, version));
+            fleet.send_to(CONCERNED, Command::Update(1, once, version));
         }
     };
     meter.each(rounds * once * CONCERNED, update).await

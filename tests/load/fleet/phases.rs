@@ -156,7 +156,7 @@ impl Series {
         let all = tenants * workloads;
         let sync = async {
             fleet.have(workloads);
-            fleet.tell(Command::Sync);
+            fleet.send(Command::Sync);
             until("all workloads are known", async || sum("outrigger_workloads").await >= all).await;
         };
         phases.push(meter.phase("workloads are synced", "a workload", all, managers, sync).await);
@@ -181,7 +181,7 @@ impl Series {
                 sum
             };
             let before = annotated().await;
-            fleet.tell(Command::Update(0, changed, 1));
+            fleet.send(Command::Update(0, changed, 1));
             until("all companions show it", async || annotated().await >= before + companions).await;
         };
         let updates = tenants * changed;

@@ -55,7 +55,7 @@ pub(super) async fn measure(o: &'static Outrigger) -> Vec<Row> {
     let mut config = control_plane::config(&o.plane.dir.join("manager.kubeconfig")).await;
     config.default_retry = false;
     let client = Client::try_from(config).unwrap();
-    let stream = made.tells([]).await;
+    let stream = made.opens_stream([]).await;
     let manager = cost::process(&format!("--admin-address=127.0.0.1:{}", o.manager_admin));
     let mut rounds = Vec::new();
     for round in 0..=ROUNDS {

@@ -290,7 +290,7 @@ impl Judge {
     pub fn rested(&self) {
         let Some(world) = self.world.upgrade() else { return };
         let mut found = self.found.lock();
-        // What has changed at a tenant without an agent is still to be told.
+        // What has changed at a tenant without an agent is still to be sent.
         found.changed.retain(|(id, _)| !world.has_agent(id));
         found.reborn.retain(|id| !world.has_agent(id));
         if std::mem::take(&mut found.moved) || found.restored {
@@ -351,7 +351,7 @@ impl Judge {
             && !has_other_devices
             && commit.client.starts_with("manager")
             && !self.has_changed(key.0, &key.2)
-            && !self.had_other_dpu(key, (commit.sent, rollouts::TOLD))
+            && !self.had_other_dpu(key, (commit.sent, rollouts::REPORTED))
             && !self.may_be_replaced(world, commit, key, old)
         {
             self.violation(

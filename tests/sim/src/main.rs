@@ -157,8 +157,9 @@ fn violations(ran: &io::Result<Output>) -> Vec<String> {
         Ok(output) if output.status.success() => Vec::new(),
         Ok(Output { stdout, stderr, .. }) => {
             let text = [stdout, stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat();
-            let told = |line: &&str| line.starts_with(VIOLATION) || line.contains("panicked");
-            let lines = text.lines().filter(told).map(|line| line.strip_prefix(VIOLATION).unwrap_or(line));
+            let is_reported = |line: &&str| line.starts_with(VIOLATION) || line.contains("panicked");
+            let lines =
+                text.lines().filter(is_reported).map(|line| line.strip_prefix(VIOLATION).unwrap_or(line));
             let mut lines: Vec<String> = lines.take(5).map(str::to_owned).collect();
             if lines.is_empty() {
                 lines.push("the process failed".to_owned());

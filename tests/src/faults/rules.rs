@@ -196,18 +196,18 @@ impl Rules {
             inner.rules.insert(id, (matching, fault));
             id
         };
-        self.tell();
+        self.notify();
         id
     }
 
     pub(super) fn remove(&self, id: FaultId) {
         self.inner.lock().rules.remove(&id);
-        self.tell();
+        self.notify();
     }
 
     pub(super) fn clear(&self) {
         self.inner.lock().rules.clear();
-        self.tell();
+        self.notify();
     }
 
     pub(super) fn hits(&self, id: FaultId) -> u32 {
@@ -253,12 +253,12 @@ impl Rules {
         while self.is_set(id) && changed.changed().await.is_ok() {}
     }
 
-    /// Tells of each change of the faults.
+    /// Notifies of each change of the faults.
     pub(super) fn changed(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         self.changed.send_modify(|n| *n += 1);
     }
 }

@@ -109,7 +109,7 @@ async fn connection(shared: Arc<Shared>, mut client: TcpStream, to: u16) {
         tokio::select! {
             _ = pumps => false,
             () = cut => true,
-            // Neither side is ever told.
+            // Neither side is ever notified.
             () = lost.cancelled() => pending().await,
         }
     };

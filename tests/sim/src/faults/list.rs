@@ -123,7 +123,7 @@ pub const FAULTS: &[Fault] = &[
         "A companion that is being resized doesn't count as down.",
     ),
     fault(
-        "leaving-companion-is-told-as-ready",
+        "leaving-companion-is-reported-as-ready",
         "core",
         "A companion that is being deleted counts as ready until it is gone.",
     ),
@@ -183,14 +183,14 @@ pub const FAULTS: &[Fault] = &[
         "A manager decides about companions that were made under a later claim on the stream than it knows.",
     ),
     fault(
-        "companions-are-told-before-they-are-known",
+        "companions-are-sent-before-they-are-known",
         "manager",
         "The agent hears of companions before the first sync has led to any.",
     ),
     fault(
-        "another-node-is-not-told",
+        "another-node-is-not-reported",
         "manager",
-        "The agent isn't told again of the companions of a workload that has moved to another Node.",
+        "The companions of a workload that has moved to another Node aren't sent to the agent again.",
     ),
     fault(
         "leader-acts-beside-the-holder",
@@ -214,7 +214,7 @@ pub const FAULTS: &[Fault] = &[
         "The tenant selector of an AdminWorkloadRule is ignored.",
     ),
     fault(
-        "refusal-is-told-each-time",
+        "refusal-is-reported-each-time",
         "manager",
         "The refusal of a template has an Event for each attempt, also where its words are the same.",
     ),
@@ -229,7 +229,7 @@ pub const FAULTS: &[Fault] = &[
         "Companions aren't looked at again when Nodes of the tenant's cluster are in other hosts than before.",
     ),
     fault(
-        "dpus-are-told-by-names-of-hosts",
+        "dpus-are-sent-by-names-of-hosts",
         "manager",
         "The agent hears of DPUs by the names of their hosts, where the Nodes of its cluster have others.",
     ),
@@ -269,19 +269,19 @@ pub const FAULTS: &[Fault] = &[
         "A Pod starts though the manager says nothing of the companion of a rule of this cluster.",
     ),
     fault(
-        "what-was-told-before-is-believed",
+        "what-was-received-before-is-believed",
         "agent",
-        "What the manager told on an earlier stream counts as told now.",
+        "What the manager sent on an earlier stream counts as sent on this one.",
     ),
     fault(
         "silence-means-nothing-at-once",
         "agent",
-        "As soon as the manager has told everything, a Pod of which it said nothing needs no companion.",
+        "As soon as the manager has sent everything, a Pod of which it said nothing needs no companion.",
     ),
     fault(
-        "what-was-told-of-another-node-is-believed",
+        "what-was-received-of-another-node-is-believed",
         "agent",
-        "What the manager told of a Pod's companions on the Node before counts for the present Node.",
+        "What the manager sent of a Pod's companions on the Node before counts for the present Node.",
     ),
     fault("pod-of-another-node-starts", "agent", "A host is answered for Pods of other Nodes."),
     fault("failed-pod-stays-a-workload", "agent", "A Pod whose phase is Failed still is a workload."),

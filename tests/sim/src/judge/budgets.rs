@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::rollouts::{TOLD, is_up};
+use super::rollouts::{REPORTED, is_up};
 use super::wanted::is_workload;
 use super::{Judge, Key};
 use crate::model::{Commit, Model};
@@ -42,7 +42,7 @@ impl Judge {
         }
         let companions = world.infra.list("pods");
         let is_up = |key: &Key| is_up(&companions, key);
-        let is_late = |time: &jiff::Timestamp| *time + TOLD > commit.sent;
+        let is_late = |time: &jiff::Timestamp| *time + REPORTED > commit.sent;
         let model = &world.tenants[id];
         for budget in model.list("poddisruptionbudgets").iter().filter(|budget| selects(budget, pod)) {
             let name = text(budget, "/metadata/name");

@@ -94,7 +94,7 @@ pub(super) struct Found {
     pub(super) unowned: BTreeMap<String, Timestamp>,
     /// When the Lease was written the last time.
     pub(super) renewed: Option<Timestamp>,
-    /// When Events came, by who told them and what.
+    /// When Events came, by who wrote them and what they say.
     pub(super) events: BTreeMap<(String, [String; 3]), Vec<Timestamp>>,
     /// Writes of processes, renewals of Leases left out.
     pub(super) writes: u64,

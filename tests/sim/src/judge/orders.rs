@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::hosts::{Hosts, is_by_host};
 use super::matching::{could_match, matches};
-use super::rollouts::TOLD;
+use super::rollouts::REPORTED;
 use super::wanted::{administrators, companion, is_foreign, is_ready, is_workload, wanted, written};
 use super::{Judge, Key};
 use crate::model::Commit;
@@ -117,7 +117,7 @@ impl Judge {
     }
 
     /// Only what a manager says on an open stream lets a Pod go on, so an agent that reaches no manager lets none.
-    fn told(&self, world: &World, pod: &str, (agent, at): (&str, Timestamp), what: &str) {
+    fn reaches_manager(&self, world: &World, pod: &str, (agent, at): (&str, Timestamp), what: &str) {
         let now = world.environment.clock.wall();
         let since = world.network.cut_off(agent, "manager-").map(|cut| now - cut);
         if let Some(since) = since.filter(|since| at >= *since + SENT) {
@@ -135,7 +135,7 @@ impl Judge {
     }
 
     /// The same as [`Self::waited`] of administrators' rules, which the agent doesn't know: in the time that silence takes to mean that there
-    /// is no companion, managers that nothing disturbs have told of it.
+    /// is no companion, managers that nothing disturbs have reported it.
     fn waited_for_platform(
         &self,
         world: &World,
@@ -147,7 +147,7 @@ impl Judge {
         {
             let found = self.found.lock();
             let relabelled = found.relabelled.contains(&(id, uid.to_owned()));
-            let placed = found.placed_at.get(uid).is_none_or(|placed| *placed + TOLD <= at);
+            let placed = found.placed_at.get(uid).is_none_or(|placed| *placed + REPORTED <= at);
             if found.disturbed || found.blind || relabelled || !placed {
                 return;
             }
@@ -177,7 +177,7 @@ impl Judge {
         what: &str,
     ) {
         let (agent, at) = by;
-        self.told(world, text(pod, "/metadata/name"), by, what);
+        self.reaches_manager(world, text(pod, "/metadata/name"), by, what);
         self.waited_for_platform(world, (id, pod), (at, orders), what);
         {
             let found = self.found.lock();

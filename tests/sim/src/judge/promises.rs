@@ -134,7 +134,7 @@ pub const PROMISES: &[Promise] = &[
     (
         "ordering",
         "| the manager can't be reached, or the agent has just started | the Pod doesn't start",
-        By(&["told"]),
+        By(&["reaches_manager"]),
     ),
     (
         "ordering",

@@ -27,7 +27,7 @@ use crate::world::{World, at, text};
 const KNOWN: Duration = Duration::from_secs(2);
 
 /// After so long a manager knows that a workload isn't ready.
-pub(super) const TOLD: Duration = Duration::from_secs(5);
+pub(super) const REPORTED: Duration = Duration::from_secs(5);
 
 /// A companion that a manager has deleted because its rule has another template.
 #[derive(Debug, Clone)]
@@ -207,7 +207,7 @@ impl Judge {
         });
         let gets_ready = |key: &Key, replaced: &Replaced| {
             let since = found.unready_since.get(&key.2);
-            let waits = since.is_some_and(|since| *since > replaced.time && *since + TOLD <= commit.sent);
+            let waits = since.is_some_and(|since| *since > replaced.time && *since + REPORTED <= commit.sent);
             replaced.was_ready && !found.disturbed && waits && world.has_agent(key.0)
         };
         let is_there = |key: &Key| companions.iter().any(|pod| companion(pod).as_ref() == Some(key));

@@ -125,15 +125,15 @@ impl World {
             } else if text(&pod, "/status/phase") == "Pending" {
                 self.start_workload(id, &pod);
             } else {
-                self.tell(model, &pod);
+                self.report_readiness(model, &pod);
             }
         }
     }
 
-    /// A Pod is Ready, or no longer. Where DPUs restart, its probes take a while after its gate has opened.
-    fn tell(self: &Arc<Self>, model: &Model, pod: &Arc<Value>) {
+    /// The kubelet reports that a Pod is Ready, or no longer. Where DPUs restart, its probes take a while after its gate has opened.
+    fn report_readiness(self: &Arc<Self>, model: &Model, pod: &Arc<Value>) {
         if !self.scope.drains || is_true(pod, "Ready") || !opened(pod) {
-            return tell_ready(model, pod);
+            return write_ready(model, pod);
         }
         let uid = text(pod, "/metadata/uid").to_owned();
         let waits = format!("ready {uid}");
@@ -147,7 +147,7 @@ impl World {
             world.asking.lock().remove(&waits);
             let now = model.get("pods", Some(SHOP), text(&pod, "/metadata/name"));
             if let Some(now) = now.filter(|now| text(now, "/metadata/uid") == uid) {
-                tell_ready(&model, &now);
+                write_ready(&model, &now);
             }
         });
     }
@@ -365,7 +365,7 @@ fn opened(pod: &Value) -> bool {
 }
 
 /// A Pod is Ready when its containers and its gates are.
-fn tell_ready(model: &Model, pod: &Value) {
+fn write_ready(model: &Model, pod: &Value) {
     let is_ready = is_true(pod, "ContainersReady") && (!is_gated(pod) || opened(pod));
     if text(pod, "/status/phase") == "Running" && is_ready != is_true(pod, "Ready") {
         let at = (Some(SHOP), text(pod, "/metadata/name"), Some("status"));
