@@ -75,7 +75,7 @@ impl History {
             23..25 if primaries => self.move_primary(),
             25 if names => self.change_names(tenant),
             32..36 if updates => self.change_image(),
-            36..40 if queues => self.let_go(tenant),
+            36..40 if queues => self.release(tenant),
             26 if all_dpus => {
                 self.judge.disturbed(false);
                 self.remove_dpu();
@@ -134,7 +134,7 @@ impl History {
     }
 
     /// A queue lets a Pod go. Where rules have no ordering, nothing else binds it.
-    fn let_go(&self, tenant: &'static str) {
+    fn release(&self, tenant: &'static str) {
         let model = &self.world.tenants[tenant];
         let queued: Vec<_> = model.list("pods").into_iter().filter(|pod| is_queued(pod)).collect();
         let Some(pod) = self.pick(&queued) else { return };
