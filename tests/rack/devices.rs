@@ -130,7 +130,7 @@ async fn moved_to_enforce(rack: &Rack) {
         "metadata": {"name": "regex", "namespace": "tenant-blue"}, "spec": {"spec": claim()}});
     infra.apply(&[template, with_device("keeper", &json!({"resourceClaimTemplateName": "regex"}))]).unwrap();
     let claim = eventually("a claim is made", || async {
-        only_claim(rack)?.map(|claim| name(&claim).to_owned()).ok_or("none")
+        only_claim(rack)?.map(|claim| name(&claim).to_owned()).ok_or_else(|| "none".to_owned())
     })
     .await;
     let create = |name: &str| {
