@@ -70,7 +70,7 @@ fn a_certificate_speaks_for_its_own_tenant_alone() {
 }
 
 #[test]
-fn an_identity_of_two_tenants_is_neithers() {
+fn an_identity_of_two_tenants_belongs_to_neither() {
     let registry = registry();
     registry.tenant(tenant("red", json!({"identities": ["agent.blue"]})));
     for (names, tenant) in
