@@ -399,7 +399,8 @@ impl Rule {
     /// yet and the rule doesn't serve such (`spec.gatedWorkloads`). A queue may hold thousands of workloads for days, whose companions would
     /// take the room of those that run.
     pub fn waits(&self, workload: &Workload) -> bool {
-        workload.gated && !self.serves_gated || self.policy.is_by_host() && workload.node_name.is_none()
+        let is_queued = workload.gated && !self.serves_gated && !fault("gated-workload-is-served");
+        is_queued || self.policy.is_by_host() && workload.node_name.is_none()
     }
 
     /// How long its companions outlive their workloads. It isn't part of the template either.

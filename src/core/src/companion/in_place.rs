@@ -246,8 +246,12 @@ impl Fields {
     /// uid and resourceVersion as preconditions.
     pub fn patch(self, rule: &Rule, o: &Observed) -> Value {
         let mut patch = renewed(rule, o);
-        patch["metadata"]["annotations"][keys::RESTARTS] = self.restarts.into();
-        patch["metadata"]["resourceVersion"] = self.version;
+        if !fault("restarting-companion-serves") {
+            patch["metadata"]["annotations"][keys::RESTARTS] = self.restarts.into();
+        }
+        if !fault("later-image-is-overwritten") {
+            patch["metadata"]["resourceVersion"] = self.version;
+        }
         patch["spec"] = self.spec.into();
         patch
     }

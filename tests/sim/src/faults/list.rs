@@ -52,6 +52,17 @@ pub const FAULTS: &[Fault] = &[
         "core",
         "A companion isn't replaced when its workload has moved to another host.",
     ),
+    fault("gated-workload-is-served", "core", "A workload with scheduling gates has companions of every rule."),
+    fault(
+        "restarting-companion-serves",
+        "core",
+        "A companion whose image was changed in place counts as up before its kubelet has restarted the container.",
+    ),
+    fault(
+        "later-image-is-overwritten",
+        "core",
+        "An image is changed in place whatever state the companion has by then.",
+    ),
     fault("failed-companion-stays", "core", "A companion that has failed isn't replaced."),
     fault(
         "fact-that-is-gone-stays",
