@@ -37,7 +37,7 @@ mod updates;
 mod wanted;
 
 use found::Found;
-use matching::matches;
+use matching::{matches, serves};
 use states::States;
 use wanted::{
     Place, Wanted, companion, has_no_origin, is_ready, linger, lingers, mark, served, stuck, wanted, written,
@@ -403,7 +403,8 @@ impl Judge {
         let lived = commit.time.duration_since(ended).unsigned_abs();
         let same = text(&rule, "/spec/template/spec/containers/0/image")
             == text(companion, "/spec/containers/0/image");
-        let matched = same && matches(&rule, &last, last["spec"]["nodeName"].as_str());
+        let matched =
+            same && serves(&rule, &last) && matches(&rule, &last, last["spec"]["nodeName"].as_str());
         if matched && mark(companion).is_none() && !linger(&rule).is_zero() {
             let client = &commit.client;
             self.violation(

@@ -318,6 +318,10 @@ impl Companion<'_> {
     async fn create(&self, object: &Value) -> Result<Action, WriteFailure> {
         let CompanionLocation { name, namespace, .. } = &self.location;
         self.device_templates().await?;
+        // Their creation may have taken so long that another replica serves the tenant by now, which decides itself.
+        if !self.state.lock().acts(self.context.leadership.leads()) {
+            return Ok(Action::Done);
+        }
         let started = self.now();
         let result = object::create(&self.context.client, namespace, object, &writes::post()).await;
         self.wrote(Operation::Create, &result, started);

@@ -33,11 +33,14 @@ fn passes(expression: &Value, pod: &Value, node: Option<&str>) -> bool {
     }
 }
 
-/// Whether a rule matches a Pod on a Node: a term of it whose expressions all pass. A Pod that a queue holds back is matched only by rules that
-/// serve these.
+/// Whether a rule matches a Pod on a Node: a term of it whose expressions all pass.
 pub(super) fn matches(rule: &Value, pod: &Value, node: Option<&str>) -> bool {
-    let serves = || at(rule, "/spec/gatedWorkloads").is_some_and(|when| when == "Serve");
-    (!is_queued(pod) || serves()) && any_term(rule, |expression| passes(expression, pod, node))
+    any_term(rule, |expression| passes(expression, pod, node))
+}
+
+/// Whether a rule's companion of a Pod that it matches doesn't wait for a queue to release the Pod.
+pub(super) fn serves(rule: &Value, pod: &Value) -> bool {
+    !is_queued(pod) || at(rule, "/spec/gatedWorkloads").is_some_and(|when| when == "Serve")
 }
 
 /// What rules read of a Pod, beside its name.

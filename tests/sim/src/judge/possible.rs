@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::matching::{matches, read};
+use super::matching::{matches, read, serves};
 use super::wanted::administrators;
 use super::{Judge, Key};
 use crate::model::{Commit, Model};
@@ -120,8 +120,10 @@ impl Judge {
         let rules = found.possible.rules.get(&(*id, rule.clone()));
         let workloads = found.possible.workloads.get(&(*id, workload.clone()));
         let (Some(rules), Some(workloads)) = (rules.filter(|_| !excused), workloads) else { return };
-        let matched =
-            rules.iter().any(|rule| workloads.iter().any(|(pod, node)| matches(rule, pod, node.as_deref())));
+        let asks = |rule: &Value| {
+            workloads.iter().any(|(pod, node)| matches(rule, pod, node.as_deref()) && serves(rule, pod))
+        };
+        let matched = rules.iter().any(|rule| asks(rule));
         drop(found);
         if !matched {
             self.violation(

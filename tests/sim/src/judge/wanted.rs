@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::amounts::asks_for_too_much;
 use super::hosts::{Hosts, is_by_host};
-use super::matching::matches;
+use super::matching::{matches, serves};
 use super::tenants::lives;
 use super::{Key, PLATFORM, PROMPTLY, SKEW};
 use crate::world::hosts::node_of;
@@ -173,7 +173,8 @@ pub(super) fn wanted(world: &World) -> BTreeMap<Key, Wanted> {
             let node = node_of(model, &pod);
             for (name, rule) in &rules {
                 // Without a Node nobody knows where it would be.
-                if matches(rule, &pod, node.as_deref()) && (!is_by_host(rule) || node.is_some()) {
+                let waits = is_by_host(rule) && node.is_none() || !serves(rule, &pod);
+                if matches(rule, &pod, node.as_deref()) && !waits {
                     let image = text(rule, "/spec/template/spec/containers/0/image").to_owned();
                     let place = hosts.place(rule, node.as_deref());
                     for dpu in hosts.on(rule, node.as_deref()) {

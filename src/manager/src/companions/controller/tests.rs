@@ -88,6 +88,27 @@ fn rule(uid: &str) -> Value {
 }
 
 #[tokio::test]
+async fn no_companion_is_created_once_the_tenant_is_lost_while_its_claim_templates_are_made() {
+    const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/tenant-blue/resourceclaimtemplates";
+    for (is_lost, pods) in [(false, 1), (true, 0)] {
+        let world = World::new();
+        let mut rule = fixtures::rule();
+        rule["spec"]["deviceClaims"] = json!([{"name": "d", "spec": {"devices": {"requests": [
+            {"name": "d", "exactly": {"deviceClassName": "c"}}]}}}]);
+        world.state().lock().apply_rule(&serde_json::from_value(rule).unwrap());
+        let state = world.state();
+        world.api.meanwhile("POST", TEMPLATES, move || state.lock().closing = is_lost);
+        let made = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "t", "namespace": "tenant-blue", "uid": "t"}});
+        world.api.answers("POST", TEMPLATES, 201, made);
+        world.step().await;
+        let posts = world.api.calls("POST");
+        let of = |part: &str| posts.iter().filter(|(path, _)| path.contains(part)).count();
+        assert_eq!((of("/resourceclaimtemplates"), of("/pods")), (1, pods), "{is_lost}");
+    }
+}
+
+#[tokio::test]
 async fn a_companion_stays_while_its_rule_is_only_missing_in_the_cache() {
     let world = World::new();
     world.shows_companion("u", 1);
