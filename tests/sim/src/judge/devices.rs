@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::Judge;
 use super::amounts::differ;
-use super::wanted::{companion, mark, written};
+use super::wanted::{companion, mark, served, written};
 use crate::model::Commit;
 use crate::world::kubelet::{NEVER, REFUSED};
 use crate::world::{TENANTS, World, at, claim_of, devices, namespace_of, text};
@@ -96,6 +96,8 @@ impl Judge {
             // One that lingers has what its rule asked for.
             let Some(key) = companion(&pod).filter(|_| mark(&pod).is_none()) else { continue };
             let Some(rule) = written(world, &key).filter(|_| world.has_agent(key.0)) else { continue };
+            // Templates are of the rule in the infrastructure cluster, which has a uid of its own.
+            let uid = served(world, &key).map(|rule| text(&rule, "/metadata/uid").to_owned());
             let namespace = Some(text(&pod, "/metadata/namespace"));
             let template = infra.get("resourceclaimtemplates", namespace, template_of(&pod));
             let has = template.as_ref().and_then(|template| count(template));
@@ -105,7 +107,7 @@ impl Judge {
                 != image(&rule, "/spec/template/spec/containers/0/image")
                 || differ(&pod, &rule)
             {
-                earlier.insert(text(&rule, "/metadata/uid").to_owned());
+                earlier.extend(uid);
                 continue;
             }
             // One that budgets hold has the devices of before.
@@ -115,7 +117,7 @@ impl Judge {
                 && (workload.is_some_and(|pod| super::budgets::hold(&world.tenants[key.0], pod))
                     || stuck.contains(&(key.0, key.1.as_str())))
             {
-                earlier.insert(text(&rule, "/metadata/uid").to_owned());
+                earlier.extend(uid);
                 continue;
             }
             if has != asked(&rule) {
@@ -149,7 +151,7 @@ impl Judge {
             // The replica that serves the tenant removes them, and none serves one without an agent. Companions of such a tenant keep
             // earlier templates of the platform's rules, and while there are any, no other is removed.
             let concerns = |id: &str| at.0 == namespace_of(id) || at.0 == keys::ADMIN_NAMESPACE;
-            let served = TENANTS.into_iter().all(|(id, _)| world.has_agent(id) || !concerns(id));
+            let is_served = TENANTS.into_iter().all(|(id, _)| world.has_agent(id) || !concerns(id));
             // A rule whose template is refused, or never gets ready, keeps what earlier ones had. No template is removed while a companion of
             // an earlier one exists: it may name it.
             let stuck = rule.is_some_and(|rule| {
@@ -158,7 +160,7 @@ impl Judge {
                     || image.starts_with(NEVER)
                     || earlier.contains(text(rule, "/metadata/uid"))
             });
-            if served && !stuck && rule.is_none_or(|rule| asked(rule) != count) && !named.contains(&at) {
+            if is_served && !stuck && rule.is_none_or(|rule| asked(rule) != count) && !named.contains(&at) {
                 missing.push(format!("no rule asks for the claim template {name} of {count:?} devices"));
             }
         }
