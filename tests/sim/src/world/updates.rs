@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_core::keys;
 use serde_json::{Value, json};
 
 use super::hosts::set_conditions;
@@ -26,15 +25,8 @@ pub(super) fn containers(pod: &Value, number: u64) -> Value {
         "containerID": format!("sim://{}/{number}", text(pod, "/metadata/uid"))}])
 }
 
-/// Whether a container of a companion runs that [`keys::RESTARTS`] names.
+/// Whether a companion runs another image than its spec has, so its kubelet has another container to start.
 pub(crate) fn is_updating(pod: &Value) -> bool {
-    let runs = text(pod, "/status/containerStatuses/0/containerID");
-    let named = pod["metadata"]["annotations"][keys::RESTARTS].as_str().unwrap_or_default();
-    named.split(' ').any(|entry| entry.split_once('=').is_some_and(|(id, _)| id == runs))
-}
-
-/// Whether a kubelet has another container to start.
-fn is_outdated(pod: &Value) -> bool {
     let runs = text(pod, "/status/containerStatuses/0/image");
     !runs.is_empty()
         && runs != image(pod)
@@ -45,7 +37,7 @@ fn is_outdated(pod: &Value) -> bool {
 impl World {
     /// The kubelets of DPUs start the containers of companions that have got another image.
     pub(super) fn run_updates(self: &Arc<Self>) {
-        for pod in self.infra.list("pods").into_iter().filter(|pod| is_outdated(pod)) {
+        for pod in self.infra.list("pods").into_iter().filter(|pod| is_updating(pod)) {
             let waits = format!("updates {}", text(&pod, "/metadata/uid"));
             if !self.asking.lock().insert(waits.clone()) {
                 continue;
@@ -53,11 +45,11 @@ impl World {
             let (world, random) = (self.clone(), self.environment.random.clone());
             tokio::spawn(async move {
                 tokio::time::sleep(random.below(STOPS)).await;
-                while let Some(now) = world.same(&pod).filter(|now| is_outdated(now)) {
+                while let Some(now) = world.same(&pod).filter(|now| is_updating(now)) {
                     world.restart(&now);
                     let takes = if image(&now).starts_with(SLOW) { STARTS } else { STOPS };
                     tokio::time::sleep(random.below(takes)).await;
-                    let started = world.same(&now).filter(|now| !is_outdated(now));
+                    let started = world.same(&now).filter(|now| !is_updating(now));
                     if let Some(now) = started.filter(|now| !image(now).starts_with(NEVER)) {
                         world.say(&now, &json!({"conditions": set_conditions(&now, &READY)}));
                     }
