@@ -8,6 +8,7 @@ use outrigger_tests::tenant::rule;
 use outrigger_tests::{InWords, dry_run, eventually, holds};
 use serde_json::{Value, json};
 
+use super::order::makes_wait;
 use super::shared::{CONTROL, HOST, turn};
 use super::workloads::{
     deployment, name, pods, ready as running, ready_since, runs, spec, started, workload,
@@ -49,14 +50,7 @@ async fn containers_run_on_without_kubelet_and_plugin_and_wait_again_after_a_reb
     let mut spec = spec("boot", &runs("echo here"));
     spec["ordering"] = json!("BeforeStart");
     hosts.apply(&[rule("universe", "boot", spec)]).unwrap();
-    eventually("the agent makes Pods wait", || async {
-        let claims = hosts.get(&["resourceclaimtemplates", "-A"]).in_words()?;
-        let pod = &deployment("boot", 1)["spec"]["template"];
-        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "asks", "labels": pod["metadata"]["labels"]}, "spec": pod["spec"]});
-        let created = hosts.kubectl_with(&["create", "--dry-run=server", "-o", "json", "-f", "-"], &pod.to_string()).in_words()?;
-        holds(created.contains("resourceClaims"), format!("{created} {claims}"))
-    })
-    .await;
+    makes_wait(rack, "boot").await;
     hosts.apply(&[deployment("boot", 1)]).unwrap();
     let workloads = running(rack, "tenant", "boot", 1).await;
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::shared::{DPU, turn};
 use super::workloads::{
-    condition, deployment, name, pods, ready, ready_since, runs, spec, started, workload,
+    condition, deployment, name, pods, ready, ready_late, ready_since, spec, started, workload,
 };
 
 /// Each companion by its workload; an error if a workload has two.
@@ -35,10 +35,7 @@ async fn containers_wait_for_companions_which_return_with_a_dpu_that_was_off() {
     let turn = turn().await;
     let (rack, hosts) = (turn.rack, &turn.rack.plane.tenant);
     // Its companions take a while until they are Ready.
-    let mut companion = runs("echo here");
-    companion["readinessProbe"] =
-        json!({"exec": {"command": ["ls"]}, "initialDelaySeconds": 3, "periodSeconds": 1});
-    let mut spec = spec("first", &companion);
+    let mut spec = spec("first", &ready_late("echo here"));
     spec["ordering"] = json!("BeforeStart");
     hosts.apply(&[rule("universe", "first", spec)]).unwrap();
     makes_wait(rack, "first").await;

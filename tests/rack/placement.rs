@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::order::makes_wait;
 use super::shared::{BLUE, DPU, HOST, turn};
-use super::workloads::{deployment, pods, ready, ready_since, runs, spec, started};
+use super::workloads::{deployment, pods, ready, ready_late, ready_since, runs, spec, started};
 
 /// Another host of the tenant's, and the DPU in it.
 const OTHER: [Machine; 2] = [Machine::infra("dpu-2", 13, Some("host-2")), Machine::tenant("host-2", 22)];
@@ -114,10 +114,7 @@ async fn a_container_starts_after_the_companions_on_both_dpus_of_its_host_and_th
     let (rack, infra, hosts) = (turn.rack, &turn.rack.plane.infra, &turn.rack.plane.tenant);
     rack.add(&[SECOND]).await;
     infra.kubectl(&["label", "node", SECOND.name, &format!("{}=true", keys::PRIMARY)]).unwrap();
-    let mut companion = runs("echo here");
-    companion["readinessProbe"] =
-        json!({"exec": {"command": ["ls"]}, "initialDelaySeconds": 3, "periodSeconds": 1});
-    let mut each = spec("each", &companion);
+    let mut each = spec("each", &ready_late("echo here"));
     each["dpuSelectionPolicy"] = json!("SameNodeAll");
     each["ordering"] = json!("BeforeStart");
     let mut primary = spec("primary", &runs("echo here"));

@@ -14,6 +14,14 @@ pub fn runs(commands: &str) -> Value {
         "command": ["sh", "-c", format!("{commands}; exec sleep 100000")]})
 }
 
+/// The same, which becomes Ready some seconds after it has started.
+pub fn ready_late(commands: &str) -> Value {
+    let mut container = runs(commands);
+    container["readinessProbe"] =
+        json!({"exec": {"command": ["ls"]}, "initialDelaySeconds": 3, "periodSeconds": 1});
+    container
+}
+
 /// The Pods of a part.
 pub fn parts(rack: &Rack, part: &str) -> Result<Vec<Value>, String> {
     let label = format!("app.kubernetes.io/component={part}");
