@@ -33,7 +33,7 @@ async fn nothing_is_lost_while_webhook_and_manager_are_rolled_out_and_the_certif
     ready(infra, &SERVERS).await;
 
     // cert-manager issues another certificate, which the kubelet writes into the webhooks' volumes.
-    let former = expiries(rack).unwrap();
+    let former = eventually("webhooks say when their certificates expire", || async { expiries(rack) }).await;
     infra.kubectl(&["delete", "secret", "outrigger-webhook-tls", "-n", SYSTEM]).unwrap();
     eventually("both webhooks serve with another certificate", || async {
         let now = expiries(rack)?;
