@@ -80,7 +80,15 @@ impl Controller for Companions {
             let moment = context.moment();
             let mut others = data.turns(&id.key.rule, &context.registry, moment);
             others.extend(data.lingering_beyond(&id.key.rule));
-            let on_dpus = if id.key.dpu().is_none() { data.on_dpus(&id.key) } else { Default::default() };
+            let mut on_dpus = if id.key.dpu().is_none() { data.on_dpus(&id.key) } else { Default::default() };
+            if id.key.dpu().is_none() {
+                let missing = data.missing_on_dpus(&id.key);
+                if missing.iter().any(|key| !on_dpus.contains(key))
+                    && !fault("missing-companions-on-dpus-are-waited-for")
+                {
+                    on_dpus.extend(missing);
+                }
+            }
             if let Some((key, pause)) = data.rollouts.look(&id.key.rule, moment.now) {
                 context.queues.companions.add_after(state.id(key), pause);
             }

@@ -3,6 +3,7 @@
 
 use outrigger_core::map::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use outrigger_core::companion::{Observed, equal_part};
@@ -109,6 +110,19 @@ fn count<K: Ord>(counts: &mut BTreeMap<K, i64>, key: K, change: i64) {
 }
 
 /// The host whose DPU a companion has to run on.
+/// The keys of a rule's companions for the workload of a key that are on single DPUs. `from`: what stands for workloads within these bounds, in
+/// order.
+pub(super) fn of_workload<'a, I: Iterator<Item = &'a Arc<str>>>(
+    key: &CompanionKey,
+    from: impl FnOnce((Bound<&str>, Bound<&str>)) -> I,
+) -> Vec<CompanionKey> {
+    let first = key.on("").workload;
+    from((Bound::Included(&*first), Bound::Unbounded))
+        .map(|workload| CompanionKey { rule: key.rule.clone(), workload: workload.clone() })
+        .take_while(|other| other.label() == key.label())
+        .collect()
+}
+
 fn host_of(o: &Observed) -> &str {
     o.host.as_deref().unwrap_or(ANY)
 }
@@ -359,13 +373,15 @@ impl CompanionCache {
 
     /// The companions of a rule for a workload that are on single DPUs.
     pub(crate) fn on_dpus(&self, key: &CompanionKey) -> impl Iterator<Item = CompanionKey> {
-        use std::ops::Bound::{Included, Unbounded};
-        let (rule, first) = (&key.rule, key.on("").workload);
-        let of_rule = self.by_rule.get(rule).into_iter();
-        let after =
-            of_rule.flat_map(move |of| of.by_workload.range::<str, _>((Included(&*first), Unbounded)));
-        let keys = after.map(|(workload, _)| CompanionKey { rule: rule.clone(), workload: workload.clone() });
-        keys.take_while(|other| other.label() == key.label())
+        let of_rule = self.by_rule.get(&key.rule).into_iter();
+        of_rule
+            .flat_map(|of| of_workload(key, |first| of.by_workload.range::<str, _>(first).map(|(at, _)| at)))
+    }
+
+    /// The same of those that are gone, and may have run.
+    pub(crate) fn gone_on_dpus(&self, key: &CompanionKey) -> impl Iterator<Item = CompanionKey> {
+        let of_rule = self.by_rule.get(&key.rule).into_iter();
+        of_rule.flat_map(|of| of_workload(key, |first| of.gone.range::<str, _>(first)))
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = CompanionKey> {

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use self::groups::Groups;
 use self::permission::{Permission, Wait};
-use super::companions::CompanionCache;
+use super::companions::{CompanionCache, of_workload};
 use super::registry::Registry;
 use super::tenant::TenantData;
 
@@ -197,6 +197,12 @@ impl Rollouts {
             rollout.settling.remove(&key.workload);
         }
         self.tidy(&key.rule);
+    }
+
+    /// The companions of a rule for a workload that were on single DPUs, and are being replaced.
+    fn on_dpus(&self, key: &CompanionKey) -> impl Iterator<Item = CompanionKey> {
+        let of_rule = self.by_rule.get(&key.rule).into_iter();
+        of_rule.flat_map(|of| of_workload(key, |first| of.replaced.range::<str, _>(first).map(|(at, _)| at)))
     }
 
     /// A rollout that is over is forgotten.
@@ -425,6 +431,15 @@ impl TenantData {
             self.rollouts.observed(key, now.as_ref());
         }
         self.forget_if_unwanted(key);
+    }
+
+    /// The companions of a rule for a workload on single DPUs that are missing, and that something waits for. Once they aren't wanted any
+    /// longer, a step of each is needed, which forgets it: nothing else would bring its key, and its place would never be free.
+    pub(crate) fn missing_on_dpus(&mut self, key: &CompanionKey) -> Vec<CompanionKey> {
+        let gone = |companions: &mut CompanionCache| companions.gone_on_dpus(key).collect();
+        let mut missing: Vec<_> = self.with_companions(&key.rule, gone).unwrap_or_default();
+        missing.extend(self.rollouts.on_dpus(key));
+        missing
     }
 
     /// A companion that is no longer wanted takes no part in a rollout.

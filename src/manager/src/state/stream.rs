@@ -36,8 +36,11 @@ pub(crate) struct Stream {
     released: bool,
     /// Claims of this replica that are on their way to the API server.
     raising: usize,
-    /// The highest claim in this replica's name that was seen.
+    /// The highest claim in this replica's name that was seen, in the state of the cluster that there is.
     own: u64,
+    /// The highest claim in this replica's name that was ever seen, also in a state of the cluster before an older one was restored. No
+    /// number is raised twice: what a stream has left to write would pass for what a later one of its number says.
+    used: u64,
     end: CancellationToken,
     /// When the next one may claim.
     next: Option<Instant>,
@@ -131,7 +134,11 @@ impl Stream {
     /// have gone back, where an older state of the cluster was restored.
     pub(crate) fn highest(&self, uid: &str) -> u64 {
         let same = self.tenant.as_ref().is_some_and(|tenant| tenant.uid == uid);
-        if same { self.claim.max(self.foreign).max(self.own) } else { 0 }
+        if !same {
+            return 0;
+        }
+        let shown = self.claim.max(self.foreign).max(self.own);
+        if self.used > shown && !fault("numbers-of-claims-are-used-twice") { self.used } else { shown }
     }
 
     /// The stream's claim has been raised: it is served from now on. Fails when a newer stream has begun here, another replica
@@ -148,7 +155,7 @@ impl Stream {
         if self.tenant.as_ref().is_none_or(|tenant| tenant.uid != uid) {
             self.tenant = Some(TenantVersion { uid, resource_version: 0 });
         }
-        self.own = self.own.max(claim);
+        self.own_seen(claim);
         self.check(stream)?;
         if claim <= self.foreign {
             return Err(Superseded);
@@ -219,10 +226,15 @@ impl Stream {
         self.count(claim, holder, me)
     }
 
+    fn own_seen(&mut self, claim: u64) {
+        self.own = self.own.max(claim);
+        self.used = self.used.max(claim);
+    }
+
     /// Takes a claim in. Whether it took the stream from this replica.
     fn count(&mut self, claim: u64, holder: &str, me: &str) -> bool {
         if holder == me {
-            self.own = self.own.max(claim);
+            self.own_seen(claim);
             return false;
         }
         if claim <= self.foreign && !(claim == self.foreign && holder.is_empty()) {
@@ -300,6 +312,7 @@ impl Stream {
         self.claimed_at = 0;
         self.foreign = 0;
         self.own = 0;
+        self.used = 0;
         self.released = false;
         self.unwritten = StreamFields::default();
     }

@@ -213,6 +213,21 @@ pub const FAULTS: &[Fault] = &[
         "manager",
         "The counter of claims isn't reset when a Tenant is created again.",
     ),
+    fault(
+        "image-in-place-is-a-replacement",
+        "manager",
+        "A companion that is ready is replaced for another image, whatever the rule's `mutableFields`.",
+    ),
+    fault(
+        "missing-companions-on-dpus-are-waited-for",
+        "manager",
+        "A rollout goes on waiting for companions on single DPUs that were never created again, and whose workload has ended.",
+    ),
+    fault(
+        "numbers-of-claims-are-used-twice",
+        "manager",
+        "After an older state of the cluster was restored, a claim gets a number that the same replica has used before.",
+    ),
     fault("key-that-is-busy-is-lost", "manager", "A key that is queued while it is worked on is lost."),
     fault(
         "claim-templates-go-while-they-are-named",

@@ -98,7 +98,7 @@ impl Companion<'_> {
             }
         }
         // One that doesn't run has nothing to lose, and a new one starts without the delays after failures.
-        if change.has_fields() && !observed.ready {
+        if change.has_fields() && (!observed.ready || fault("image-in-place-is-a-replacement")) {
             return Ok(false);
         }
         let name = &self.location.name;

@@ -193,10 +193,14 @@ fn after_a_restore_everybody_counts_from_what_was_restored() {
     assert!(!stream.observed(shown(12, ME, 120), ME));
     assert!(stream.observed(shown(7, "other", 70), ME), "the other one has it again");
     assert!(end.is_cancelled() && !stream.acts(true));
-    assert_eq!(stream.highest("u"), 7);
+    assert_eq!(
+        stream.highest("u"),
+        12,
+        "what the stream of that number has left to write isn't for the next one's"
+    );
     let two = stream.begin(9, Instant::now()).unwrap().number;
-    stream.claimed(two, raised(8, 80)).unwrap();
-    assert!(!stream.observed(shown(8, ME, 80), ME));
+    stream.claimed(two, raised(13, 80)).unwrap();
+    assert!(!stream.observed(shown(13, ME, 80), ME));
     assert!(stream.acts(false));
     // One of its own is restored: its stream ends all the same, since others count from the restored one.
     assert!(stream.observed(shown(5, ME, 50), ME));

@@ -63,6 +63,22 @@ async fn the_step_without_a_dpu_makes_nothing_and_queues_one_for_each_dpu() {
 }
 
 #[tokio::test]
+async fn a_companion_that_was_never_there_again_is_waited_for_no_longer_than_its_workload_is_there() {
+    let world = World::on_all();
+    world.shows_dpu(true);
+    let (state, key) = (world.state(), on("d1").key);
+    state.lock().first_sync(&[id().key]);
+    assert!(state.lock().rollouts.concerns(&key), "whoever deleted it, it is down");
+    state.lock().index.delete(&fixtures::workload("w").id);
+    world.step().await;
+    assert_eq!(world.controller.context.queues.companions.counts().ready, 1);
+    world.controller.step(&on("d1")).await.unwrap();
+    assert!(!state.lock().rollouts.concerns(&key), "its place is free");
+    world.step().await;
+    assert_eq!(world.controller.context.queues.companions.counts().ready, 1, "nothing is left to be done");
+}
+
+#[tokio::test]
 async fn a_companion_stays_while_its_dpu_is_only_missing_in_the_cache() {
     let world = World::on_all();
     world.shows_dpu(true);
