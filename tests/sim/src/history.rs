@@ -144,6 +144,7 @@ impl History {
                     break;
                 }
                 this.bring_back();
+                this.change_in_calm().await;
             }
             if judge.has_found() {
                 break;

@@ -381,8 +381,8 @@ impl Judge {
     }
 
     /// A companion is deleted whose workload has ended. That is a violation before the time that its rule lets it linger, but for
-    /// the difference of clocks, if it is ready and no manager can take it for one that isn't matched: its rule hasn't changed since
-    /// the last rest, and its workload had the same labels all the time.
+    /// the difference of clocks, if it is ready and no manager can take it for one that isn't matched: its rule and the DPU that it is for
+    /// haven't changed since the last rest, and its workload had the same labels all the time.
     fn lingered(&self, world: &World, commit: &Commit, key: &Key, companion: &Value) {
         let (id, name, workload, _) = key;
         let ended = {
@@ -391,7 +391,7 @@ impl Judge {
             found.ended.get(&workload).filter(|_| !found.relabelled.contains(&workload)).cloned()
         };
         let Some((ended, last)) = ended else { return };
-        let exempt = is_queued(companion) || !is_ready(companion);
+        let exempt = is_queued(companion) || !is_ready(companion) || self.has_other_dpu(key);
         if exempt || !commit.client.starts_with("manager") || self.has_changed(id, name) {
             return;
         }
@@ -448,6 +448,8 @@ impl Judge {
                 // A rollout of a template that never gets ready stops, and one that is refused doesn't begin.
                 Some([(found, _)]) if stays && found != image => {}
                 Some([(found, true)]) if found != image && budgets::hold(&world.tenants[key.0], pod) => {}
+                Some([(found, true)])
+                    if found != image && rollouts::owner_holds(&world.tenants[key.0], rule, pod) => {}
                 Some([(_, is_ready)]) if image.starts_with(NEVER) && !is_ready => {}
                 None if refused => {}
                 Some(_) if *at == Place::NoHost => {
@@ -462,9 +464,10 @@ impl Judge {
                 Some([(found, _)]) if found == image && amounts::asks_for_too_much(rule) => {}
                 None if !has_dpu => {}
                 found => {
-                    let place = place(&world, key);
-                    missing
-                        .push(format!("{key:?}: wanted {image} (DPU: {has_dpu}), there is {found:?}{place}"));
+                    let (place, says) = (place(&world, key), says(&world, key));
+                    missing.push(format!(
+                        "{key:?}: wanted {image} (DPU: {has_dpu}), there is {found:?}{place}; its rule says {says}"
+                    ));
                 }
             }
         }
@@ -485,6 +488,14 @@ impl Judge {
         }
         missing
     }
+}
+
+/// What the rule of a companion says of it, in the words of its conditions.
+fn says(world: &World, key: &Key) -> String {
+    let rule = written(world, key);
+    let conditions = rule.as_ref().and_then(|rule| rule["status"]["conditions"].as_array());
+    let said = conditions.into_iter().flatten().map(|condition| text(condition, "/message").to_owned());
+    said.collect::<Vec<_>>().join(", ")
 }
 
 /// Where a companion that has no Node may run.

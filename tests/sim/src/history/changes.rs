@@ -14,11 +14,14 @@ use crate::world::hosts::{allocated_to, free_devices, set_conditions};
 use crate::world::kubelet::{NEVER, SLOW};
 use crate::world::resizes::{DEFERRED, INFEASIBLE};
 use crate::world::{
-    ADMIN, DEVICE_CLASS, RULES_NAMESPACE, SCHEDULER, SHOP, TENANTS, claim_of, namespace_of, text,
+    ADMIN, DEVICE_CLASS, RULES_NAMESPACE, SCHEDULER, SHOP, Scope, TENANTS, claim_of, namespace_of, text,
 };
 
 /// How long a DPU takes to restart at most.
 const RESTARTS: Duration = Duration::from_secs(30);
+
+/// How long nothing else happens after a change in calm, at most.
+const CALM_FOR: Duration = Duration::from_secs(20);
 
 /// Devices that no claim has and that aren't in this pool.
 fn free_elsewhere(model: &Model, pool: &str) -> Vec<(String, String)> {
@@ -82,6 +85,21 @@ impl History {
             let kind = this.pick(&["image-", "image-", "image-", SLOW, SLOW, NEVER]).unwrap_or_default();
             json!(format!("{kind}{}", this.images))
         });
+    }
+
+    /// After a rest, while nothing else happens, perhaps a rule gets other amounts or another image. What is done in place for that is
+    /// judged fully then: in trouble much is excused.
+    pub(super) async fn change_in_calm(&mut self) {
+        let Scope { resizes, updates, .. } = self.world.scope;
+        if !(resizes || updates) || self.below(2) == 0 {
+            return;
+        }
+        if updates && (!resizes || self.below(2) == 0) {
+            self.change_image();
+        } else {
+            self.change_amounts();
+        }
+        tokio::time::sleep(self.random().random.below(CALM_FOR)).await;
     }
 
     /// The rule of one of the companions gets another value in a field of its container, and stays as it is otherwise.

@@ -17,7 +17,7 @@ use super::hosts::{host_of, is_by_host, is_in};
 use super::matching::{matches, read};
 use super::wanted::{Place, Wanted, companion, is_ready, is_workload, served, wanted};
 use super::{Judge, Key, PLATFORM};
-use crate::model::Commit;
+use crate::model::{Commit, Model};
 use crate::world::hosts::{is_true, node_of};
 use crate::world::resizes::is_resizing;
 use crate::world::updates::is_updating;
@@ -59,6 +59,15 @@ fn version(rule: &Value) -> (String, i64) {
 
 pub(super) fn owner(pod: &Value) -> Option<&str> {
     Some(text(pod, "/metadata/ownerReferences/0/uid")).filter(|uid| !uid.is_empty())
+}
+
+/// Whether the workloads of a Pod's owner don't permit that it loses its companion: so many aren't ready, perhaps because of another rule. One
+/// that was ready when its companion was replaced counts as down until it is ready again.
+pub(super) fn owner_holds(model: &Model, rule: &Value, pod: &Value) -> bool {
+    let Some(of) = owner(pod) else { return false };
+    let pods = model.list("pods");
+    let own = || pods.iter().filter(|other| is_workload(other) && owner(other) == Some(of));
+    own().filter(|other| !is_true(other, "Ready")).count() >= most(rule, own().count())
 }
 
 /// A companion that no Node was found for, like those before it: no rollout has taken it down.
