@@ -177,6 +177,7 @@ impl StatusInput<'_> {
             });
         }
         message.push_str(&counts.leaving_note());
+        message.push_str(&self.waiting_note());
         if let Some(none) = self.without_dpu() {
             return (Status::False, Cause::NoDpu.as_str(), format!("{message}; {none}"));
         }
@@ -192,6 +193,19 @@ impl StatusInput<'_> {
         }
         let cause = if earlier { Cause::RollingOut } else { cause };
         (Status::False, cause.as_str(), message)
+    }
+
+    /// A note about matches whose companions [wait](outrigger_core::rule::Rule::waits).
+    fn waiting_note(&self) -> String {
+        let index = &self.data.index;
+        let waits = index
+            .rule(self.name)
+            .into_iter()
+            .flat_map(|rule| index.workloads_of(self.name).filter(|workload| rule.waits(workload)));
+        match waits.count() {
+            0 => String::new(),
+            count => format!("; not created until the workload is scheduled: {count}"),
+        }
     }
 
     /// Why ready companions aren't as they should be, and a note about them at the end of the message.

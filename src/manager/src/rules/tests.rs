@@ -280,3 +280,21 @@ async fn a_rule_is_ready_once_its_companions_have_the_amounts_of_its_template() 
     let (status, reason, _) = shows("b", None);
     assert_eq!((status, reason), is("True", "AllReady"));
 }
+
+#[tokio::test]
+async fn a_rule_says_how_many_of_its_workloads_are_not_scheduled_yet() {
+    let (context, id) = world(&FakeApi::default());
+    let state = context.states.state("tenant-blue");
+    state.lock().rules.get_mut(&id.name).unwrap().validation = TemplateValidation::passed();
+    let says = |gated: [bool; 2]| {
+        let workload = |(id, gated)| Workload { gated, ..fixtures::workload(id) };
+        state.lock().index.sync(["a", "b"].into_iter().zip(gated).map(workload).collect());
+        let status = status_change(&context, &state, &id).unwrap().status;
+        status.conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap().message
+    };
+    let ready = "0 of 2 companions are ready";
+    for (gated, count) in [([true, true], 2), ([true, false], 1)] {
+        assert_eq!(says(gated), format!("{ready}; not created until the workload is scheduled: {count}"));
+    }
+    assert_eq!(says([false, false]), ready);
+}
