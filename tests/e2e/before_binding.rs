@@ -1,5 +1,7 @@
 //! Workloads that aren't bound before their companions are Ready: what the real scheduler makes of the conditions of their claims.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
@@ -41,7 +43,7 @@ async fn rule_ends(t: &Tenant, app: &str) {
 }
 
 /// Lets a companion become Ready.
-fn go(t: &Tenant, companion: &Pod) {
+pub(crate) fn go(t: &Tenant, companion: &Pod) {
     let patch = json!({"status": {"conditions": [{"type": GO, "status": "True"}]}});
     let more = ["-n", &t.namespace, "--subresource=status", "--type=strategic"];
     t.outrigger.plane.infra.patch(&format!("pod/{}", companion.name_any()), &more, &patch).unwrap();
@@ -66,16 +68,26 @@ pub(crate) async fn allocated(t: &Tenant, name: &str) -> Result<String, String> 
 
 /// Waits until a Pod that isn't bound has its companion on a DPU of the Node that the scheduler has chosen. Returns both.
 async fn chosen(t: &Tenant, name: &str) -> (String, Pod) {
-    eventually("the companion is on the DPU of the chosen Node", || async {
-        let pod: Pod = t.work().get(name).await.in_words()?;
-        holds(node_of(&pod).is_empty(), format!("it is bound to {}", node_of(&pod)))?;
-        let node = allocated(t, name).await?;
-        let mut all = t.companions().await?;
-        all.retain(|companion| companion.metadata.deletion_timestamp.is_none());
-        let [companion] = &all[..] else { return Err(format!("{} companions", all.len())) };
-        holds(annotation(companion, keys::HOST) == Some(&node), format!("{:?}", companion.metadata))?;
-        holds(node_of(companion) == format!("{node}-dpu1"), node_of(companion).to_owned())?;
-        Ok((node, companion.clone()))
+    let companion = waiting(t, &[name], &[]).await.remove(name).unwrap();
+    (annotation(&companion, keys::HOST).unwrap().to_owned(), companion)
+}
+
+/// Waits until each of these Pods has one companion, on a DPU of the Node that the scheduler has chosen, and isn't bound. There are no companions but
+/// theirs and those of `bound`.
+pub(crate) async fn waiting(t: &Tenant, names: &[&str], bound: &[&str]) -> BTreeMap<String, Pod> {
+    eventually(&format!("{names:?} wait for their companions"), || async {
+        let mut all = t.by_workload().await?;
+        holds(all.len() == names.len() + bound.len(), format!("{:?}", all.keys()))?;
+        all.retain(|name, _| !bound.contains(&name.as_str()));
+        holds(all.keys().eq(names), format!("{:?}", all.keys()))?;
+        for (name, companion) in &all {
+            let pod: Pod = t.work().get(name).await.in_words()?;
+            holds(node_of(&pod).is_empty(), format!("{name} is bound to {}", node_of(&pod)))?;
+            let node = allocated(t, name).await?;
+            holds(annotation(companion, keys::HOST) == Some(&node), format!("{:?}", companion.metadata))?;
+            holds(node_of(companion) == format!("{node}-dpu1"), node_of(companion).to_owned())?;
+        }
+        Ok::<_, String>(all)
     })
     .await
 }

@@ -36,21 +36,26 @@ pub(crate) async fn stage() -> (Tenant, MutexGuard<'static, ()>) {
 }
 
 async fn start() -> Tenant {
-    let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, "cf", &[("a", 1), ("b", 1)]).await;
-    o.plane.tenant.apply(&kustomize("deploy/base/companions-first").unwrap()).unwrap();
-    for (host, pods) in [("a", "300"), ("b", "260")] {
-        can_run(&t, host, pods).await;
-    }
-    let [hosts] = ports().unwrap();
-    let more = ["--companions-first".to_owned(), format!("--host-address=127.0.0.1:{hosts}")];
-    HOSTS.set(hosts).unwrap();
-    gate::start_agent(&t, &[&t.source], &more);
+    let t = Tenant::without_agent(Outrigger::shared().await, "cf", &[("a", 1), ("b", 1)]).await;
+    HOSTS.set(enforces(&t, &[("a", "300"), ("b", "260")]).await).unwrap();
     t.own_rule("fw", before_start("web")).await.unwrap();
     t.own_rule("log", rule_for("app", "db")).await.unwrap();
     published(&t, &[("a", 300), ("b", 260)]).await;
     gets_claims(&t, &pod("w", "web", json!({})), &[keys::COMPANIONS_CLAIM]).await;
     t
+}
+
+/// Starts the tenant's agent so that it has Pods wait for their companions on hosts, each of which can run so many Pods. Returns the port for
+/// plugins.
+pub(crate) async fn enforces(t: &Tenant, hosts: &[(&str, &str)]) -> u16 {
+    t.outrigger.plane.tenant.apply(&kustomize("deploy/base/companions-first").unwrap()).unwrap();
+    for (host, pods) in hosts {
+        can_run(t, host, pods).await;
+    }
+    let [port] = ports().unwrap();
+    let more = ["--companions-first".to_owned(), format!("--host-address=127.0.0.1:{port}")];
+    gate::start_agent(t, &[&t.source], &more);
+    port
 }
 
 fn before_start(app: &str) -> Value {

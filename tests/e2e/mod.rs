@@ -23,6 +23,7 @@ mod explain;
 mod groups;
 mod grpc;
 mod identity;
+mod kueue;
 mod large;
 mod leaks;
 mod lifecycle;
