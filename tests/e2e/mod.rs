@@ -20,6 +20,7 @@ mod diff;
 mod documented;
 pub(crate) mod escape;
 mod explain;
+mod gangs;
 mod groups;
 mod grpc;
 mod identity;
