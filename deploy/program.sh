@@ -34,6 +34,7 @@ if [ "$profile" = dev ]; then
     exit
 fi
 
+auditable=$(tests/auditable/build.sh)
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 home=${CARGO_HOME:-$HOME/.cargo}
 # The last one that fits is taken.
@@ -46,10 +47,10 @@ aarch64-*)
     # program would not even start. 2^16 bytes are enough for all of them.
     export JEMALLOC_SYS_WITH_LG_PAGE=16
     if [ "$(uname -m)" != aarch64 ]; then
-        export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+        RUSTC=$(tests/cross/build.sh)
+        export RUSTC CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
     fi
     ;;
 esac
-auditable=$(tests/auditable/build.sh)
 CARGO=$(command -v "$cargo") "$auditable" auditable "${args[@]}" --target "$target" "${static[@]}" >&2
 echo "$out/$target/$profile/outrigger"
