@@ -101,14 +101,14 @@ lint: words tools ## Check words, format, lints, dependencies and generated file
 
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 ARCH ?= amd64
-RUST_TARGET = $(if $(filter arm64,$(ARCH)),aarch64,x86_64)-unknown-linux-gnu
+RUST_TARGET = $(if $(filter arm64,$(1)),aarch64,x86_64)-unknown-linux-gnu
 # The profile of what is released: `dev` takes minutes less and is for trying out.
 RELEASE_PROFILE ?= release
 
 .PHONY: image docker-image
-image: tools ## Build the image without docker or a registry: target/image; ARCH=arm64 for the other architecture
-	@program="$$(deploy/program.sh $(RELEASE_PROFILE) $(RUST_TARGET))" && \
-	deploy/image.sh "$$program" $(ARCH) target/image/outrigger-$(VERSION)-image-linux-$(ARCH).tar
+image: tools ## Build the image without docker or a registry: target/image; ARCH=arm64 or "amd64 arm64" for other architectures
+	@$(foreach arch,$(ARCH),program="$$(deploy/program.sh $(RELEASE_PROFILE) $(call RUST_TARGET,$(arch)))" && programs+=("$$program" $(arch)) &&) \
+	deploy/image.sh "$${programs[@]}" target/image/outrigger-$(VERSION)-image-linux-$(subst $() ,-,$(strip $(ARCH))).tar
 
 IMAGE ?= outrigger
 DOCKER ?= docker
@@ -119,7 +119,7 @@ docker-image: ## Build the image with docker (DOCKER=podman, IMAGE=registry.exam
 
 .PHONY: release
 release: control-plane ## Build everything that a release consists of: target/release-artifacts; SIGNING_KEY=FILE signs it
-	@CARGO=$(CARGO) deploy/release.sh $(RELEASE_PROFILE) target/release-artifacts $(ARCH)
+	@CARGO=$(CARGO) deploy/release.sh $(RELEASE_PROFILE) target/release-artifacts "$(ARCH)"
 
 export OUTRIGGER_BENCH_ROW = $(ROW)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# provenance.sh DIRECTORY PROFILE ARCHITECTURE: prints the signed provenance of a release on one line. It is a DSSE envelope of an in-toto
+# provenance.sh DIRECTORY PROFILE ARCHITECTURES: prints the signed provenance of a release on one line. It is a DSSE envelope of an in-toto
 # statement (https://slsa.dev/provenance/v1) about each file that DIRECTORY/SHA256SUMS lists. deploy/release.sh calls it;
 # docs/releases.md says what the fields mean and how the line is verified.
 #
@@ -9,7 +9,7 @@
 # SIGNING_KEY, SIGNING_PASSPHRASE, PROGRAM, FEATURES and SOURCE_DATE_EPOCH are those of deploy/release.sh.
 set -euo pipefail
 export LC_ALL=C
-sums=$(realpath "$1/SHA256SUMS") profile=$2 architecture=$3
+sums=$(realpath "$1/SHA256SUMS") profile=$2 architectures=$3
 SIGNING_KEY=$(realpath "$SIGNING_KEY")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -36,17 +36,21 @@ version() {
 # A program that was given was built elsewhere, by compilers that are not known here.
 program=given compilers=
 if [ -z "${PROGRAM:-}" ]; then
-    case $architecture:$(uname -m) in
-    amd64:x86_64 | arm64:aarch64) cc=cc ;;
-    *) cc=aarch64-linux-gnu-gcc ;;
-    esac
-    rust=$(version rustc)
-    c=$(version $cc)
-    program=built compilers=",\"version\":{\"rustc\":\"$rust\",\"cc\":\"$c\"}"
+    # Those for another machine have its architecture in their names.
+    for architecture in $architectures; do
+        case $architecture:$(uname -m) in
+        amd64:x86_64 | arm64:aarch64) rustc=rustc cc=cc of= ;;
+        *) rustc=$(tests/cross/build.sh) cc=aarch64-linux-gnu-gcc of=-$architecture ;;
+        esac
+        rust=$(version "$rustc")
+        c=$(version $cc)
+        compilers+="${compilers:+,}\"rustc$of\":\"$rust\",\"cc$of\":\"$c\""
+    done
+    program=built compilers=",\"version\":{$compilers}"
 fi
 
 subjects=$(sed 's/\(.*\)  \(.*\)/{"name":"\2","digest":{"sha256":"\1"}}/' "$sums" | paste -sd,)
-parameters="\"source\":\"$SOURCE_URL\",\"profile\":\"$profile\",\"architecture\":\"$architecture\",\"features\":\"${FEATURES:-}\""
+parameters="\"source\":\"$SOURCE_URL\",\"profile\":\"$profile\",\"architecture\":\"$architectures\",\"features\":\"${FEATURES:-}\""
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

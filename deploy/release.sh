@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# release.sh PROFILE DIRECTORY ARCHITECTURE: writes everything that a release consists of, and lists it. `make release` calls it;
-# docs/releases.md says what each file is and how it is verified.
+# release.sh PROFILE DIRECTORY ARCHITECTURES: writes everything that a release consists of, and lists it. `make release` calls it;
+# docs/releases.md says what each file is and how it is verified. ARCHITECTURES is amd64, arm64 or "amd64 arm64".
 #
-#   PROGRAM=FILE         takes this static program instead of building one
+#   PROGRAM=FILE         takes this static program instead of building one, for one architecture
 #   RELEASE_URL=URL      where the files will be downloaded from, for krew
 #   SIGNING_KEY=FILE     a private key for Ed25519 (PEM), by which the checksums and the provenance are signed
 #   SIGNING_PASSPHRASE   the passphrase of the key; without it openssl asks for it, if the key has one
@@ -10,7 +10,8 @@
 #   SOURCE_DATE_EPOCH    the time that files have; the commit's by default
 set -euo pipefail
 export LC_ALL=C
-profile=$1 out=$(realpath -m "$2") architecture=$3
+profile=$1 out=$(realpath -m "$2")
+read -ra architectures <<<"$3"
 key=${SIGNING_KEY:+$(realpath "$SIGNING_KEY")}
 program=${PROGRAM:+$(realpath "$PROGRAM")}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,15 +19,19 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 url=${RELEASE_URL:-https://downloads.example/outrigger/v$version}
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
-case $architecture in
-amd64) machine=x86_64 ;;
-arm64) machine=aarch64 ;;
-*) echo "ARCH: is $architecture; use amd64 or arm64" >&2; exit 1 ;;
-esac
-if [ -z "$program" ]; then program=$(deploy/program.sh "$profile" "$machine-unknown-linux-gnu"); fi
-# Completions and manual pages are the program's own, so it has to run here.
-native=$program
-if [ "$machine" != "$(uname -m)" ]; then native=$(deploy/program.sh dev "$(uname -m)-unknown-linux-gnu"); fi
+declare -A targets=([amd64]=x86_64-unknown-linux-gnu [arm64]=aarch64-unknown-linux-gnu)
+for architecture in "${architectures[@]}"; do
+    [ -n "${targets[$architecture]:-}" ] || { echo "ARCH: is $architecture; use amd64 or arm64" >&2; exit 1; }
+done
+# Completions and manual pages are the program's own, so one has to run here.
+here=$(uname -m)-unknown-linux-gnu programs=() native=
+for architecture in "${architectures[@]}"; do
+    target=${targets[$architecture]}
+    built=${program:-$(deploy/program.sh "$profile" "$target")}
+    programs+=("$built" "$architecture")
+    if [ "$target" = "$here" ]; then native=$built; fi
+done
+native=${native:-$(deploy/program.sh dev "$here")}
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -40,7 +45,9 @@ archive() {
         -cf - "$(basename "$1")" | gzip -n >"$2"
 }
 
+# command_line PROGRAM ARCHITECTURE
 command_line() {
+    local program=$1 architecture=$2
     local name=outrigger-$version-linux-$architecture
     local dir=$work/$name
     mkdir -p "$dir/completions" "$dir/man/man1"
@@ -51,12 +58,12 @@ command_line() {
     "$native" completion fish >"$dir/completions/outrigger.fish"
     "$native" manual --output-dir "$dir/man/man1"
     archive "$dir" "$out/$name.tar.gz"
-    krew "$name"
+    krew "$name" "$architecture"
 }
 
-# The manifest of the plugin of kubectl, for krew.
+# krew NAME ARCHITECTURE: the manifest of the plugin of kubectl, for krew.
 krew() {
-    cat >"$out/outrigger-$version-krew-linux-$architecture.yaml" <<YAML
+    cat >"$out/outrigger-$version-krew-linux-$2.yaml" <<YAML
 apiVersion: krew.googlecontainertools.github.com/v1alpha2
 kind: Plugin
 metadata:
@@ -69,7 +76,7 @@ spec:
     rules would do.
   platforms:
     - selector:
-        matchLabels: {os: linux, arch: $architecture}
+        matchLabels: {os: linux, arch: $2}
       uri: $url/$1.tar.gz
       sha256: $(sha256sum "$out/$1.tar.gz" | cut -d' ' -f1)
       bin: outrigger
@@ -94,15 +101,15 @@ manifests() {
     archive "$work/chart/outrigger" "$out/outrigger-$version.tgz"
 }
 
-# The bill of materials (CycloneDX) of the program. The tool writes beside each Cargo.toml, so it gets a copy.
+# bill ARCHITECTURE: the bill of materials (CycloneDX) of its program. The tool writes beside each Cargo.toml, so it gets a copy.
 bill() {
-    local tool copy=$work/source
+    local tool copy=$work/source-$1
     tool=$(tests/cyclonedx/build.sh)
     mkdir "$copy"
     git ls-files -z -- Cargo.toml Cargo.lock proto src tests | tar --null -T - -cf - | tar -C "$copy" -xf -
     "$tool" cyclonedx --quiet --manifest-path "$copy/src/cli/Cargo.toml" --format json --spec-version 1.5 \
-        --target "$machine-unknown-linux-gnu" --override-filename bill >&2
-    sed "s|file://$copy|file:///src|g" "$copy/src/cli/bill.json" >"$out/outrigger-$version-linux-$architecture.cdx.json"
+        --target "${targets[$1]}" --override-filename bill >&2
+    sed "s|file://$copy|file:///src|g" "$copy/src/cli/bill.json" >"$out/outrigger-$version-linux-$1.cdx.json"
 }
 
 # What the changelog says of this version.
@@ -112,10 +119,13 @@ notes() {
     { printf '# Outrigger %s\n' "$version"; cat "$work/notes"; } >"$out/outrigger-$version-notes.md"
 }
 
-command_line
-deploy/image.sh "$program" "$architecture" "$out/outrigger-$version-image-linux-$architecture.tar" >/dev/null
+for ((i = 0; i < ${#architectures[@]}; i++)); do
+    command_line "${programs[@]:2*i:2}"
+    bill "${architectures[i]}"
+done
+all=$(IFS=-; echo "${architectures[*]}")
+deploy/image.sh "${programs[@]}" "$out/outrigger-$version-image-linux-$all.tar" >/dev/null
 manifests
-bill
 notes
 (cd "$out" && sha256sum -- * >"$work/SHA256SUMS" && mv "$work/SHA256SUMS" SHA256SUMS)
 if [ -z "$key" ]; then
@@ -124,8 +134,8 @@ else
     export SIGNING_KEY=$key
     deploy/sign.sh "$out/SHA256SUMS"
     if [ -n "${BUILDER_ID:-}" ] && [ -n "${SOURCE_URL:-}" ]; then
-        deploy/provenance.sh "$out" "$profile" "$architecture" >"$work/provenance"
-        mv "$work/provenance" "$out/outrigger-$version-linux-$architecture.intoto.jsonl"
+        deploy/provenance.sh "$out" "$profile" "${architectures[*]}" >"$work/provenance"
+        mv "$work/provenance" "$out/outrigger-$version-linux-$all.intoto.jsonl"
     else
         echo "no provenance: BUILDER_ID and SOURCE_URL aren't both set" >&2
     fi
