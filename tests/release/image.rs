@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::LazyLock;
 
 use outrigger_tests::root;
@@ -19,29 +20,38 @@ pub(crate) struct Image {
 
 /// The one that tests only read.
 pub(crate) static IMAGE: LazyLock<Image> = LazyLock::new(|| {
-    let dir = directory();
-    let archive = write(dir.path(), "image.tar");
-    run("tar", &["-C", dir.path().to_str().unwrap(), "-xf", archive.to_str().unwrap()]);
-    let read = |path: &str| -> Value {
-        serde_json::from_str(&std::fs::read_to_string(dir.path().join(path)).unwrap()).unwrap()
-    };
-    let blob = |descriptor: &Value| {
-        format!("blobs/sha256/{}", descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap())
-    };
-    let index = read("index.json");
+    let dir = unpacked(&[&PROGRAM, architecture()]);
+    let index = read(dir.path(), "index.json");
     assert_eq!(index["manifests"].as_array().unwrap().len(), 1);
-    let manifest = read(&blob(&index["manifests"][0]));
-    let config = read(&blob(&manifest["config"]));
+    let manifest = read(dir.path(), &blob(&index["manifests"][0]));
+    let config = read(dir.path(), &blob(&manifest["config"]));
     let layer = dir.path().join(blob(&manifest["layers"][0]));
     Image { dir, layer, manifest, config }
 });
 
-fn write(dir: &Path, name: &str) -> PathBuf {
+/// Writes the image of these programs, each before its architecture.
+fn write(dir: &Path, name: &str, programs: &[&str]) -> PathBuf {
     let archive = dir.join(name);
-    let args = [&**PROGRAM, architecture(), archive.to_str().unwrap()];
-    let mut command = script("image.sh", &args);
+    let mut command = script("image.sh", &[programs, &[archive.to_str().unwrap()]].concat());
     assert!(command.status().unwrap().success());
     archive
+}
+
+/// The same, unpacked.
+fn unpacked(programs: &[&str]) -> tempfile::TempDir {
+    let dir = directory();
+    let archive = write(dir.path(), "image.tar", programs);
+    run("tar", &["-C", dir.path().to_str().unwrap(), "-xf", archive.to_str().unwrap()]);
+    dir
+}
+
+fn read(dir: &Path, path: &str) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(dir.join(path)).unwrap()).unwrap()
+}
+
+/// Where the blob of a descriptor is.
+fn blob(descriptor: &Value) -> String {
+    descriptor["digest"].as_str().unwrap().replace("sha256:", "blobs/sha256/")
 }
 
 #[test]
@@ -69,7 +79,7 @@ fn the_image_has_these_files_and_no_others() {
 #[test]
 fn two_images_of_a_program_are_byte_for_byte_the_same() {
     let dir = directory();
-    let first = write(dir.path(), "first.tar");
+    let first = write(dir.path(), "first.tar", &[&PROGRAM, architecture()]);
     // As of someone else's, with other permissions and times.
     let copy = dir.path().join("outrigger");
     std::fs::copy(&**PROGRAM, &copy).unwrap();
@@ -111,13 +121,54 @@ fn every_blob_is_what_its_digest_says() {
     let diff_id = format!("sha256:{}", run("bash", &["-c", &unpacked]).trim());
     assert_eq!(IMAGE.config["rootfs"], json!({"type": "layers", "diff_ids": [diff_id]}));
     // Docker before 25 finds the same by its own file.
-    let docker: Value =
-        serde_json::from_str(&std::fs::read_to_string(dir.join("manifest.json")).unwrap()).unwrap();
-    let path =
-        |descriptor: &Value| descriptor["digest"].as_str().unwrap().replace("sha256:", "blobs/sha256/");
-    let expected = json!([{"Config": path(&IMAGE.manifest["config"]), "RepoTags": [format!("outrigger:{VERSION}")],
-        "Layers": [path(&IMAGE.manifest["layers"][0])]}]);
-    assert_eq!(docker, expected);
+    assert_eq!(read(dir, "manifest.json"), json!([docker(&IMAGE.manifest, VERSION)]));
+}
+
+/// What Docker before 25 reads of an image with this tag.
+fn docker(manifest: &Value, tag: &str) -> Value {
+    json!({"Config": blob(&manifest["config"]), "RepoTags": [format!("outrigger:{tag}")],
+        "Layers": [blob(&manifest["layers"][0])]})
+}
+
+/// A program for the processors that ELF calls by this number, which does nothing.
+fn for_machine(machine: u8) -> Vec<u8> {
+    let mut header = b"\x7fELF\x02\x01\x01".to_vec();
+    header.resize(64, 0);
+    for (at, value) in [(16, 2), (18, machine), (20, 1), (52, 64)] {
+        header[at] = value;
+    }
+    header
+}
+
+#[test]
+fn an_archive_for_two_architectures_has_an_image_of_each_under_one_name() {
+    let programs = directory();
+    let all = [("amd64", for_machine(62)), ("arm64", for_machine(183))];
+    let paths = all.each_ref().map(|(architecture, program)| {
+        let path = programs.path().join(architecture);
+        std::fs::write(&path, program).unwrap();
+        path
+    });
+    let [amd64, arm64] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let dir = unpacked(&[amd64, "amd64", arm64, "arm64"]);
+    let dir = dir.path();
+    let outer = read(dir, "index.json")["manifests"].take();
+    let names: Vec<&Value> = outer.as_array().unwrap().iter().map(|image| &image["annotations"]).collect();
+    assert_eq!(names, [&json!({"org.opencontainers.image.ref.name": VERSION})]);
+    let index = read(dir, &blob(&outer[0]));
+    assert_eq!(index["mediaType"], outer[0]["mediaType"]);
+    let mut for_docker = Vec::new();
+    for ((architecture, program), image) in all.iter().zip(index["manifests"].as_array().unwrap()) {
+        assert_eq!(image["platform"], json!({"architecture": architecture, "os": "linux"}));
+        let manifest = read(dir, &blob(image));
+        assert_eq!(read(dir, &blob(&manifest["config"]))["architecture"], *architecture);
+        let layer = dir.join(blob(&manifest["layers"][0]));
+        let inside =
+            Command::new("tar").args(["-xzOf", layer.to_str().unwrap(), "outrigger"]).output().unwrap();
+        assert_eq!(inside.stdout, *program, "{architecture}");
+        for_docker.push(docker(&manifest, &format!("{VERSION}-{architecture}")));
+    }
+    assert_eq!(read(dir, "manifest.json"), json!(for_docker));
 }
 
 /// What follows an instruction of the last stage of the Dockerfile, with continued lines joined.

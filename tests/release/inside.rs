@@ -1,7 +1,6 @@
 //! The image, run: its user, its root, which is read-only, and nothing else.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -11,7 +10,7 @@ use outrigger_tests::tenant::Tenant;
 use outrigger_tests::{eventually, holds, root};
 
 use crate::release::image::IMAGE;
-use crate::release::{directory, run};
+use crate::release::{directory, run, write_script};
 
 /// Unpacks the image into a directory, and writes a program that runs it with `shared` visible inside. `hosts` is its /etc/hosts.
 fn unpacked(dir: &Path, shared: &Path, hosts: &str) -> PathBuf {
@@ -22,14 +21,8 @@ fn unpacked(dir: &Path, shared: &Path, hosts: &str) -> PathBuf {
     run("tar", &["-C", image.to_str().unwrap(), "-xzf", IMAGE.layer.to_str().unwrap()]);
     std::fs::write(shared.join("hosts"), hosts).unwrap();
     let inside = root().join("tests/release/inside.sh");
-    let text = format!(
-        "#!/bin/sh\nexec '{}' '{}' '{}' \"$@\"\n",
-        inside.display(),
-        image.display(),
-        shared.display()
-    );
-    std::fs::write(&program, text).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let text = format!("'{}' '{}' '{}'", inside.display(), image.display(), shared.display());
+    write_script(&program, &text);
     program
 }
 
@@ -57,7 +50,11 @@ fn subcommands(script: &str) -> BTreeMap<&str, Vec<&str>> {
 fn every_subcommand_starts_inside() {
     let dir = directory();
     let program = unpacked(dir.path(), dir.path(), "");
-    let program = program.to_str().unwrap();
+    every_subcommand_starts(program.to_str().unwrap());
+}
+
+/// Asks a program for its version, and each of its subcommands for its help.
+pub(crate) fn every_subcommand_starts(program: &str) {
     assert!(run(program, &["--version"]).starts_with(&format!("outrigger {} (", crate::release::VERSION)));
     let script = run(program, &["completion", "bash"]);
     let commands: Vec<Vec<&str>> = subcommands(&script)

@@ -1,6 +1,9 @@
 //! What a release consists of: the image, which is unpacked and run as a kubelet runs it, and the files that `make release` writes.
 //! All of it is made from the program of profile dev, whose objects other tests have built already.
 
+// Elsewhere all tests run the program for arm64.
+#[cfg(not(target_arch = "aarch64"))]
+mod arm64;
 mod artifacts;
 mod compiler;
 mod fips;
@@ -8,7 +11,8 @@ mod image;
 mod inside;
 mod reproducible;
 
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
@@ -70,4 +74,10 @@ fn run(program: &str, args: &[&str]) -> String {
     let mut command = Command::new(program);
     command.args(args);
     output(command).unwrap()
+}
+
+/// Writes a program that is this command, followed by its own arguments. It keeps its process.
+fn write_script(path: &Path, command: &str) {
+    std::fs::write(path, format!("#!/bin/sh\nexec {command} \"$@\"\n")).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }

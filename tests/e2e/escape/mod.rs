@@ -8,5 +8,5 @@
 pub(crate) mod beyond;
 mod changes;
 mod levels;
-mod pods;
+pub(crate) mod pods;
 pub(crate) mod stage;

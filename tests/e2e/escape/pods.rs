@@ -5,7 +5,7 @@ use outrigger_api::conditions::Status;
 use outrigger_cases::{Affinity, changed, merged};
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::tenant;
+use outrigger_tests::tenant::{Tenant, tenant};
 use outrigger_tests::user::Answer;
 use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
@@ -14,7 +14,15 @@ use super::stage::*;
 
 #[tokio::test]
 async fn no_pod_made_by_hand_gets_out() {
-    let s = Stage::new("byuser").await;
+    by_hand(Stage::new("byuser").await).await;
+}
+
+/// As [`no_pod_made_by_hand_gets_out`], in the namespace of this tenant.
+pub(crate) async fn none_made_by_hand_gets_out(t: Tenant) {
+    by_hand(Stage::with(t).await).await;
+}
+
+async fn by_hand(s: Stage) {
     let routes = s.routes().await;
     let answers: Vec<(Answer, Answer)> = stream::iter(&routes)
         .enumerate()
