@@ -112,6 +112,42 @@ bill() {
     sed "s|file://$copy|file:///src|g" "$copy/src/cli/bill.json" >"$out/outrigger-$version-linux-$1.cdx.json"
 }
 
+# packages ARCHITECTURE: the distribution's packages that the image has something of, as components: the CA bundle, and glibc, which is
+# linked statically. Nothing where there is no dpkg.
+packages() {
+    local distribution
+    command -v dpkg-query >/dev/null || return 0
+    distribution=$(. /etc/os-release && echo "$ID $ID-$VERSION_ID")
+    dpkg-query -W -f '${Package} ${Version} ${Architecture} ${source:Package} ${db:Status-Abbrev}\n' \
+        ca-certificates "libc6-dev:$1" "libc6-dev-$1-cross" 2>/dev/null |
+        awk '$5 == "ii" {print $1, $2, $3, $4}' |
+        jq -R --arg distribution "$distribution" '(. / " ") as [$name, $version, $architecture, $source]
+            | ($distribution / " ") as [$id, $release]
+            | {type: "library", "bom-ref": "deb:\($name)", name: $name, version: $version,
+               purl: "pkg:deb/\($id)/\($name)@\($version | @uri)?arch=\($architecture)&distro=\($release)&upstream=\($source)"}' || true
+}
+
+# bill_of_image NUMBER ARCHITECTURE: the bill of materials of an image of the archive: its files by their hashes, the packages that it has
+# something of, and what the bill of its program has.
+bill_of_image() {
+    local archive=$out/outrigger-$version-image-linux-$all.tar root=$work/image-$2 layer
+    layer=$(tar -xOf "$archive" manifest.json | jq -r ".[$1].Layers[0]")
+    mkdir "$root"
+    tar -xOf "$archive" "$layer" | tar -C "$root" -xz
+    {
+        (cd "$root" && find . -type f -print0 | sort -z | xargs -0 sha256sum) |
+            jq -R 'capture("^(?<hash>[0-9a-f]+) [ *][.](?<name>.*)$")
+                | {type: "file", "bom-ref": .name, name, hashes: [{alg: "SHA-256", content: .hash}]}'
+        packages "$2"
+    } | jq -s --slurpfile program "$out/outrigger-$version-linux-$2.cdx.json" --arg version "$version" --arg layer "${layer##*/}" '
+            . as $parts | $program[0] | .metadata.component as $binary | del(.serialNumber)
+            | .metadata.component = {type: "container", "bom-ref": "image", name: "outrigger", version: $version,
+                properties: [{name: "outrigger.dev/layer", value: "sha256:\($layer)"}]}
+            | .components = [$binary] + $parts + .components
+            | .dependencies += [{ref: "image", dependsOn: ([$binary["bom-ref"]] + [$parts[]["bom-ref"]])}]' \
+            >"$out/outrigger-$version-image-linux-$2.cdx.json"
+}
+
 # What the changelog says of this version.
 notes() {
     awk -v heading="## $version" '$0 == heading {found = 1; next} /^## / {found = 0} found' CHANGELOG.md >"$work/notes"
@@ -125,6 +161,9 @@ for ((i = 0; i < ${#architectures[@]}; i++)); do
 done
 all=$(IFS=-; echo "${architectures[*]}")
 deploy/image.sh "${programs[@]}" "$out/outrigger-$version-image-linux-$all.tar" >/dev/null
+for ((i = 0; i < ${#architectures[@]}; i++)); do
+    bill_of_image $i "${architectures[i]}"
+done
 manifests
 notes
 (cd "$out" && sha256sum -- * >"$work/SHA256SUMS" && mv "$work/SHA256SUMS" SHA256SUMS)

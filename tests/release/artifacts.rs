@@ -10,6 +10,7 @@ use outrigger_tests::root;
 use outrigger_tests::shipped::{kustomize, objects};
 use serde_json::{Value, json};
 
+use crate::release::image::IMAGE;
 use crate::release::{PROGRAM, VERSION, architecture, directory, run, script, target};
 
 /// A signed release, its public key, and what the script printed.
@@ -85,6 +86,7 @@ fn a_release_has_these_files_and_lists_them() {
     for rest in [
         "-all-in-one.yaml".to_owned(),
         "-crds.yaml".to_owned(),
+        format!("-image-linux-{architecture}.cdx.json"),
         format!("-image-linux-{architecture}.tar"),
         "-infrastructure.yaml".to_owned(),
         format!("-krew-linux-{architecture}.yaml"),
@@ -295,6 +297,41 @@ fn the_bill_has_every_crate_of_the_program() {
     assert!(linked.len() > 200, "{}", linked.len());
     let missing: Vec<&String> = linked.difference(&ours).collect();
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn the_bill_of_the_image_has_its_files_and_what_its_program_has() {
+    let bill = |of: &str| -> Value {
+        serde_json::from_str(&RELEASE.text(&format!("{of}-linux-{}.cdx.json", architecture()))).unwrap()
+    };
+    let [image, program] =
+        [bill("-image"), bill("")].map(|bill| bill["components"].as_array().unwrap().clone());
+    let hashes = |file: &Value| {
+        (file["name"].as_str().unwrap().to_owned(), file["hashes"][0]["content"].as_str().unwrap().to_owned())
+    };
+    let is_file = |component: &&Value| component["type"] == "file";
+    let listed: BTreeMap<String, String> = image.iter().filter(is_file).map(hashes).collect();
+    let dir = directory();
+    run("tar", &["-C", dir.path().to_str().unwrap(), "-xzf", IMAGE.layer.to_str().unwrap()]);
+    let hash = |path: &PathBuf| {
+        let sum = run("sha256sum", &[dir.path().join(path).to_str().unwrap()]);
+        (format!("/{}", path.display()), sum.split(' ').next().unwrap().to_owned())
+    };
+    let packed: BTreeMap<String, String> = contents(dir.path()).keys().map(hash).collect();
+    assert_eq!(listed, packed);
+    assert!(program.iter().all(|component| image.contains(component)));
+    assert_eq!(bill("-image")["metadata"]["component"]["type"], "container");
+    let binary = &bill("")["metadata"]["component"];
+    assert!(image.contains(binary), "{binary}");
+    let packages: Vec<&str> = image.iter().filter_map(|one| one["purl"].as_str()).collect();
+    for package in ["ca-certificates", "libc6-dev"] {
+        let is_of = |purl: &&&str| {
+            purl.starts_with("pkg:deb/") && purl.contains(&format!("/{package}")) && purl.contains("&distro=")
+        };
+        assert_eq!(packages.iter().filter(is_of).count(), 1, "{package}: {packages:?}");
+    }
+    let depends = bill("-image")["dependencies"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(depends["dependsOn"].as_array().unwrap().len(), packed.len() + 3, "{depends}");
 }
 
 #[test]
