@@ -125,7 +125,8 @@ async fn before_binding_in_a_group(t: &Tenant, kueue: &mut Kueue) {
     // Configurations are called in the order of their names, and this is the name of the shipped one.
     let cluster = &t.outrigger.plane.tenant;
     let name = format!("gate-{}", t.id);
-    let mut gate = cluster.get(&["mutatingwebhookconfiguration", &name]).unwrap();
+    let path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+    let mut gate = cluster.read(&format!("{path}/{name}")).unwrap();
     gate["metadata"] = json!({"name": "outrigger-gate"});
     cluster.apply(&[gate]).unwrap();
     cluster.kubectl(&["delete", "mutatingwebhookconfiguration", &name]).unwrap();
