@@ -15,6 +15,8 @@ read -ra architectures <<<"$3"
 key=${SIGNING_KEY:+$(realpath "$SIGNING_KEY")}
 program=${PROGRAM:+$(realpath "$PROGRAM")}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# The bill of the image is written by it.
+command -v jq >/dev/null || tests/debian.sh jq
 
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 url=${RELEASE_URL:-https://downloads.example/outrigger/v$version}

@@ -104,7 +104,7 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
     json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, "spec": spec})
 }
 
-/// Lets the tenant's queue admit so many Pods, and as many claims. Creates it if it isn't there.
+/// Sets the quota of the tenant's queue to this number of Pods and of claims. Creates the queue if it doesn't exist.
 pub(super) async fn admits(t: &Tenant, pods: u32) {
     let resources = ["pods", CLAIMS].map(|name| json!({"name": name, "nominalQuota": pods}));
     let group = json!({"coveredResources": ["pods", CLAIMS],
