@@ -1,5 +1,6 @@
 //! The controller of companions: compares what is wanted with what there is, and makes one step.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,8 +81,9 @@ impl Controller for Companions {
             let moment = context.moment();
             let mut others = data.turns(&id.key.rule, &context.registry, moment);
             others.extend(data.lingering_beyond(&id.key.rule));
-            let mut on_dpus = if id.key.dpu().is_none() { data.on_dpus(&id.key) } else { Default::default() };
+            let mut on_dpus = BTreeSet::new();
             if id.key.dpu().is_none() {
+                on_dpus = data.on_dpus(&id.key);
                 let missing = data.missing_on_dpus(&id.key);
                 if missing.iter().any(|key| !on_dpus.contains(key))
                     && !fault("missing-companions-on-dpus-are-waited-for")

@@ -109,7 +109,6 @@ fn count<K: Ord>(counts: &mut BTreeMap<K, i64>, key: K, change: i64) {
     }
 }
 
-/// The host whose DPU a companion has to run on.
 /// The keys of a rule's companions for the workload of a key that are on single DPUs. `from`: what stands for workloads within these bounds, in
 /// order.
 pub(super) fn of_workload<'a, I: Iterator<Item = &'a Arc<str>>>(
@@ -123,6 +122,7 @@ pub(super) fn of_workload<'a, I: Iterator<Item = &'a Arc<str>>>(
         .collect()
 }
 
+/// The host whose DPU a companion has to run on.
 fn host_of(o: &Observed) -> &str {
     o.host.as_deref().unwrap_or(ANY)
 }
@@ -130,6 +130,10 @@ fn host_of(o: &Observed) -> &str {
 impl CompanionCache {
     pub(crate) fn get(&self, key: &CompanionKey) -> Option<&Observed> {
         self.by_rule.get(&key.rule)?.by_workload.get(&key.workload)
+    }
+
+    pub(crate) fn exists(&self, rule: &RuleName, workload: &Arc<str>) -> bool {
+        self.by_rule.get(rule).is_some_and(|of_rule| of_rule.by_workload.contains_key(workload))
     }
 
     /// An object that has the key of a companion besides it, and is of another kind. There should be none.

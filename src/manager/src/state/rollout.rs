@@ -189,6 +189,17 @@ impl Rollouts {
         self.tidy(&key.rule);
     }
 
+    /// Those of a rule that were down count as deleted where they don't `exist`. A watch removes a companion from the cache before it calls
+    /// [`Self::observed`], and another thread may decide in between: the companion would count neither as down nor as deleted.
+    fn catch_up(&mut self, rule: &RuleName, exist: impl Fn(&Arc<str>) -> bool) {
+        let of_rule = self.by_rule.get_mut(rule).into_iter().flat_map(|rollout| &mut rollout.replaced);
+        for (workload, stage) in of_rule {
+            if *stage == Stage::Down && !exist(workload) && !fault("rollout-lags-behind-its-cache") {
+                *stage = Stage::Gone;
+            }
+        }
+    }
+
     /// A companion that is no longer wanted takes no part in a rollout.
     pub(crate) fn unwanted(&mut self, key: &CompanionKey) {
         if let Some(rollout) = self.by_rule.get_mut(&key.rule) {
@@ -469,6 +480,7 @@ impl TenantData {
         let Self { tenant, index, companions, admin_companions, rollouts, .. } = self;
         let mut admin = admin_companions.as_ref().filter(|_| rule.is_admin()).map(|store| store.lock());
         let companions = if rule.is_admin() { admin.as_deref_mut()? } else { companions };
+        rollouts.catch_up(rule, |workload| companions.exists(rule, workload));
         let has_dpu = |host: &str| tenant.as_ref().is_some_and(|tenant| registry.has_dpu(tenant, host));
         let mut availability = companions.availability(rule, registry.dpu_epoch(), has_dpu);
         if let Some(now) = index.rule(rule) {

@@ -219,6 +219,12 @@ pub const FAULTS: &[Fault] = &[
         "A companion that is ready is replaced for another image, whatever the rule's `mutableFields`.",
     ),
     fault(
+        "rollout-lags-behind-its-cache",
+        "manager",
+        "A companion that was just removed from the cache isn't counted as down until the rollout has seen the removal too.",
+    )
+    .unseen("It takes two threads: a decision between two locks of the same tenant. A history has one."),
+    fault(
         "missing-companions-on-dpus-are-waited-for",
         "manager",
         "A rollout goes on waiting for companions on single DPUs that were never created again, and whose workload has ended.",

@@ -109,3 +109,21 @@ fn what_another_manager_has_deleted_counts_as_having_run() {
     t.data.companions.forget_all_missing();
     assert_eq!(has_run(&mut t), [false; 3]);
 }
+
+#[test]
+fn a_companion_is_down_from_the_moment_in_which_the_cache_loses_it() {
+    for rule in [fixtures::rule(), fixtures::admin_rule()] {
+        let mut t = Tenant::with_rule(&rule, workloads(4));
+        let keys = t.keys();
+        assert_eq!(t.ask(), [0], "one of four");
+        t.shows(&keys[0], Observed { terminating: true, ..pod("old", false) });
+        // The watch has taken it out, and the rollout doesn't know it yet.
+        t.data.with_companions(&t.rule.clone(), |of| of.deleted(Default::default(), &keys[0].workload));
+        assert_eq!(t.turns(), [0; 0], "a second one would be down");
+        t.data.companion_observed(&keys[0]);
+        assert_eq!(t.turns(), [0; 0]);
+        let now = t.template_hash();
+        t.shows(&keys[0], pod(&now, true));
+        assert_eq!(t.turns(), [1]);
+    }
+}
