@@ -4,6 +4,6 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 # Pages ask the audit log by it.
 command -v jq >/dev/null || ./debian.sh jq
-for tool in grpcurl mdbook helm prometheus buf crdify patches kubelet node containerd gitops/judge yaml/judge cyclonedx chromium axe; do
+for tool in grpcurl mdbook helm prometheus buf crdify patches kubelet node containerd gitops/judge yaml/judge cyclonedx openreports chromium axe; do
     "$tool/build.sh" >/dev/null
 done

@@ -2,17 +2,19 @@
 //!
 //! The Deployments only seem to run here; webhook and manager are processes beside them, on loopback.
 
-use std::process::Output;
+use std::process::{Command, Output};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use outrigger_tests::control_plane::{Cluster, ControlPlane};
+use outrigger_tests::control_plane::{Cluster, ControlPlane, tool};
 use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{INFRASTRUCTURE, Outrigger, SYSTEM, TENANT, binary, tenant_identity};
 use outrigger_tests::pki::Authority;
 use outrigger_tests::shipped::kustomize;
 use outrigger_tests::tenant::{host, tenant};
 use serde_json::{Value, json};
+
+use super::with_component;
 
 const BLUE: &str = "blue";
 
@@ -214,8 +216,57 @@ async fn existing(s: &Stage) {
     let paths = ["spec.serviceAccount", "spec.serviceAccountName"];
     let refused = paths.map(|path| format!("running-refused Pod tenant-blue/build {path}"));
     s.finds("the Pod is no longer allowed", &refused.each_ref().map(String::as_str)).await;
+    reports(s).await;
     s.kubectl(&["delete", "pod", "build", "-n", "tenant-blue"]);
     s.finds("it is gone", &[]).await;
+    assert_eq!(written(s), Ok("reports: 1 written, 1 unchanged".to_owned()));
+    assert_eq!(summary(s)["fail"], 0);
+    s.kubectl(&["delete", "crd", "reports.openreports.io", "clusterreports.openreports.io"]);
+}
+
+/// What the scan prints, as the service account that the component gives it.
+fn written(s: &Stage) -> Result<String, String> {
+    let kubeconfig = s.outrigger.plane.dir.join("reports.kubeconfig");
+    s.infra().service_account(SYSTEM, "outrigger-reports", &kubeconfig).unwrap();
+    let output = s.run(&["--write-reports", "--kubeconfig", kubeconfig.to_str().unwrap()]);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+/// The summary of the Report of the tenant's namespace.
+fn summary(s: &Stage) -> Value {
+    let report = s.infra().get(&["reports.openreports.io", "outrigger", "-n", "tenant-blue"]).unwrap();
+    report["summary"].clone()
+}
+
+/// The scan writes reports for dashboards, with the rights of the component, and nothing where nothing has changed.
+async fn reports(s: &Stage) {
+    let mut objects = with_component("infrastructure", "reports");
+    objects.retain(|object| {
+        object["metadata"]["name"] == "outrigger-reports" && object["kind"] != "NetworkPolicy"
+    });
+    s.infra().apply(&objects).unwrap();
+    eventually("the kinds are missing, and nothing else", || async {
+        let said = written(s).expect_err("there are no CRDs");
+        if said.contains("are the CRDs of openreports.io installed") { Ok(()) } else { Err(said) }
+    })
+    .await;
+    s.kubectl(&["apply", "--server-side", "-f", tool("openreports").unwrap().to_str().unwrap()]);
+    eventually("the reports are written", || async { written(s).map(drop) }).await;
+    let report = s.infra().get(&["reports.openreports.io", "outrigger", "-n", "tenant-blue"]).unwrap();
+    let expected = json!({"pass": 0, "fail": 2, "warn": 0, "error": 0, "skip": 0});
+    assert_eq!((&report["summary"], &report["source"]), (&expected, &json!("outrigger")), "{report}");
+    let [result, _] = report["results"].as_array().unwrap().as_slice() else { panic!("{report}") };
+    assert_eq!(
+        (&result["policy"], &result["resources"][0]["name"]),
+        (&json!("running-refused"), &json!("build"))
+    );
+    assert_eq!(written(s), Ok("reports: 0 written, 2 unchanged".to_owned()));
+    // One that was made by hand from the command's output belongs to the scan from now on.
+    let patch = json!({"summary": {"fail": 7}});
+    s.infra().patch("report.openreports.io/outrigger", &["-n", "tenant-blue"], &patch).unwrap();
+    assert_eq!(written(s), Ok("reports: 1 written, 1 unchanged".to_owned()));
+    assert_eq!(summary(s), expected);
 }
 
 /// A gate that answers whoever reaches it. The Deployment runs nothing here: kwok plays its Pod.
@@ -274,7 +325,7 @@ fn status(s: &Stage) {
 pub(crate) async fn lacks_certificates_only(cluster: &Cluster) {
     const OF_CERTIFICATES: [&str; 3] = ["ca-mismatch", "ca-unusable", "unreachable"];
     eventually("only certificates are missing", || async {
-        let mut command = std::process::Command::new(binary().unwrap());
+        let mut command = Command::new(binary().unwrap());
         command.args(["check", "--live", "-o", "json", "--kubeconfig"]).arg(&cluster.kubeconfig);
         let (_, findings, notes) = report_of(&command.output().unwrap());
         let is_expected = |finding: &&String| OF_CERTIFICATES.iter().any(|id| finding.starts_with(id));

@@ -21,7 +21,7 @@ const OVERLAYS: [(&str, &[&str]); 4] = [
 ];
 
 /// What is added to an overlay: the overlay, the component, and the chart's values that make the same of it.
-const COMPONENTS: [(&str, &str, &[&str]); 16] = [
+const COMPONENTS: [(&str, &str, &[&str]); 17] = [
     ("infrastructure", "liqo", &["--set", "crds.liqo=false,manager.manageOffloading=false"]),
     (
         "infrastructure",
@@ -36,6 +36,7 @@ const COMPONENTS: [(&str, &str, &[&str]); 16] = [
         &["--set", "webhook.autoscaling.enabled=true,manager.autoscaling.enabled=true"],
     ),
     ("infrastructure", "console", &["--set", "console.enabled=true"]),
+    ("infrastructure", "reports", &["--set", "reports.enabled=true"]),
     ("infrastructure", "queries", &["--set", "manager.queries.enabled=true"]),
     ("infrastructure", "console-queries", &["--set", "console.enabled=true,manager.queries.enabled=true"]),
     ("infrastructure", "client-certificates", &["--set", "webhook.clientCaSecret=outrigger-webhook-clients"]),

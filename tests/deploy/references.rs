@@ -57,8 +57,10 @@ fn parts(objects: &[Value]) -> impl Iterator<Item = &Value> {
 
 /// The Pods of the parts that these labels choose.
 fn chosen<'a>(objects: &'a [Value], wanted: &Value) -> Vec<&'a Value> {
+    let of_jobs = of_kind(objects, "CronJob").map(|job| &job["spec"]["jobTemplate"]["spec"]["template"]);
     parts(objects)
         .map(|deployment| &deployment["spec"]["template"])
+        .chain(of_jobs)
         .filter(|pod| matches(wanted, &pod["metadata"]["labels"]))
         .collect()
 }

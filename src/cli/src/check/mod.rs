@@ -12,6 +12,7 @@ mod rules;
 mod sarif;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -38,6 +39,11 @@ pub(crate) struct CheckArgs {
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Output,
+
+    /// Write what is found into the infrastructure cluster, as Report and ClusterReport of openreports.io/v1alpha1, where it differs
+    /// from what is there. Only rules and running Pods are examined. Exit code 0: the reports are written, whatever they say.
+    #[arg(long, requires = "live", conflicts_with_all = ["output", "part", "tenant_kubeconfig", "tenant_context"])]
+    write_reports: bool,
 
     #[command(flatten)]
     live: installation::LiveArgs,
@@ -74,6 +80,11 @@ pub(crate) struct Report {
 impl CheckArgs {
     /// Exit code 1: an error was found.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        if self.write_reports {
+            let written = wait(self.written())?;
+            writeln!(anstream::stdout(), "{written}")?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let mut report = if self.live.live {
             wait(installation::report(&self.live, &self.admission, &self.cluster))?
         } else {
@@ -96,6 +107,14 @@ impl CheckArgs {
         }
         let failed = report.findings.iter().any(|finding| finding.check.severity == Severity::Error);
         Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+
+    /// Examines what exists, and writes reports of it.
+    async fn written(&self) -> anyhow::Result<open_reports::Written> {
+        let (cluster, mut report) =
+            installation::existing(&self.live, &self.admission, &self.cluster).await?;
+        report.sort();
+        open_reports::write(&report, &cluster).await
     }
 }
 

@@ -3,14 +3,26 @@
 //! There is a Report for each namespace, and a ClusterReport for objects outside of namespaces and for what couldn't be examined. They
 //! have no times: the same findings are the same objects, so that applying these once more changes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
+use anyhow::{Context, bail};
+use kube::api::{ListParams, Patch, PatchParams};
+use outrigger_core::json::text;
 use serde_json::{Value, json};
 
 use super::Report;
 use crate::check::findings::{Finding, Severity};
+use crate::cluster::{Cluster, Kind, each, in_time};
 
 const API_VERSION: &str = "openreports.io/v1alpha1";
+const REPORT: Kind = Kind(API_VERSION, "Report");
+const CLUSTER_REPORT: Kind = Kind(API_VERSION, "ClusterReport");
+
+/// The manager of the fields of reports that this program writes.
+const FIELD_MANAGER: &str = "outrigger-reports";
+/// Its reports have this label.
+const OWN: &str = "app.kubernetes.io/managed-by=outrigger";
 
 /// The name of each report, and its source.
 const NAME: &str = "outrigger";
@@ -21,8 +33,94 @@ const EXAMINED: &str = "examined";
 /// Most results of a report; the summary counts all.
 const MOST: usize = 1000;
 
+/// How many reports were written.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    written: usize,
+    unchanged: usize,
+}
+
+impl fmt::Display for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "reports: {} written, {} unchanged", self.written, self.unchanged)
+    }
+}
+
+/// Writes the reports that differ from those in the cluster. Where everything was examined, reports of namespaces of which nothing is to
+/// be said any longer become empty; none is deleted.
+///
+/// # Errors
+/// Where a report can't be read or written. The others are written.
+pub(super) async fn write(report: &Report, cluster: &Cluster) -> anyhow::Result<Written> {
+    let known = own(cluster).await.context(
+        "the reports in the cluster can't be read: are the CRDs of openreports.io installed, and may this user list them?",
+    )?;
+    let mut written = Written::default();
+    let mut failed = Vec::new();
+    for item in due(report, &known) {
+        let namespace = text(&item, "/metadata/namespace");
+        let before = known.get(namespace);
+        if before.is_some_and(|before| is_same(before, &item)) {
+            written.unchanged += 1;
+            continue;
+        }
+        let kind = if namespace.is_empty() { CLUSTER_REPORT } else { REPORT };
+        let mut params = PatchParams::apply(FIELD_MANAGER);
+        // Of a report with our label we take over what others wrote into it, such as kubectl what this command has printed.
+        params.force = before.is_some();
+        let (api, _) = cluster.api(kind, namespace);
+        match in_time(api.patch(NAME, &params, &Patch::Apply(&item))).await {
+            Ok(_) => written.written += 1,
+            Err(why) => failed.push(format!("{} {namespace}: {}", kind.1, why.brief())),
+        }
+    }
+    if failed.is_empty() {
+        Ok(written)
+    } else {
+        bail!("{written}, and these can't be: {}", failed.join("; "))
+    }
+}
+
+/// The reports with our label and name, by namespace.
+async fn own(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, Value>> {
+    let mut all = BTreeMap::new();
+    for kind in [REPORT, CLUSTER_REPORT] {
+        let of_kind = cluster.api(kind, "");
+        let read = each(&of_kind, ListParams::default().labels(OWN), |object| {
+            if text(&object, "/metadata/name") == NAME {
+                all.insert(text(&object, "/metadata/namespace").to_owned(), object);
+            }
+            true
+        });
+        read.await.map_err(|why| anyhow::anyhow!(why.brief()))?;
+    }
+    Ok(all)
+}
+
+/// The reports as they should be.
+fn due(report: &Report, known: &BTreeMap<String, Value>) -> Vec<Value> {
+    let mut items = items(report);
+    if report.notes.is_empty() {
+        let named: BTreeSet<String> =
+            items.iter().map(|item| text(item, "/metadata/namespace").to_owned()).collect();
+        items.extend(
+            known.keys().filter(|namespace| !named.contains(*namespace)).map(|of| item(of, Vec::new())),
+        );
+    }
+    items
+}
+
+/// Whether a report in the cluster says what it should.
+fn is_same(there: &Value, due: &Value) -> bool {
+    ["source", "summary", "results"].iter().all(|field| there.get(field) == due.get(field))
+}
+
 /// The reports, as one object that kubectl applies.
 pub(super) fn list(report: &Report) -> Value {
+    json!({"apiVersion": "v1", "kind": "List", "items": items(report)})
+}
+
+fn items(report: &Report) -> Vec<Value> {
     let known = report.namespaces.iter().map(|namespace| (namespace.as_str(), Vec::new()));
     let mut by_namespace: BTreeMap<&str, Vec<Value>> = known.collect();
     let notes = report.notes.iter();
@@ -31,8 +129,7 @@ pub(super) fn list(report: &Report) -> Value {
     for finding in &report.findings {
         by_namespace.entry(&finding.subject.namespace).or_default().push(result(finding));
     }
-    let items: Vec<Value> = by_namespace.into_iter().map(|(namespace, all)| item(namespace, all)).collect();
-    json!({"apiVersion": "v1", "kind": "List", "items": items})
+    by_namespace.into_iter().map(|(namespace, all)| item(namespace, all)).collect()
 }
 
 /// The report of a namespace, or of what is in none.
@@ -101,6 +198,30 @@ mod tests {
                     "resources": [{"kind": "Pod", "namespace": "tenant-blue", "name": "p"}]}]});
         assert_eq!(blue, &expected);
         assert_eq!((&green["metadata"], &green["results"]), (&metadata("tenant-green"), &json!([])));
+    }
+
+    #[test]
+    fn a_report_of_a_namespace_that_is_no_tenants_becomes_empty_where_all_was_examined() {
+        let known =
+            ["", "tenant-gone"].map(|of| (of.to_owned(), item(of, vec![json!({"result": "fail"})]))).into();
+        let report = |notes: &[&str]| Report {
+            findings: Vec::new(),
+            notes: notes.iter().map(|note| (*note).to_owned()).collect(),
+            namespaces: ["tenant-blue".to_owned()].into(),
+            files: BTreeMap::new(),
+        };
+        let of = |notes: &[&str]| {
+            let due = due(&report(notes), &known);
+            due.iter().map(|item| text(item, "/metadata/namespace").to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[]), ["", "tenant-blue", "tenant-gone"]);
+        assert_eq!(of(&["nodes can't be listed"]), ["", "tenant-blue"]);
+        let gone = due(&report(&[]), &known).pop().unwrap();
+        assert_eq!((&gone["results"], &gone["summary"]["fail"]), (&json!([]), &json!(0)));
+        assert!(!is_same(&known["tenant-gone"], &gone));
+        let mut there = gone.clone();
+        there["metadata"]["resourceVersion"] = json!("7");
+        assert!(is_same(&there, &gone));
     }
 
     #[test]

@@ -109,6 +109,29 @@ pub(super) async fn report(
     Ok(Report { findings, notes, namespaces, files: BTreeMap::new() })
 }
 
+/// Examines the objects that admission is about, and nothing else.
+///
+/// # Errors
+/// As [`report`], and where the webhook isn't in the cluster.
+pub(super) async fn existing(
+    args: &LiveArgs,
+    admission: &AdmissionArgs,
+    cluster: &ClusterArgs,
+) -> anyhow::Result<(Cluster, Report)> {
+    let installation =
+        Box::pin(read(args, admission, connect(cluster, OWN_FLAG).await?, OWN_FLAG, &[])).await?;
+    if !installation.has(Part::Webhook) {
+        return Err(InputError::new(
+            OWN_FLAG,
+            "the cluster has no webhook of Outrigger, so nothing is refused",
+        )
+        .into());
+    }
+    let (findings, namespaces) = Box::pin(existing::examine(&installation, admission)).await;
+    let notes = installation.cluster.notes();
+    Ok((installation.cluster, Report { findings, notes, namespaces, files: BTreeMap::new() }))
+}
+
 /// Examines one cluster, but for the objects that admission is about.
 ///
 /// # Errors
