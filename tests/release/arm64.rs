@@ -41,10 +41,17 @@ fn every_subcommand_starts_and_writes_the_same_as_on_this_machine() {
     let program = program.to_str().unwrap();
     every_subcommand_starts(program);
     let here = binary().unwrap();
-    for args in [&["crd"][..], &["webhooks"], &["completion", "bash"]] {
-        let expected = run(here.to_str().unwrap(), args);
+    let here = here.to_str().unwrap();
+    for args in [["crd"].as_slice(), &["completion", "bash"]] {
+        let expected = run(here, args);
         assert!(expected.len() > 1000 && run(program, args) == expected, "{args:?}");
     }
+    let [ours, theirs] = [(here, "here"), (program, "there")].map(|(program, name)| {
+        let to = dir.path().join(name);
+        run(program, &["webhooks", "--output-dir", to.to_str().unwrap()]);
+        to.to_str().unwrap().to_owned()
+    });
+    assert_eq!(run("diff", &["--recursive", &ours, &theirs]), "");
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod metrics;
 mod plugin;
 mod settings;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,11 +71,29 @@ pub async fn run(args: HostArgs) -> anyhow::Result<()> {
     };
     let path = args.plugins_registry.join(SOCKET);
     let listener = listen(&path)?;
+    let socket = Identity::of(&path);
     let server = Server::new("kubelet", listener).limits(limits());
     process.serve(server, Arc::new(plugin).router());
     let result = process.run().await;
-    remove(&path);
+    remove(&path, socket);
     result
+}
+
+/// Which file a path leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    /// Inodes are used again.
+    changed: (i64, i64),
+}
+
+impl Identity {
+    fn of(path: &Path) -> Option<Self> {
+        let file = std::fs::symlink_metadata(path).ok()?;
+        let changed = (file.ctime(), file.ctime_nsec());
+        Some(Self { device: file.dev(), inode: file.ino(), changed })
+    }
 }
 
 /// Opens the socket. One that a killed process has left behind is replaced: the kubelet then registers the plugin again.
@@ -88,8 +107,12 @@ fn listen(path: &Path) -> anyhow::Result<outrigger_runtime::bind::Listener> {
     Bind::Unix(PathBuf::from(path)).listen().context("--plugins-registry")
 }
 
-/// The kubelet deregisters a plugin whose socket is gone.
-fn remove(path: &Path) {
+/// Removes the socket of this process: the kubelet deregisters a plugin whose socket is gone. Another process may have replaced it since
+/// this one stopped listening, and its own stays.
+fn remove(path: &Path, socket: Option<Identity>) {
+    if Identity::of(path) != socket {
+        return info!(path = %path.display(), "the socket is another process's; not removed");
+    }
     match std::fs::remove_file(path) {
         Ok(()) => info!(path = %path.display(), "removed the socket"),
         Err(error) => warn!(path = %path.display(), %error, "failed to remove the socket"),
@@ -140,8 +163,13 @@ mod tests {
         assert!(path.exists());
         let listener = listen(&path).unwrap();
         assert!(format!("{:#}", listen(&path).unwrap_err()).contains("another process listens on it"));
+        let first = Identity::of(&path);
         drop(listener);
-        remove(&path);
+        let later = listen(&path).unwrap();
+        remove(&path, first);
+        assert!(path.exists(), "it is the later one's");
+        drop(later);
+        remove(&path, Identity::of(&path));
         assert!(!path.exists());
     }
 

@@ -8,6 +8,7 @@ use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use kube::core::PartialObjectMeta;
 use kube::{Api, Resource, ResourceExt};
 use outrigger_api::{AdminWorkloadRule, NamespaceOffloading, Tenant, WorkloadRule};
+use outrigger_core::fault;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::keys;
@@ -147,16 +148,17 @@ impl Context {
 
     /// Brings a namespace's state up to what its Tenant says: which replica serves it, and whether it is being deleted.
     fn tenant_of(&self, namespace: &str) {
-        let Some(id) = self.states.tenant_of(namespace) else { return };
-        let Some(entry) = self.registry.get(&id).filter(|entry| entry.object.target_namespace() == namespace)
-        else {
-            return;
-        };
-        let stream =
-            entry.object.status.as_ref().and_then(|status| status.stream.clone()).unwrap_or_default();
-        let state = self.states.state(namespace);
-        let (lost, changed, matched) = {
+        let Some(state) = self.states.known(namespace) else { return };
+        let (id, stream, lost, changed, matched) = {
+            // Under the lock: of two threads that come here, the later one has the later state of the Tenant.
             let mut data = state.lock();
+            let Some(id) = data.tenant.clone() else { return };
+            let entry = self.registry.get(&id);
+            let Some(entry) = entry.filter(|entry| entry.object.target_namespace() == namespace) else {
+                return;
+            };
+            let stream =
+                entry.object.status.as_ref().and_then(|status| status.stream.clone()).unwrap_or_default();
             let serving = |data: &TenantData| (data.acts(true), data.closing, data.index.most());
             let before = serving(&data);
             data.closing = entry.deleting();
@@ -186,7 +188,15 @@ impl Context {
             if data.stream.unused_claim().is_some() {
                 self.queues.unused_claims.add_after(id.clone(), UNUSED);
             }
-            (lost, before != serving(&data), matched)
+            let changed = before != serving(&data);
+            // What came while no replica acted for the tenant was left alone.
+            if changed
+                && data.acts(self.leadership.leads())
+                && !fault("tenant-without-a-replica-is-left-alone")
+            {
+                matched.extend(data.companion_keys());
+            }
+            (id, stream, lost, changed, matched)
         };
         self.companions_touched(&state, matched);
         if lost {
@@ -406,6 +416,7 @@ impl Context {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
     use outrigger_runtime::fake_api::FakeApi;
     use outrigger_runtime::watch::Event;
     use serde_json::json;
@@ -451,6 +462,26 @@ mod tests {
         assert_eq!(context.queues.tenants.counts().ready, 0);
         context.feeds.pods.event(Event::Applied(companion("gone")));
         assert_eq!(context.queues.tenants.counts().ready, 1);
+    }
+
+    #[tokio::test]
+    async fn companions_are_looked_at_when_this_replica_begins_to_act_for_their_tenant() {
+        let context = fixtures::context(FakeApi::default().client());
+        context.leadership.lead_without_lease();
+        context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
+        let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
+        let state = context.states.state("tenant-blue");
+        state.lock().companions.applied("r-w", key, Default::default());
+        let is_queued = |claim: u64, holder: &str| {
+            let tenant = serde_json::from_value(fixtures::tenant_claimed(claim, holder)).unwrap();
+            context.feeds.tenants.event(Event::Applied(tenant));
+            let next = context.queues.companions.next().now_or_never();
+            next.iter().for_each(|key| context.queues.companions.done(key));
+            next.is_some()
+        };
+        assert!(is_queued(1, "another"), "its namespace has become known");
+        assert!(!is_queued(2, "a third"));
+        assert!(is_queued(3, ""), "what has changed meanwhile concerned nobody");
     }
 
     #[tokio::test]

@@ -405,6 +405,9 @@ impl Election {
     fn observe(&mut self, lease: Option<Lease>) {
         let Some(lease) = lease else {
             self.state = LeaseState::Absent;
+            // Somebody has deleted it: whoever creates it leads.
+            self.until = None;
+            self.expire();
             return;
         };
         let mut since = self.environment.clock.now();

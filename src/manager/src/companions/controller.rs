@@ -399,6 +399,11 @@ impl Companion<'_> {
             DeleteReason::NeverReady if !fault("whatever-was-never-ready-is-deleted") => {
                 Some(self.never_ready(uid).ok_or(WriteFailure::CacheStale)?)
             }
+            DeleteReason::TemplateChanged | DeleteReason::ResizeInfeasible
+                if !fault("whatever-was-down-is-replaced") =>
+            {
+                self.state.lock().replaceable(key, uid).ok_or(WriteFailure::CacheStale)?
+            }
             _ => None,
         };
         let started = self.now();
@@ -407,14 +412,21 @@ impl Companion<'_> {
         // Deleted, or replaced by another object: the watch shows which. So it does where it is in another state.
         let result = if version.is_some() { result } else { writes::deleted(result) };
         if let Err(error) = result {
-            self.state.lock().rollouts.undo(key);
-            return Err(WriteFailure::of(&error));
+            return Err(self.not_replaced(WriteFailure::of(&error)));
         }
         info!(companion = %name, %namespace, reason = reason.as_str(), "deleted companion");
         let mut data = self.state.lock();
         data.with_companions(&key.rule, |companions| companions.deleting(key, uid));
         data.companion_observed(key);
         Ok(Action::Done)
+    }
+
+    /// A replacement has failed. Where no answer has come it may have happened all the same, so its place in the rollout stays.
+    fn not_replaced(&self, failure: WriteFailure) -> WriteFailure {
+        if !matches!(failure, WriteFailure::Transient(_)) || fault("place-of-an-unknown-deletion-is-free") {
+            self.state.lock().rollouts.undo(&self.id.key);
+        }
+        failure
     }
 
     /// The resourceVersion of the companion with this uid if it has never been ready, as far as is known.

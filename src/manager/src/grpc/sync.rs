@@ -1,12 +1,14 @@
 //! Receives a sync: in one message, or in chunks between a begin and an end.
 //!
 //! Each workload counts as soon as it is received. That others are deleted is known at the end, and only there: a sync that is
-//! interrupted deletes nothing.
+//! interrupted deletes nothing. The companions that it has touched by then are reconciled all the same: the workloads are known, so the
+//! next sync says nothing new of them.
 
 use std::sync::Arc;
 
 use outrigger_api::workload_wire;
 use outrigger_core::annotations::Reading;
+use outrigger_core::fault;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::index::CompanionKey;
@@ -40,6 +42,18 @@ pub(super) struct Sync {
     made_room: bool,
     /// How the workloads of a client are to be understood that says nothing of annotations; `None` as soon as the first has come.
     silent: Option<Reading>,
+    /// The companions to reconcile that weren't returned yet.
+    owed: Vec<CompanionKey>,
+}
+
+/// Has those looked at that an interrupted sync owes.
+impl Drop for Sync {
+    fn drop(&mut self) {
+        let owed = std::mem::take(&mut self.owed);
+        if !owed.is_empty() && !fault("interrupted-sync-forgets-what-it-touched") {
+            self.context.companions_touched(&self.state, owed);
+        }
+    }
 }
 
 impl Sync {
@@ -55,7 +69,8 @@ impl Sync {
     ) -> Result<Self, Status> {
         usage::within(announced, &limits).map_err(|e| exhausted(&e))?;
         let received = HashSet::default();
-        Ok(Self { context, state, stream, limits, received, made_room: false, silent: Some(silent) })
+        let (made_room, silent, owed) = (false, Some(silent), Vec::new());
+        Ok(Self { context, state, stream, limits, received, made_room, silent, owed })
     }
 
     /// Takes in some workloads. `path`: the field of the message that has them. Tens of thousands take a moment, so this isn't
@@ -67,6 +82,12 @@ impl Sync {
         updates: &[WorkloadUpdate],
         path: &str,
     ) -> Result<Vec<CompanionKey>, Status> {
+        self.receive(updates, path)?;
+        Ok(std::mem::take(&mut self.owed))
+    }
+
+    /// As [`Self::take`]; [`Self::end`] returns the companions to reconcile.
+    pub(super) fn receive(&mut self, updates: &[WorkloadUpdate], path: &str) -> Result<(), Status> {
         let mut workloads = Vec::with_capacity(updates.len());
         let mut statement = None;
         for (i, update) in updates.iter().enumerate() {
@@ -79,16 +100,18 @@ impl Sync {
         self.received.extend(workloads.iter().map(|(workload, _)| workload.id.clone()));
         usage::within(self.received.len() as u64, &self.limits).map_err(|e| exhausted(&e))?;
         let state = self.state.clone();
-        let mut keys = self.understand(statement.map(Reading::Said))?;
+        let keys = self.understand(statement.map(Reading::Said))?;
+        self.owed.extend(keys);
         let mut workloads = workloads.into_iter().peekable();
         while workloads.peek().is_some() {
             let mut data = self.lock(&state)?;
             for (workload, size) in workloads.by_ref().take(AT_ONCE) {
-                keys.extend(self.set(&mut data, workload, size));
+                let keys = self.set(&mut data, workload, size);
+                self.owed.extend(keys);
             }
             MutexGuard::unlock_fair(data);
         }
-        Ok(keys)
+        Ok(())
     }
 
     /// The workloads that follow are to be understood so; `None`: the client says nothing about it. Returns the companions to reconcile,
@@ -128,7 +151,8 @@ impl Sync {
     /// The sync has ended: workloads that it did not contain are deleted. Returns ABORTED when a newer stream has begun.
     pub(super) fn end(mut self) -> Result<Vec<CompanionKey>, Status> {
         // If no workload has come.
-        let mut decided = self.understand(None)?;
+        let decided = self.understand(None)?;
+        self.owed.extend(decided);
         let state = self.state.clone();
         let mut data = self.lock(&state)?;
         let first = !data.index.synced();
@@ -138,7 +162,7 @@ impl Sync {
         if data.index.refused_count() < refused {
             keys.extend(data.companion_keys());
         }
-        keys.append(&mut decided);
+        keys.append(&mut self.owed);
         let known = data.index.known().completed();
         keys.extend(data.set_known(known).unwrap_or_default());
         if first {
@@ -149,7 +173,7 @@ impl Sync {
             keys.extend(data.companion_keys());
             // Those of workloads that were forgotten to make room.
             keys.extend(data.outcome_keys());
-            data.outcomes.complete = false;
+            data.outcomes.complete = 0;
         }
         keys.sort_unstable();
         keys.dedup();

@@ -204,6 +204,7 @@ impl Workloads {
             () = tokio::time::sleep_until(session.begun.not_before) => {}
         }
         // Not cancelled halfway: a claim that was raised has to be written as lost.
+        let raising = claim::raising(&session.state);
         let raised = claim::raise(&self.context, &session.id, &session.state, session.begun.number).await?;
         session.claim = StreamClaim { tenant_uid: raised.uid.clone(), number: raised.claim };
         {
@@ -211,6 +212,7 @@ impl Workloads {
             data.stream.claimed(session.begun.number, raised)?;
             data.outcomes.wake();
         }
+        drop(raising);
         let Session { caller, id, begun: OpenedStream { number, .. }, claim, .. } = &session;
         info!(%caller, tenant = %id, stream = number, claim = claim.number, "stream started");
         self.queue_rules(&session.state);
@@ -295,11 +297,14 @@ impl Workloads {
             self.context.latency.requested(&session.state.ids(keys.iter().cloned()), request);
         }
         self.context.companions_touched(&session.state, keys);
-        if session.unreported {
-            let mut data = session.state.lock();
+        if session.synced.is_some() {
+            let (mut data, number) = (session.state.lock(), session.begun.number);
             // Another tenant's stream, or a newer one, says so itself.
-            let current = data.stream.check(session.begun.number).is_ok();
-            if current && data.index.synced() && !std::mem::replace(&mut data.outcomes.complete, true) {
+            let current = data.stream.check(number).is_ok();
+            if current
+                && data.index.synced()
+                && std::mem::replace(&mut data.outcomes.complete, number) != number
+            {
                 data.outcomes.wake();
             }
         }
@@ -339,9 +344,8 @@ impl Workloads {
             Message::WorkloadSync(sync) => {
                 let mut all = self.begin_sync(session, 0)?;
                 let keys = self.aside(move || {
-                    let mut keys = all.take(&sync.workload_updates, "workload_sync.workload_updates")?;
-                    keys.extend(all.end()?);
-                    Ok(keys)
+                    all.receive(&sync.workload_updates, "workload_sync.workload_updates")?;
+                    all.end()
                 });
                 let keys = keys.await?;
                 self.queue_rules(&session.state);

@@ -88,8 +88,9 @@ pub(crate) struct Outcomes {
     hosts: BTreeMap<String, HostOutcome>,
     /// uid and generation of the Tenant whose hosts these are.
     hosts_of: Option<(String, i64)>,
-    /// Whether there is an outcome for each match: not yet just after the tenant's first sync.
-    pub(crate) complete: bool,
+    /// The stream whose sync has ended, and all of whose matches have an outcome; 0 for none. What an earlier stream has sent says nothing
+    /// of workloads that the present one is about to send.
+    pub(crate) complete: u64,
     followers: BTreeMap<u64, Follower>,
     next: u64,
 }
@@ -160,7 +161,7 @@ impl Outcomes {
         self.by_workload.clear();
         self.waiting.clear();
         self.causes.clear();
-        self.complete = false;
+        self.complete = 0;
         for follower in self.followers.values_mut() {
             follower.workloads.clear();
         }
@@ -232,12 +233,14 @@ impl Outcomes {
 }
 
 impl TenantData {
-    /// Whether outcomes can be reported: the tenant's agent is connected to this replica, and has sent all of its workloads.
+    /// Whether outcomes can be reported: the tenant's agent is connected to this replica, and has sent all of its workloads on this
+    /// connection.
     pub(crate) fn can_report(&self) -> bool {
         self.stream.connected
             && self.index.synced()
             && !self.closing
-            && (self.outcomes.complete || fault("companions-are-sent-before-they-are-known"))
+            && (self.stream.check(self.outcomes.complete).is_ok()
+                || fault("companions-are-sent-before-they-are-known"))
     }
 
     /// These companions may be other than before, or wanted in another way.

@@ -140,9 +140,11 @@ impl Rollouts {
         self.by_rule.get(&key.rule).is_some_and(|rollout| rollout.replaced.contains_key(&key.workload))
     }
 
-    /// A replacement that was decided didn't happen.
+    /// A replacement that was decided didn't happen. One that is down has been so before, or another has deleted it.
     pub(crate) fn undo(&mut self, key: &CompanionKey) {
-        if let Some(rollout) = self.by_rule.get_mut(&key.rule) {
+        if let Some(rollout) = self.by_rule.get_mut(&key.rule)
+            && rollout.replaced.get(&key.workload) == Some(&Stage::Doomed)
+        {
             rollout.replaced.remove(&key.workload);
             rollout.settling.remove(&key.workload);
         }
@@ -278,11 +280,11 @@ impl Rollouts {
         self.waiting().iter().filter_map(|rule| self.look(rule, now)).collect()
     }
 
-    /// A companion is as its rule says, or is changed otherwise: it doesn't wait for a turn.
+    /// A companion is as its rule says, or is changed otherwise: it doesn't wait for a turn, and isn't going to be replaced.
     pub(crate) fn stays(&mut self, key: &CompanionKey) {
         let Some(rollout) = self.by_rule.get_mut(&key.rule) else { return };
         rollout.leaves(&key.workload);
-        self.tidy(&key.rule);
+        self.undo(key);
     }
 
     /// No companion waits now. Returns those that did: [`Self::ask`] decides about each again.
@@ -397,6 +399,19 @@ impl TenantData {
     pub(crate) fn serves(&mut self, key: &CompanionKey) -> bool {
         let serves = |companions: &mut CompanionCache| companions.get(key).is_some_and(serves);
         self.with_companions(&key.rule, serves).unwrap_or_default()
+    }
+
+    /// Whether a companion with this uid may be replaced as [`Self::may_replace`] has decided. One that was down then needed no room in the
+    /// rollout; it may be ready since, and has to ask again. `Some` has the resourceVersion with which one that is down is replaced: it
+    /// may be ready by now, which the watch hasn't shown yet.
+    pub(crate) fn replaceable(&mut self, key: &CompanionKey, uid: &str) -> Option<Option<u64>> {
+        let companion =
+            |companions: &mut CompanionCache| companions.get(key).filter(|o| o.uid == uid).cloned();
+        let companion = self.with_companions(&key.rule, companion).flatten()?;
+        if !serves(&companion) {
+            return Some(Some(companion.resource_version).filter(|version| *version > 0));
+        }
+        self.rollouts.concerns(key).then_some(None)
     }
 
     /// Companions whose turn in a rollout has come.

@@ -167,6 +167,12 @@ impl Stream {
         Ok(())
     }
 
+    /// The number of the latest stream.
+    #[cfg(test)]
+    pub(crate) fn number(&self) -> u64 {
+        self.current
+    }
+
     /// Fails when a newer stream has begun.
     pub(crate) fn check(&self, stream: u64) -> Result<(), Superseded> {
         if self.current == stream && !self.end.is_cancelled() { Ok(()) } else { Err(Superseded) }

@@ -29,6 +29,13 @@ use crate::writes::{self, Version};
 /// Attempts at a claim while others write the same Tenant.
 const ATTEMPTS: usize = 20;
 
+/// A claim is on its way to the API server, and isn't taken for one that no stream is for ([`UnusedClaims`]) before what is returned is
+/// dropped: once the stream has it, or has failed.
+pub(crate) fn raising(state: &TenantState) -> impl Drop {
+    state.lock().stream.raise_begins();
+    scopeguard::guard((), |()| state.lock().stream.raise_ends())
+}
+
 /// Raises the claim on a tenant's stream, beyond what this replica has seen in the tenant's state. Returns UNAVAILABLE when the
 /// API server can't be asked. The claim may have been raised all the same, see [`UnusedClaims`]. NOT_FOUND when the tenant is
 /// deleted. ABORTED when a newer stream has begun here: its claim has to be the higher one.
@@ -38,9 +45,6 @@ pub(crate) async fn raise(
     state: &TenantState,
     stream: u64,
 ) -> Result<RaisedClaim, Status> {
-    state.lock().stream.raise_begins();
-    // Also where the caller is cancelled.
-    let _raising = scopeguard::guard((), |()| state.lock().stream.raise_ends());
     let gone = || Status::not_found(format!("tenant {id} no longer exists"));
     let mut tenant = context.registry.get(id).ok_or_else(gone)?.object.as_ref().clone();
     for _ in 0..ATTEMPTS {

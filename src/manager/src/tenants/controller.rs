@@ -89,8 +89,13 @@ impl Controller for Tenants {
         queues.tenants.add(states.all_admin_companions().into_iter().map(|(id, _)| Key::Tenant(id)));
         // The leader writes the status of rules whose tenant no replica serves, and sums up that of admin rules.
         for state in states.all() {
-            queues.tenants.add(state.lock().tenant.clone().map(Key::Tenant));
             queues.rules.add(state.rule_ids());
+            let data = state.lock();
+            queues.tenants.add(data.tenant.clone().map(Key::Tenant));
+            // Nobody has acted for tenants without a stream since the last leader.
+            if data.acts(true) {
+                queues.companions.add(state.ids(data.companion_keys()));
+            }
         }
         queues.rules.add(admin_rules.names().iter().map(|name| states.admin_rule_id(name)));
     }

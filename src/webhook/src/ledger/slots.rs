@@ -170,19 +170,17 @@ impl Ledgers {
             loop {
                 tokio::time::sleep(Duration::from_secs(GRANT_SECONDS + 1)).await;
                 match this.tidy(&name, &slot).await {
-                    Ok(true) => {}
-                    Ok(false) => break,
-                    Err(why) => {
-                        tracing::info!(
-                            ledger = name,
-                            why,
-                            "ledger not tidied: the next slot request does so"
-                        );
-                        break;
-                    }
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(why) => tracing::info!(ledger = name, why, "tidying a ledger failed; retrying"),
+                }
+                // A request may have granted something meanwhile, and relies on this task.
+                let sightings = this.sightings.lock();
+                if !sightings.contains_key(&name) {
+                    this.tidying.lock().remove(&name);
+                    break;
                 }
             }
-            this.tidying.lock().remove(&name);
         });
     }
 

@@ -225,6 +225,28 @@ pub const FAULTS: &[Fault] = &[
     )
     .unseen("It takes two threads: a decision between two locks of the same tenant. A history has one."),
     fault(
+        "interrupted-sync-forgets-what-it-touched",
+        "manager",
+        "What a sync has touched is forgotten when a newer stream interrupts it; the next sync says nothing new of it.",
+    )
+    .unseen("It takes two threads: a stream that begins between two parts of a sync. A history has one."),
+    fault(
+        "place-of-an-unknown-deletion-is-free",
+        "manager",
+        "A companion whose deletion wasn't answered has no place in its rollout, though it may be deleted.",
+    )
+    .unseen("The judge doesn't count companions that are down in rounds in which requests get lost."),
+    fault(
+        "whatever-was-down-is-replaced",
+        "manager",
+        "A companion that was down when its replacement was decided is deleted, though it is ready by now.",
+    ),
+    fault(
+        "tenant-without-a-replica-is-left-alone",
+        "manager",
+        "A replica that begins to act for a tenant doesn't look at companions that changed while none acted for it.",
+    ),
+    fault(
         "missing-companions-on-dpus-are-waited-for",
         "manager",
         "A rollout goes on waiting for companions on single DPUs that were never created again, and whose workload has ended.",

@@ -81,10 +81,7 @@ impl Companion<'_> {
         match self.change_in_place(uid).await {
             Ok(true) => Ok(Action::Done),
             Ok(false) => self.delete(Kind::Pod, uid, DeleteReason::TemplateChanged).await,
-            Err(failure) => {
-                self.state.lock().rollouts.undo(&self.id.key);
-                Err(failure)
-            }
+            Err(failure) => Err(self.not_replaced(failure)),
         }
     }
 
@@ -138,13 +135,14 @@ impl Companion<'_> {
         Ok(is_changed)
     }
 
-    /// The companion's rule, and the companion and what changes of it in place, if it has this uid.
+    /// The companion's rule, and the companion and what changes of it in place, if it has this uid and may be changed still.
     fn as_known(&self, uid: &str) -> Option<(std::sync::Arc<Rule>, Observed, InPlace)> {
         let key = &self.id.key;
         let mut data = self.state.lock();
         let rule = data.index.rule(&key.rule)?.clone();
         let observed = data.with_companions(&key.rule, |companions| companions.get(key).cloned());
-        let observed = observed.flatten().filter(|o| o.uid == uid)?;
+        let observed = observed.flatten()?;
+        data.replaceable(key, uid)?;
         let change = in_place(&rule, &observed)?;
         Some((rule, observed, change))
     }

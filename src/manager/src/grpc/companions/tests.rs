@@ -37,7 +37,7 @@ impl World {
             let mut data = state.lock();
             data.apply_rule(&serde_json::from_value(fixtures::rule()).unwrap());
             data.assess_hosts(&context.registry, context.environment.clock.wall());
-            data.outcomes.complete = true;
+            data.outcomes.complete = data.stream.number();
             data.index.sync(["v", "w"].map(fixtures::workload).into())
         };
         context.companions_touched(&state, touched);
@@ -323,7 +323,7 @@ async fn a_call_hears_nothing_of_the_tenant_that_gets_its_namespace() {
         }
         let touched = {
             let mut data = world.state.lock();
-            (data.stream.connected, data.outcomes.complete) = (true, true);
+            (data.stream.connected, data.outcomes.complete) = (true, data.stream.number());
             data.index.sync(["x"].map(fixtures::workload).into())
         };
         context.companions_touched(&world.state, touched);

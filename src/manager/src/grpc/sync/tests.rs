@@ -241,3 +241,16 @@ async fn a_workload_that_is_refused_waits_as_for_a_rule_of_the_platform() {
     assert_eq!(companion.outcome.progress.cause, Some(outrigger_core::reason::Cause::LimitReached));
     assert_eq!(report.companions.len(), 1);
 }
+
+#[tokio::test]
+async fn what_an_interrupted_sync_has_touched_is_looked_at() {
+    let (state, stream) = tenant();
+    begin(&state, stream, 9).end().unwrap();
+    let context = fixtures::context(FakeApi::default().client());
+    let limits = Limits { workloads: 9, ..Limits::default() };
+    let mut sync = Sync::begin(context.clone(), state.clone(), stream, limits, 0, Reading::Silent).unwrap();
+    sync.receive(&all(&["a", "b"]), "").unwrap();
+    state.lock().stream.begin(4, tokio::time::Instant::now()).unwrap();
+    assert_eq!(sync.end().unwrap_err().code(), Code::Aborted);
+    assert_eq!(context.queues.companions.counts().ready, 2, "the next sync has nothing new to say of them");
+}

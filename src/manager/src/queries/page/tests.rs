@@ -32,7 +32,7 @@ impl World {
             for rule in rules {
                 data.apply_rule(&serde_json::from_value(rule.clone()).unwrap());
             }
-            data.outcomes.complete = true;
+            data.outcomes.complete = data.stream.number();
             data.index.sync(ids.iter().map(|id| fixtures::workload(id)).collect())
         };
         context.companions_touched(&state, touched);
@@ -88,9 +88,12 @@ async fn a_workload_that_no_rule_matches_is_reported_without_companions() {
 async fn a_replica_that_does_not_know_the_workloads_says_nothing() {
     let world = World::of(&[], &names(1));
     assert!(world.page(&ask(1)).is_some());
-    world.state.lock().outcomes.complete = false;
+    world.state.lock().outcomes.complete = 0;
     assert!(world.page(&ask(1)).is_none(), "although its label values are still kept");
-    world.state.lock().outcomes.complete = true;
+    {
+        let mut data = world.state.lock();
+        data.outcomes.complete = data.stream.number();
+    }
     let other = TenantId::new("red").unwrap();
     let page = world.pages.page(&world.state, &other, "me", &ask(1), Timestamp::UNIX_EPOCH);
     assert!(page.is_none(), "the namespace is another tenant's");

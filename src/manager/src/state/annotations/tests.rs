@@ -35,7 +35,7 @@ impl World {
         let mut data = TenantData { tenant: TenantId::new("blue").ok(), ..TenantData::default() };
         data.admin_companions = Some(Arc::default());
         data.stream.connected = true;
-        data.outcomes.complete = true;
+        data.outcomes.complete = data.stream.number();
         data.index.sync(vec![fixtures::workload("w")]);
         Self { data, rule: RuleName::new("r").unwrap() }
     }

@@ -48,7 +48,6 @@ impl World {
         let mut data =
             TenantData { tenant: outrigger_core::ids::TenantId::new("blue").ok(), ..TenantData::default() };
         data.stream.connected = true;
-        data.outcomes.complete = true;
         let mut this = Self { data, registry, now: Timestamp::UNIX_EPOCH };
         let all = (0..workloads).map(|i| on_host(&format!("w{i}"))).collect();
         let mut touched = this.data.apply_rule(&serde_json::from_value(rule("Parallel")).unwrap());
@@ -348,4 +347,15 @@ fn a_change_takes_steps_for_its_own_companion_alone() {
             }
         },
     );
+}
+
+#[test]
+fn what_an_earlier_stream_has_sent_says_nothing_of_what_a_later_one_will_send() {
+    let mut world = World::new(1);
+    assert!(world.data.can_report());
+    let later = world.data.stream.begin(9, tokio::time::Instant::now()).unwrap().number;
+    world.data.stream.connected = true;
+    assert!(!world.data.can_report(), "its sync hasn't ended");
+    world.data.outcomes.complete = later;
+    assert!(world.data.can_report());
 }

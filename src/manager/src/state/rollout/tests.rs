@@ -28,7 +28,7 @@ impl Stage {
     fn new(count: usize) -> Self {
         let mut store = CompanionCache::default();
         for i in 0..count {
-            store.applied(&i.to_string(), key(i), pod("old", true));
+            store.applied(&key(i).workload, key(i), pod("old", true));
         }
         let queue = (0..count).map(key).collect();
         Self { store, rollouts: Rollouts::default(), queue, most_down: 0 }
@@ -171,4 +171,22 @@ fn what_did_not_happen_frees_its_place() {
         stage.rollouts.ask(&key(0), (ready, false), UpdateStrategy::OnDelete, availability, |_, _| true)
     };
     assert!(!ask(true) && !ask(false));
+}
+
+#[test]
+fn the_place_of_one_that_is_gone_stays_and_of_one_that_stays_is_free() {
+    let mut stage = Stage::new(4);
+    assert_eq!(stage.steps(), [key(0)]);
+    stage.set(&key(0), None);
+    // The answer to the deletion is a refusal: another one has deleted it.
+    stage.rollouts.undo(&key(0));
+    stage.wake();
+    assert_eq!(stage.steps(), [] as [CompanionKey; 0]);
+    stage.set(&key(0), Some(pod("new", true)));
+    stage.wake();
+    assert_eq!(stage.steps(), [key(1)]);
+    // No answer has come, and its template is the present one again.
+    stage.rollouts.stays(&key(1));
+    stage.wake();
+    assert_eq!(stage.steps(), [key(2)]);
 }

@@ -60,6 +60,14 @@ impl Resized {
         data.rules.get_mut(&id().key.rule).unwrap().validation = TemplateValidation::passed();
     }
 
+    /// A companion of the former rule that isn't ready.
+    fn former(&self) -> Observed {
+        let state = self.world.state();
+        let mut data = state.lock();
+        let known = data.with_companions(&id().key.rule, |companions| companions.get(&id().key).cloned());
+        Observed { ready: false, ..known.flatten().unwrap() }
+    }
+
     /// The watch shows a companion that is made from the rule as it is now.
     fn shows(&self, rule_generation: i64, ready: bool, trouble: Option<Cause>) {
         let rule = self.world.state().lock().index.rule(&id().key.rule).unwrap().clone();
@@ -148,7 +156,9 @@ async fn what_the_api_server_does_not_resize_is_replaced() {
         let r = Resized::new("1");
         r.world.api.answers("PATCH", &format!("{}/resize", r.pod), code, body.clone());
         assert_eq!(r.step().await, (1, 0, deleted), "{body}");
-        assert_eq!(r.world.state().lock().rollouts.concerns(&id().key), deleted == 1, "{body}");
+        // Where nothing definite was said it may be resized.
+        let has_place = deleted == 1 || code == 503;
+        assert_eq!(r.world.state().lock().rollouts.concerns(&id().key), has_place, "{body}");
         // Of another companion it isn't asked again where none can be resized.
         r.shows_former(true);
         let (resizes, ..) = r.step().await;
@@ -221,11 +231,39 @@ async fn what_gets_no_other_image_in_place_is_replaced() {
         r.asks_for_an_image("1");
         r.world.api.answers("PATCH", &r.pod, code, failure(code, reason));
         assert_eq!(r.step().await, (0, 1, deleted), "{code}");
-        assert_eq!(r.world.state().lock().rollouts.concerns(&id().key), deleted == 1, "{code}");
+        let has_place = deleted == 1 || code == 503;
+        assert_eq!(r.world.state().lock().rollouts.concerns(&id().key), has_place, "{code}");
     }
     // One that isn't ready has nothing to lose.
     let r = Resized::new("1");
     r.shows_former(false);
     r.asks_for_an_image("1");
     assert_eq!(r.step().await, (0, 0, 1));
+}
+
+#[tokio::test]
+async fn a_deletion_whose_answer_is_lost_keeps_its_place_in_the_rollout() {
+    for (code, is_over) in [(504, false), (403, true)] {
+        let t = Resized::new("1");
+        let v = CompanionKey { workload: "v".into(), ..id().key };
+        t.world.state().lock().index.sync(["v", "w"].map(fixtures::workload).into());
+        t.serves(&["pods"]);
+        t.world.api.answers("DELETE", &t.pod, code, failure(code, ""));
+        assert_eq!(t.step().await, (0, 0, 1));
+        let context = &t.world.controller.context;
+        let state = t.world.state();
+        state.lock().companions.applied("v", v.clone(), Observed { ready: true, ..Observed::default() });
+        let other = state.lock().may_replace(&v, &context.registry, context.moment());
+        assert_eq!(other, is_over, "{code}: of two one may be down");
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_ready_by_now_is_not_replaced_as_one_that_is_down() {
+    let t = Resized::new("1");
+    t.world.shows(Observed { resource_version: 7, ..t.former() });
+    t.world.api.answers("DELETE", &t.pod, 409, failure(409, "Conflict"));
+    assert_eq!(t.step().await, (0, 0, 1));
+    let (_, deletion) = t.world.api.calls("DELETE").pop().unwrap();
+    assert_eq!(deletion["preconditions"], json!({"uid": "pod", "resourceVersion": "7"}));
 }

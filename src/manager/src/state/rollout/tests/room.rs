@@ -127,3 +127,18 @@ fn a_companion_is_down_from_the_moment_in_which_the_cache_loses_it() {
         assert_eq!(t.turns(), [1]);
     }
 }
+
+#[test]
+fn one_that_was_down_when_its_turn_came_is_replaced_only_while_it_is() {
+    let mut t = Tenant::with_rule(&fixtures::rule(), workloads(4));
+    let keys = t.keys();
+    let down = Observed { resource_version: 7, ..pod("old", false) };
+    t.shows(&keys[0], down);
+    assert_eq!(t.ask_about(vec![keys[0].clone()]), [0], "it costs nothing");
+    assert_eq!(t.data.replaceable(&keys[0], "old"), Some(Some(7)));
+    assert_eq!(t.data.replaceable(&keys[0], "another"), None);
+    t.shows(&keys[0], pod("old", true));
+    assert_eq!(t.data.replaceable(&keys[0], "old"), None, "it has to ask again");
+    assert_eq!(t.ask_about(vec![keys[0].clone()]), [0]);
+    assert_eq!(t.data.replaceable(&keys[0], "old"), Some(None));
+}
