@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::shared::{BLUE, CONTROL, HOST};
 
 /// Components that go with webhook and manager, each alone. Those joined by `+` are of no use alone.
-const SERVERS: [&str; 9] = [
+const SERVERS: [&str; 10] = [
     "cert-manager",
     "self-signed",
     "autoscaling",
@@ -25,6 +25,7 @@ const SERVERS: [&str; 9] = [
     "console-queries",
     "imperator",
     "liqo",
+    "reports",
 ];
 /// Those that go with the agent.
 const AGENT: [&str; 6] = [
@@ -39,7 +40,7 @@ const AGENT: [&str; 6] = [
 const WEBHOOK: [&str; 3] = ["cert-manager", "self-signed-webhook", "client-certificates"];
 
 /// All of them that aren't there in place of another one.
-const ALL_SERVERS: &str = "autoscaling+client-certificates+console-queries+imperator+liqo";
+const ALL_SERVERS: &str = "autoscaling+client-certificates+console-queries+imperator+liqo+reports";
 const ALL_AGENT: &str = "companions-first+gate-client-certificates+node-taints+no-pod-conditions";
 
 /// The combinations of an overlay, each a list joined by `+`.
