@@ -151,7 +151,7 @@ reference: ## Write docs/reference from the code
 .PHONY: pictures
 pictures: test-tools ## Write the pictures of the console in docs/images, as a browser shows it
 	$(CARGO) build --locked --bin outrigger
-	OUTRIGGER_PICTURES=1 $(CARGO) test --locked -p outrigger-tests --test suites console::views::every_view
+	OUTRIGGER_PICTURES=1 $(CARGO) test --locked -p outrigger-tests --test suites console::views::every_view -- --include-ignored
 
 .PHONY: docs
 docs: ## Build the documentation as a book: target/book/index.html

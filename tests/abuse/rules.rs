@@ -177,7 +177,7 @@ async fn as_much_as_the_limits_admit_is_served_also_after_a_restart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_that_match_everything_are_matched_up_to_a_limit() {
     const RULES: usize = 100;
-    const COMPANIONS: usize = 500;
+    const COMPANIONS: usize = 100;
     let _alone = alone().await;
     let o = stage().await;
     let neighbour = neighbour(o, "ab-all-q").await;

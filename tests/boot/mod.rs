@@ -11,7 +11,7 @@ use rounds::boots;
 const MANY: usize = 20;
 
 /// How often the test that always runs does.
-const FEW: usize = 2;
+const FEW: usize = 1;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_killed_at_once_comes_back_without_a_hand() {

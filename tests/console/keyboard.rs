@@ -54,6 +54,7 @@ async fn tab_to(browser: &Browser, wanted: &str) {
 }
 
 #[tokio::test]
+#[ignore = "long"]
 async fn tab_reaches_everything_in_the_order_of_the_page_and_shows_where_it_is() {
     let o = Outrigger::shared().await;
     let t = tenant(o, "keys").await;
@@ -96,6 +97,7 @@ async fn tab_reaches_everything_in_the_order_of_the_page_and_shows_where_it_is()
 }
 
 #[tokio::test]
+#[ignore = "long"]
 async fn enter_skips_to_the_content_opens_views_filters_and_predicts() {
     let o = Outrigger::shared().await;
     let t = tenant(o, "enter").await;
@@ -133,6 +135,7 @@ async fn enter_skips_to_the_content_opens_views_filters_and_predicts() {
 }
 
 #[tokio::test]
+#[ignore = "long"]
 async fn the_focus_stays_where_it_is_when_the_page_is_read_again() {
     let o = Outrigger::shared().await;
     let t = tenant(o, "focus").await;

@@ -94,6 +94,7 @@ async fn is_spoken(browser: &Browser, view: &View) {
 }
 
 #[tokio::test]
+#[ignore = "long"]
 async fn every_view_is_read_in_light_and_dark_on_a_phone_and_by_ear() {
     let o = Outrigger::shared().await;
     let t = tenant(o, "blue").await;

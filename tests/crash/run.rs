@@ -35,7 +35,7 @@ where
         match ask().await {
             Ok(answer) => return Ok(answer),
             Err(last) if began.elapsed() > patience => return Err(last),
-            Err(_) => tokio::time::sleep(Duration::from_millis(30)).await,
+            Err(_) => tokio::time::sleep(outrigger_tests::pause(began.elapsed())).await,
         }
     }
 }

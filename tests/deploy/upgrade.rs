@@ -229,8 +229,18 @@ fn by_kustomize(installations: &[(&str, &[&str], &[&str])]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn helm_upgrades_the_last_release_and_leaves_nothing() {
+    by_helm(&CHARTS[..1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
+async fn helm_upgrades_the_other_values_of_the_last_release() {
+    by_helm(&CHARTS[1..]);
+}
+
+fn by_helm(charts: &[(&[&str], &[&str], &str)]) {
     let old = of_last_release().unwrap();
-    for (values, parts, more) in CHARTS {
+    for &(values, parts, more) in charts {
         let plane = ControlPlane::start().unwrap();
         nodes(&plane);
         let helm = |cluster: &Cluster, tree: &Path, args: &[&str]| {

@@ -45,6 +45,7 @@ fn runs(pid: u32) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
 async fn nothing_is_left_of_a_control_plane_whose_supervisor_is_killed_or_whose_owner_has_ended() {
     // Two at once: the shared one goes on.
     let shared = Outrigger::shared().await;
@@ -64,6 +65,7 @@ async fn nothing_is_left_of_a_control_plane_whose_supervisor_is_killed_or_whose_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
 async fn a_control_plane_that_is_there_already_is_used() {
     let shared = Outrigger::shared().await;
     let dir = shared.plane.dir.join("assets");

@@ -77,6 +77,12 @@ where
     within(Instant::now(), PATIENCE, what, ask).await
 }
 
+/// How long who has waited so long for an answer waits for the next one. Who has waited for long can wait a little longer: questions cost the
+/// API server time, which other tests need.
+pub fn pause(waited: Duration) -> Duration {
+    (waited / 4).clamp(SHORTEST, LONGEST)
+}
+
 /// As [`eventually`], with another deadline: so long after something began.
 pub async fn within<T, E: Display, F>(
     began: Instant,
@@ -94,8 +100,7 @@ where
             Err(last) if began.elapsed() > limit => {
                 panic!("{what}: not after {limit:?}; the last answer: {last}")
             }
-            // Who has waited for long can wait a little longer: questions cost the API server time, which other tests need.
-            Err(_) => tokio::time::sleep((asked.elapsed() / 4).clamp(SHORTEST, LONGEST)).await,
+            Err(_) => tokio::time::sleep(pause(asked.elapsed())).await,
         }
     }
 }
@@ -185,6 +190,6 @@ where
         if let Err(answer) = ask().await {
             panic!("{what}: {answer}");
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep((time / 10).clamp(SHORTEST, LONGEST / 2)).await;
     }
 }
