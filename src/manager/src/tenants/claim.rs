@@ -278,6 +278,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_claim_is_not_unused_before_its_stream_could_have_it() {
+        let api = FakeApi::default();
+        let context = fixtures::context(api.client());
+        context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
+        let state = context.states.state("tenant-blue");
+        list(&context, fixtures::tenant_claimed(1, "another"), 9);
+        let (id, me) = (TenantId::new("blue").unwrap(), context.identity.clone());
+        let stream = state.lock().stream.begin(1, tokio::time::Instant::now()).unwrap().number;
+        let status = "/apis/outrigger.dev/v1alpha1/tenants/blue/status";
+        api.answers("PATCH", status, 200, fixtures::tenant_claimed(2, &me));
+        let unused = || state.lock().stream.unused_claim().map(|claim| claim.number);
+        let raising = raising(&state);
+        raise(&context, &id, &state, stream).await.unwrap();
+        assert_eq!(unused(), None, "the stream is about to have it");
+        drop(raising);
+        assert_eq!(unused(), Some(2), "it has failed");
+    }
+
+    #[tokio::test]
     async fn a_restored_status_says_again_that_no_agent_is_connected() {
         let context = fixtures::context(FakeApi::default().client());
         context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
