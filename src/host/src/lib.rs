@@ -84,15 +84,16 @@ pub async fn run(args: HostArgs) -> anyhow::Result<()> {
 struct Identity {
     device: u64,
     inode: u64,
-    /// Inodes are used again.
-    changed: (i64, i64),
+    /// When it was made, because inodes are used again. Nobody writes into a socket's file, and a change of its mode or label counts for
+    /// `ctime` alone.
+    modified: (i64, i64),
 }
 
 impl Identity {
     fn of(path: &Path) -> Option<Self> {
         let file = std::fs::symlink_metadata(path).ok()?;
-        let changed = (file.ctime(), file.ctime_nsec());
-        Some(Self { device: file.dev(), inode: file.ino(), changed })
+        let modified = (file.mtime(), file.mtime_nsec());
+        Some(Self { device: file.dev(), inode: file.ino(), modified })
     }
 }
 
@@ -165,6 +166,8 @@ mod tests {
         assert!(format!("{:#}", listen(&path).unwrap_err()).contains("another process listens on it"));
         let first = Identity::of(&path);
         drop(listener);
+        // The times of files have the resolution of the kernel's tick.
+        std::thread::sleep(Duration::from_millis(20));
         let later = listen(&path).unwrap();
         remove(&path, first);
         assert!(path.exists(), "it is the later one's");
