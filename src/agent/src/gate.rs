@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Resource, ResourceExt};
 use outrigger_admission::Settings;
 use outrigger_admission::caches::Caches;
@@ -28,7 +29,7 @@ use outrigger_webhook::budget::Budget;
 use outrigger_webhook::ledger::Ledgers;
 use outrigger_webhook::metrics::Metrics;
 use outrigger_webhook::server::{AdmissionService, Writers};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
 use crate::companions::Board;
@@ -152,6 +153,12 @@ impl GateArgs {
     }
 }
 
+/// Events that wait for the API server, at most. The log and the metric say the same as those beyond.
+const MAX_REPORTS: usize = 256;
+
+/// A rule, and why its ordering isn't enforced.
+type Report = (ObjectReference, String);
+
 /// The rules with an ordering, as they were published last: by name, with uid and generation.
 type Ordered = BTreeMap<String, (Option<String>, Option<i64>, Arc<Rule>)>;
 
@@ -268,11 +275,24 @@ impl Enforces {
 }
 
 impl Follower {
-    /// Runs forever. Without a store there are no rules; a store has been listed.
-    pub(crate) async fn run(
+    /// Runs forever. Without a store there are no rules; a store has been listed. Events are written beside it, because gates and claims
+    /// of new Pods don't wait for them.
+    pub(crate) async fn run(self, store: Option<Arc<RuleStore>>, scope: watch::Receiver<Option<Scope>>) {
+        let (reports, mut events) = mpsc::channel(MAX_REPORTS);
+        let context = self.context.clone();
+        let publish = async {
+            while let Some((about, text)) = events.recv().await {
+                context.events.publish(true, ORDERING_NOT_ENFORCED, "ReadOrdering", &text, &about).await;
+            }
+        };
+        tokio::join!(self.follow(store, scope, reports), publish);
+    }
+
+    async fn follow(
         mut self,
         store: Option<Arc<RuleStore>>,
         mut scope: watch::Receiver<Option<Scope>>,
+        reports: mpsc::Sender<Report>,
     ) {
         let mut changes = store.as_ref().map_or_else(|| watch::channel(()).1, |store| store.changes());
         let _ = tokio::time::timeout(PATIENCE, scope.wait_for(Option::is_some)).await;
@@ -301,10 +321,10 @@ impl Follower {
             self.context.metrics.ordered_rules(enforces.gates, ordered.len());
             self.context.metrics.held_rules(held.len(), lacking.len());
             if enforced_before.replace(enforces) == Some(enforces) {
-                self.report(enforces, &added).await;
+                report(&reports, enforces, added);
             } else {
                 let valid = all.into_iter().filter(|rule| ordered.contains_key(&rule.name_any()));
-                self.report(enforces, &valid.collect::<Vec<_>>()).await;
+                report(&reports, enforces, valid);
             }
             tokio::select! {
                 () = changed(&mut changes) => {}
@@ -313,15 +333,18 @@ impl Follower {
             }
         }
     }
+}
 
-    /// Says of rules whose workloads don't wait for their companions why that is so.
-    async fn report(&self, enforces: Enforces, rules: &[Arc<WorkloadRule>]) {
-        for rule in rules {
-            let Some(text) = enforces.complains(rule) else { continue };
-            warn!(rule = %rule.name_any(), reason = text, "an ordering is not enforced");
-            let about = rule.object_ref(&());
-            self.context.events.publish(true, ORDERING_NOT_ENFORCED, "ReadOrdering", &text, &about).await;
-        }
+/// Says of rules whose workloads don't wait for their companions why that is so.
+fn report(
+    reports: &mpsc::Sender<Report>,
+    enforces: Enforces,
+    rules: impl IntoIterator<Item = Arc<WorkloadRule>>,
+) {
+    for rule in rules {
+        let Some(text) = enforces.complains(&rule) else { continue };
+        warn!(rule = %rule.name_any(), reason = text, "an ordering is not enforced");
+        _ = reports.try_send((rule.object_ref(&()), text));
     }
 }
 
@@ -394,6 +417,18 @@ mod tests {
         assert_eq!(ordered.len(), 2);
         assert_eq!(names(&update(&mut ordered, &[])), [""; 0]);
         assert!(ordered.is_empty());
+    }
+
+    #[test]
+    fn rules_are_followed_while_their_events_wait() {
+        let (reports, mut events) = mpsc::channel(1);
+        let enforces = Enforces { gates: false, devices: Publishing::Off };
+        let rules = [rule("a", 1, "Parallel"), rule("b", 1, "BeforeReady"), rule("c", 1, "BeforeReady")];
+        report(&reports, enforces, rules);
+        let (about, text) = events.try_recv().unwrap();
+        assert_eq!(about.name.as_deref(), Some("b"));
+        assert!(text.starts_with("spec.ordering: is BeforeReady"), "{text}");
+        assert!(events.try_recv().is_err(), "no more are remembered");
     }
 
     #[test]

@@ -66,7 +66,7 @@ struct State {
     namespaces: HashMap<String, HashSet<WorkloadId>>,
     /// Workloads of which only is sent that they exist and where, and how much they count.
     too_large: HashMap<WorkloadId, usize>,
-    changed: BTreeSet<WorkloadId>,
+    changed: Changes,
     /// Number of the current stream.
     generation: u64,
     /// Whether the initial sync of the current stream is incomplete.
@@ -81,12 +81,47 @@ struct State {
     unsent: HashSet<WorkloadId>,
 }
 
+/// Workloads whose present state isn't sent yet. The board learns of each: until then the manager's silence says nothing of the Pod.
+#[derive(Debug, Default)]
+struct Changes {
+    ids: BTreeSet<WorkloadId>,
+    board: Option<Arc<Board>>,
+}
+
+impl Changes {
+    fn insert(&mut self, id: WorkloadId) {
+        if let Some(board) = &self.board {
+            board.unsent(&id);
+        }
+        self.ids.insert(id);
+    }
+
+    /// Returns one that is sent now.
+    fn take(&mut self) -> Option<WorkloadId> {
+        let id = self.ids.pop_first()?;
+        if let Some(board) = &self.board {
+            board.sent(&id);
+        }
+        Some(id)
+    }
+
+    /// All are sent now.
+    fn clear(&mut self) {
+        if let Some(board) = &self.board {
+            board.sent_all();
+        }
+        self.ids.clear();
+    }
+}
+
 struct Superseded;
 
 impl WorkloadStore {
     /// A store whose Pods the board learns of.
     pub(crate) fn new(board: Arc<Board>) -> Self {
-        Self { board: Some(board), ..Self::default() }
+        let changed = Changes { board: Some(board.clone()), ..Changes::default() };
+        let state = Mutex::new(State { changed, ..State::default() });
+        Self { board: Some(board), state, ..Self::default() }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -152,7 +187,7 @@ impl WorkloadStore {
     pub(crate) fn set_complete(&self, selection: &Selection) {
         let mut state = self.state.lock();
         if state.complete.as_ref() != Some(selection) {
-            state.unsent = state.changed.iter().cloned().collect();
+            state.unsent = state.changed.ids.iter().cloned().collect();
             state.complete = Some(selection.clone());
             drop(state);
             // This has to be announced to the manager.
@@ -193,11 +228,9 @@ impl WorkloadStore {
         if state.generation != generation {
             return Err(Superseded);
         }
-        let id = state.changed.pop_first().or_else(|| {
-            // Any update can say what has changed about annotations in general.
-            state.news().and_then(|_| state.workloads.keys().next().cloned())
-        });
-        let Some(id) = id else { return Ok(None) };
+        // Any update can say what has changed about annotations in general.
+        let any = |state: &State| state.news().and_then(|_| state.workloads.keys().next().cloned());
+        let Some(id) = state.changed.take().or_else(|| any(&state)) else { return Ok(None) };
         state.unsent.remove(&id);
         let Some(workload) = state.workloads.get(&id) else {
             return Ok(Some(Message::WorkloadDelete(workload_wire::delete(&id))));

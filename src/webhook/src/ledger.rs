@@ -5,7 +5,7 @@
 //! Only guests and Machines wait for the API server here.
 
 mod claims;
-mod live_pods;
+mod live;
 mod slots;
 mod store;
 
@@ -21,7 +21,7 @@ use outrigger_runtime::environment::Clock;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
-use live_pods::LivePods;
+use live::Live;
 use store::LedgerStore;
 
 /// How long one call of the API server may take.
@@ -40,7 +40,7 @@ const TRIES: usize = 64;
 #[derive(Debug)]
 pub struct Ledgers {
     store: LedgerStore,
-    live_pods: LivePods,
+    live: Live,
     caches: Arc<Caches>,
     queues: Mutex<slots::Queues>,
     /// Since when entries of each ledger have been seen, by its name.
@@ -57,7 +57,7 @@ impl Ledgers {
     pub fn new(client: Client, namespace: &str, caches: Arc<Caches>, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             store: LedgerStore::new(client.clone(), namespace),
-            live_pods: LivePods::new(client),
+            live: Live::new(client),
             caches,
             queues: Mutex::default(),
             sightings: Mutex::default(),

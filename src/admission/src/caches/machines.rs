@@ -57,6 +57,25 @@ pub struct CachedMachine {
     pub usages: HashMap<String, Usage>,
 }
 
+impl CachedMachine {
+    /// Reads a Machine, its status included.
+    pub fn of(object: &Machine) -> Self {
+        let types = object.spec.machine_types.iter();
+        Self {
+            name: object.name_any(),
+            uid: object.uid().unwrap_or_default(),
+            generation: object.metadata.generation.unwrap_or_default(),
+            created: object.creation_timestamp(),
+            group: object.labels().get(keys::MACHINE_GROUP).cloned(),
+            nodes: object.spec.node_pool.iter().map(|node| node.name.clone()).collect(),
+            usages: types
+                .filter_map(|type_| Some((type_.name.clone(), object.usage(&type_.name)?)))
+                .collect(),
+            machine: object.compile(),
+        }
+    }
+}
+
 /// Group and type.
 type Slot = (String, String);
 
@@ -174,21 +193,7 @@ impl Caches {
     /// Takes in a Machine, its status included. `now`: the time since the process began.
     pub fn apply_machine(&self, change: Change<Machine>, now: Duration) {
         let (_, name, object) = change.into_parts();
-        let cached = object.map(|object| CachedMachine {
-            name: name.clone(),
-            uid: object.uid().unwrap_or_default(),
-            generation: object.metadata.generation.unwrap_or_default(),
-            created: object.creation_timestamp(),
-            group: object.labels().get(keys::MACHINE_GROUP).cloned(),
-            nodes: object.spec.node_pool.iter().map(|node| node.name.clone()).collect(),
-            usages: object
-                .spec
-                .machine_types
-                .iter()
-                .filter_map(|type_| Some((type_.name.clone(), object.usage(&type_.name)?)))
-                .collect(),
-            machine: object.compile(),
-        });
+        let cached = object.map(|object| CachedMachine::of(&object));
         let uid = cached.as_ref().map(|cached| cached.uid.clone());
         let mut machines = self.machines.machines.write();
         let before = match cached {

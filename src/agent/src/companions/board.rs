@@ -42,8 +42,8 @@ const POD_WRITES: Rate = Rate { burst: 5.0, minute: 6.0 };
 const EVENTS: Rate = Rate { burst: 100.0, minute: 120.0 };
 /// Events of one Pod.
 const POD_EVENTS: Rate = Rate { burst: 3.0, minute: 1.0 };
-/// Time for which a stream has to be complete, and a Pod known, before silence about the Pod means that no rule matches it. The
-/// manager receives a new Pod a moment after the agent, and a manager that has just started doesn't know any.
+/// Time for which a stream has to be complete, and a Pod's present state sent, before silence about the Pod means that no rule matches
+/// it. The manager receives a Pod a moment after it is sent, and a manager that has just started doesn't know any.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// The state of the stream from the manager.
@@ -205,6 +205,35 @@ impl Board {
         known.seen = self.clock.now();
         state.push(id);
         state.wake(id);
+        drop(state);
+        self.notify();
+    }
+
+    /// The present state of a Pod has to be sent to the manager.
+    pub(crate) fn unsent(&self, id: &WorkloadId) {
+        if let Some(known) = self.state.lock().pods.get_mut(id) {
+            known.sent = None;
+        }
+    }
+
+    /// The present state of a Pod is sent.
+    pub(crate) fn sent(&self, id: &WorkloadId) {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        let Some(known) = state.pods.get_mut(id) else { return };
+        known.sent = Some(now);
+        state.push(id);
+        state.wake(id);
+        drop(state);
+        self.notify();
+    }
+
+    /// A stream sends all Pods as they are now. What the manager has of them is complete when it says so.
+    pub(crate) fn sent_all(&self) {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        state.pods.values_mut().for_each(|known| _ = known.sent.get_or_insert(now));
+        state.push_all();
         drop(state);
         self.notify();
     }
@@ -383,6 +412,14 @@ impl State {
             there
         });
         Step::Write(known.write(id, new, event))
+    }
+}
+
+#[cfg(test)]
+impl Board {
+    /// Whether the present state of a Pod is sent.
+    pub(crate) fn is_sent(&self, id: &WorkloadId) -> bool {
+        self.state.lock().pods.get(id).is_some_and(|known| known.sent.is_some())
     }
 }
 

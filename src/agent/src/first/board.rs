@@ -309,7 +309,7 @@ impl Devices {
         Ok((key, write.owned_by(&class)))
     }
 
-    /// Records what came of a write, and the names of the objects that it has deleted.
+    /// Records what came of a write, and the uids of the objects that it has deleted.
     pub(super) fn done(&self, key: &Key, outcome: WriteOutcome, deleted: &[String], jitter: f64) {
         let now = self.clock.now();
         self.update(|state| {
@@ -321,14 +321,14 @@ impl Devices {
             }
             let pace = match key {
                 Key::Node(name) => state.pools.get_mut(name).map(|pool| {
-                    for name in deleted {
-                        pool.slices.get_mut(name).into_iter().for_each(|seen| seen.deleted = true);
+                    for seen in pool.slices.values_mut() {
+                        seen.deleted |= deleted.contains(&seen.uid);
                     }
                     &mut pool.pace
                 }),
                 Key::Namespace(name) => state.homes.get_mut(name).map(|home| {
-                    for (hold, template) in &mut home.templates {
-                        template.deleted |= deleted.iter().any(|name| name == hold.template());
+                    for template in home.templates.values_mut() {
+                        template.deleted |= deleted.contains(&template.uid);
                     }
                     &mut home.pace
                 }),

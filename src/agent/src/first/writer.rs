@@ -191,7 +191,7 @@ impl Writer {
         .await;
     }
 
-    /// Performs a write. The names of the objects that it has deleted are added to `deleted`.
+    /// Performs a write. The uids of the objects that it has deleted are added to `deleted`.
     async fn write(
         &self,
         key: &Key,
@@ -215,7 +215,7 @@ impl Writer {
                 }
                 for (name, uid) in orphans {
                     delete(&slices, &name, &uid).await?;
-                    deleted.push(name);
+                    deleted.push(uid);
                 }
                 info!(node, "deleted the devices of a Node that is gone");
             }
@@ -231,7 +231,7 @@ impl Writer {
             (Key::Namespace(namespace), Write::DeleteTemplate(hold, uid)) => {
                 let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), namespace);
                 delete(&api, hold.template(), &uid).await?;
-                deleted.push(hold.template().to_owned());
+                deleted.push(uid);
             }
             // Nothing asks for these.
             (Key::Node(_), Write::CreateTemplate(_) | Write::DeleteTemplate(..))
@@ -261,7 +261,7 @@ impl Writer {
             }
             Op::Delete { name, uid } => {
                 delete(slices, &name, &uid).await?;
-                deleted.push(name);
+                deleted.push(uid);
             }
         }
         Ok(())

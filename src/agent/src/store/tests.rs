@@ -1,7 +1,12 @@
 //! Tests of the workloads and their changes.
 
+use std::time::Duration;
+
+use outrigger_runtime::environment::Clock;
+
 use super::*;
 use crate::annotations::Allowed;
+use crate::metrics::Metrics;
 
 fn pod(uid: &str, namespace: &str, phase: &str) -> Pod {
     let json = format!(
@@ -216,6 +221,26 @@ async fn a_superseded_stream_takes_no_changes() {
     store.pods(None)(Event::Applied(pod("a", "x", "Running")));
     assert!(late.await.unwrap().is_none());
     assert!(current.await.unwrap().is_some());
+}
+
+#[test]
+fn the_board_learns_when_a_pod_is_sent() {
+    let board = Arc::new(Board::new(Clock::system(), Duration::from_secs(15), Metrics::default()));
+    let store = Arc::new(WorkloadStore::new(board.clone()));
+    let mut sink = store.pods(None);
+    let is_sent = || board.is_sent(&WorkloadId::new("a").unwrap());
+    sink(Event::Applied(pod("a", "x", "Pending")));
+    assert!(!is_sent());
+    assert_eq!(next(&store), Some(("update", "a".into())));
+    assert!(is_sent());
+    sink(Event::Applied(pod("a", "x", "Pending")));
+    assert!(is_sent(), "nothing is new");
+    let mut labelled = pod("a", "x", "Pending");
+    labelled.metadata.labels = Some([("app".to_owned(), "shop".to_owned())].into());
+    sink(Event::Applied(labelled));
+    assert!(!is_sent());
+    started(&store);
+    assert!(is_sent(), "the sync includes it");
 }
 
 #[test]

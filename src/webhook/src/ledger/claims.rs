@@ -24,13 +24,13 @@ impl Ledgers {
                 let why = format!("data.ledger is no list of claims: {error}; delete it");
                 unavailable(self.store.wrong(LEDGER_NAME, why))
             })?;
-            // One view of the cluster for both: a claim that has ended because its Machine is shown must be among the shown.
-            let machines = self.caches.other_machines("");
-            let shown: Vec<MachineView<'_>> = machines.iter().map(|machine| machine.seen()).collect();
             let claim = Claim { at: self.wall_seconds(), ..wanted.claim.clone() };
+            // The order matters: if a claim is over by now, the list shows its Machine, if that was ever created.
             let (sightings, elapsed) =
                 (self.saw(LEDGER_NAME, claims.claims().iter().map(Claim::id)), self.elapsed());
             let is_over = |other: &Claim| sightings.is_over(&other.id(), elapsed);
+            let machines = self.live.machines().await.map_err(unavailable)?;
+            let shown: Vec<MachineView<'_>> = machines.iter().map(|machine| machine.seen()).collect();
             claims
                 .add(claim, &shown, &self.caches.ended_machines(), is_over)
                 .map_err(|conflict| wanted.refused(&conflict))?;

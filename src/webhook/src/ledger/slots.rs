@@ -121,7 +121,7 @@ impl Ledgers {
             let (sightings, elapsed) =
                 (self.saw(&name, ledger.grants().iter().map(Grant::id)), self.elapsed());
             let is_over = |grant: &Grant| sightings.is_over(&grant.id(), elapsed);
-            let live = match self.live_pods.list(slot.group(), slot.type_name(), &self.caches).await {
+            let live = match self.live.guests(slot.group(), slot.type_name(), &self.caches).await {
                 Ok(live) => live,
                 Err(why) => return all(why),
             };

@@ -108,6 +108,16 @@ async fn machine(State(objects): State<Objects>) -> Answer {
     }
 }
 
+/// The Machines as the API server lists them: the object `machines`; it can't list them where that is `null`.
+async fn machines_listed(State(objects): State<Objects>, RawQuery(query): RawQuery) -> Answer {
+    let query = parameters(query);
+    match objects.lock().get("machines") {
+        Some((_, Value::Null)) => status(500),
+        Some((_, machines)) => listed(machines.as_array().unwrap(), &query),
+        None => listed(&[], &query),
+    }
+}
+
 /// An API server without guests, and a client of it.
 async fn api_server() -> (Client, Objects) {
     api_server_with(Arc::new(Mutex::new(Some(Vec::new())))).await
@@ -124,6 +134,7 @@ async fn api_server_with(pods: Pods) -> (Client, Objects) {
         .route("/api/v1/namespaces/core/configmaps", axum::routing::post(create))
         .route("/api/v1/namespaces/core/configmaps/{name}", get(read).put(replace))
         .route("/apis/imperator.tenzen-y.io/v1alpha1/machines/m", get(machine))
+        .route("/apis/imperator.tenzen-y.io/v1alpha1/machines", get(machines_listed))
         .with_state(objects.clone())
         .merge(lists);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -368,6 +379,34 @@ async fn of_machines_at_once_one_has_the_group_and_the_node() {
     assert!(replicas[0].claim(&claim("late", "free", &["free"], true)).await.is_ok());
     let later = replicas[1].claim(&claim("later", "free", &["free"], false)).await;
     assert!(later.is_ok(), "a dry run claims nothing");
+}
+
+#[tokio::test]
+async fn a_machine_that_no_watch_has_shown_has_its_group_and_its_nodes() {
+    let (client, objects) = api_server().await;
+    let ledgers = replica(&client, 1);
+    let lists = |machines: Value| objects.lock().insert("machines".to_owned(), (0, machines));
+    let other = |name: &str, group: &str, node: &str| {
+        json!({"metadata": {"name": name, "uid": name, "labels": {keys::MACHINE_GROUP: group}},
+            "spec": {"nodePool": [{"name": node}], "machineTypes": []}})
+    };
+    lists(json!([other("first", "g", "n1"), other("second", "h", "n2")]));
+    for (group, node, expected) in [
+        ("g", "free", "machineGroup label is duplicate"),
+        ("other", "n2", "spec.nodePool["),
+        ("other", "free", ""),
+    ] {
+        let answer = ledgers.claim(&claim("new", group, &[node], false)).await.map_err(refusal);
+        let (code, message) = answer.err().unwrap_or_default();
+        assert!(
+            message.starts_with(expected) && (code == 403) == !expected.is_empty(),
+            "{group} {node}: {code} {message}"
+        );
+    }
+    lists(Value::Null);
+    let (code, message) = refusal(ledgers.claim(&claim("new", "third", &["n3"], false)).await.unwrap_err());
+    assert_eq!(code, 503, "{message}");
+    assert!(message.contains("Machines can't be listed"), "{message}");
 }
 
 #[tokio::test]

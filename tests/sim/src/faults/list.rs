@@ -333,6 +333,11 @@ pub const FAULTS: &[Fault] = &[
         "As soon as the manager has sent everything, a Pod of which it said nothing needs no companion.",
     ),
     fault(
+        "unsent-pod-is-passed-over-in-silence",
+        "agent",
+        "The manager's silence about a Pod counts also while the agent hasn't sent the Pod's present state.",
+    ),
+    fault(
         "what-was-received-of-another-node-is-believed",
         "agent",
         "What the manager sent of a Pod's companions on the Node before counts for the present Node.",

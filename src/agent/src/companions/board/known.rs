@@ -41,6 +41,8 @@ pub(super) struct Known {
     pub(super) deleted: bool,
     /// Since when the agent has known it, on the Node that it is on.
     pub(super) seen: Instant,
+    /// Since when its present state has been sent to the manager; `None` while it hasn't. Until then silence says nothing about it.
+    pub(super) sent: Option<Instant>,
     /// It has been on another Node before: its claim was allocated there.
     moved: bool,
     /// How much it counts, if that is too much to be sent whole.
@@ -72,6 +74,7 @@ impl Known {
             bind_pace: Pace::default(),
             deleted: pod.metadata.deletion_timestamp.is_some(),
             seen,
+            sent: Some(seen),
             moved: false,
             too_large: None,
             received: None,
@@ -187,7 +190,11 @@ impl Known {
             Link::Open { since, complete } => (since, complete),
         };
         let open = matches!(link, Link::Open { .. });
-        let silent = complete.map(|at| at.max(self.seen) + SILENCE);
+        let silent = complete.and_then(|at| {
+            let sent =
+                self.sent.or_else(|| fault("unsent-pod-is-passed-over-in-silence").then_some(self.seen))?;
+            Some(at.max(self.seen).max(sent) + SILENCE)
+        });
         let received = self
             .received
             .as_ref()
@@ -200,7 +207,7 @@ impl Known {
             _ if silent.is_some_and(|at| at <= now || fault("silence-means-nothing-at-once")) => {
                 (Knowledge::Absent, None)
             }
-            _ if silent.is_some() => (Knowledge::Unheard, silent),
+            _ if complete.is_some() => (Knowledge::Unheard, silent),
             // Only a Pod with the gate has to say so.
             _ => (Knowledge::Unreachable, self.gated().then_some(since.max(self.seen) + after)),
         }

@@ -162,6 +162,18 @@ async fn silence_means_that_no_rule_matches_only_after_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn silence_says_nothing_of_a_pod_that_is_not_sent() {
+    let mut stage = Stage::new(&[("a", true), ("b", true)]);
+    let stream = stage.board.opened();
+    stage.board.complete(stream);
+    stage.board.unsent(&id("a"));
+    assert_eq!(stage.later(3600).await, written("b", "True NoCompanion", true), "a isn't sent");
+    stage.board.sent(&id("a"));
+    assert_eq!(stage.later(9).await, []);
+    assert_eq!(stage.later(1).await, written("a", "True NoCompanion", true));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_new_pod_in_an_outage_and_one_of_an_old_manager_say_why_they_wait() {
     let mut stage = Stage::new(&[("a", true), ("b", false)]);
     assert_eq!(stage.later(14).await, []);

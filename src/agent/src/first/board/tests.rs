@@ -88,20 +88,21 @@ impl Stage {
                         for op in ops {
                             match op {
                                 Op::Create(slice) | Op::Update { slice, .. } => self.store(*slice),
-                                Op::Delete { name, .. } => deleted.push(name),
+                                Op::Delete { name, uid } => deleted.push((name, uid)),
                             }
                         }
                     }
-                    Write::Orphans(orphans) => deleted.extend(orphans.into_iter().map(|(name, _)| name)),
+                    Write::Orphans(orphans) => deleted.extend(orphans),
                     Write::CreateTemplate(template) => {
                         self.templates.insert(place(&template), (*template).clone());
                         self.devices.template(Change::Applied(*template));
                     }
-                    Write::DeleteTemplate(hold, _) => deleted.push(hold.template().to_owned()),
+                    Write::DeleteTemplate(hold, uid) => deleted.push((hold.template().to_owned(), uid)),
                 }
             }
-            self.devices.done(&key, self.outcome, &deleted, 0.0);
-            for name in deleted {
+            let (names, uids): (Vec<_>, Vec<_>) = deleted.into_iter().unzip();
+            self.devices.done(&key, self.outcome, &uids, 0.0);
+            for name in names {
                 match &key {
                     Key::Node(_) => {
                         self.slices.remove(&name);
@@ -220,6 +221,27 @@ async fn each_namespace_whose_pods_are_sent_has_a_template() {
     older.metadata.labels = None;
     stage.devices.template(Change::Applied(older));
     assert_eq!(stage.later(60).await, [], "it is somebody else's");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_the_name_of_something_that_was_deleted_is_not_taken_for_it() {
+    let stage = Stage::new();
+    let outdated = |uid: &str| {
+        let mut outdated = template("shop", Hold::Start);
+        outdated.spec.spec.devices = None;
+        outdated.metadata.uid = Some(uid.to_owned());
+        stage.devices.template(Change::Applied(outdated));
+    };
+    stage.namespace("shop", false);
+    outdated("first");
+    let deletes = |uid: &str| Write::DeleteTemplate(Hold::Start, uid.to_owned());
+    let (key, write) = stage.devices.take().unwrap();
+    assert_eq!(write, deletes("first"));
+    // The watch shows the next one before the writer has the answer.
+    outdated("second");
+    stage.devices.done(&key, WriteOutcome::Ok, &["first".to_owned()], 0.0);
+    let (_, write) = stage.devices.take().unwrap();
+    assert_eq!(write, deletes("second"));
 }
 
 #[tokio::test(start_paused = true)]

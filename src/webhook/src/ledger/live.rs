@@ -1,11 +1,12 @@
-//! The live Pods of a machine type, as the API server lists them. The cache may be stale for any time, and no slot may be given
-//! away for that.
+//! Guests and Machines as the API server lists them. The cache may be stale for any time, and neither a slot nor a group or a node may
+//! be given away for that. The lists name no resourceVersion, so they have what was created before they were asked for.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt};
-use outrigger_admission::caches::{Caches, holds_slot};
+use outrigger_admission::caches::{CachedMachine, Caches, holds_slot};
+use outrigger_api::Machine;
 use outrigger_core::keys;
 use outrigger_core::map::HashSet;
 use outrigger_runtime::pod::Pod;
@@ -17,31 +18,45 @@ use super::answered;
 type Labelled = PartialObjectMeta<Namespace>;
 
 #[derive(Debug)]
-pub(super) struct LivePods {
+pub(super) struct Live {
     pods: Api<Pod>,
     namespaces: Api<Labelled>,
+    machines: Api<Machine>,
 }
 
-impl LivePods {
+impl Live {
     pub(super) fn new(client: Client) -> Self {
-        Self { pods: Api::all(client.clone()), namespaces: Api::all(client) }
+        Self {
+            pods: Api::all(client.clone()),
+            namespaces: Api::all(client.clone()),
+            machines: Api::all(client),
+        }
     }
 
-    /// Namespace and name of each guest of a type with a slot, joined by a slash. Every Pod is listed that was created before this
-    /// was called: the lists name no resourceVersion.
-    pub(super) async fn list(
+    /// All Machines.
+    pub(super) async fn machines(&self) -> Result<Vec<CachedMachine>, String> {
+        let mut machines = Vec::new();
+        let list = watch::list(&self.machines, ListParams::default(), |machine: Machine| {
+            machines.push(CachedMachine::of(&machine));
+        });
+        answered(list).await.map_err(|(_, why)| format!("Machines can't be listed: {why}"))?;
+        Ok(machines)
+    }
+
+    /// Namespace and name of each guest of a type with a slot, joined by a slash.
+    pub(super) async fn guests(
         &self,
         group: &str,
         type_: &str,
         caches: &Caches,
     ) -> Result<HashSet<String>, String> {
         let asked = async {
-            let guests = self.guests(group, type_).await?;
+            let guests = self.labelled_guests(group, type_).await?;
             // Other replicas admit guests in namespaces whose label this replica's cache doesn't show yet.
             let labelled = if guests.iter().all(|(namespace, _)| caches.is_injected(namespace)) {
                 HashSet::default()
             } else {
-                self.labelled().await?
+                self.labelled_namespaces().await?
             };
             let counts = |namespace: &str| caches.is_injected(namespace) || labelled.contains(namespace);
             let live = guests.into_iter().filter(|(namespace, _)| counts(namespace));
@@ -51,7 +66,7 @@ impl LivePods {
     }
 
     /// Namespace and name of guests that have a slot wherever guests get some.
-    async fn guests(&self, group: &str, type_: &str) -> Result<Vec<(String, String)>, kube::Error> {
+    async fn labelled_guests(&self, group: &str, type_: &str) -> Result<Vec<(String, String)>, kube::Error> {
         let selector = format!(
             "{}={group},{}={type_},{}={}",
             keys::MACHINE_GROUP,
@@ -70,7 +85,7 @@ impl LivePods {
     }
 
     /// Namespaces whose guests get slots.
-    async fn labelled(&self) -> Result<HashSet<String>, kube::Error> {
+    async fn labelled_namespaces(&self) -> Result<HashSet<String>, kube::Error> {
         let selector = format!("{}={}", keys::INJECT_RESOURCE, keys::INJECT_ENABLED);
         let mut names = HashSet::default();
         watch::list(&self.namespaces, ListParams::default().labels(&selector), |namespace: Labelled| {
