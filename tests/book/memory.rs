@@ -48,7 +48,7 @@ impl Part {
                     IDLE,
                     read,
                     (budget::FIRSTS + budget::BODIES) as u64,
-                    (budget::TREES + budget::LARGE_TREES) as u64,
+                    (budget::TREES + budget::LARGE_TREES + budget::WAITING_TREES) as u64,
                     budget::CONNECTIONS as u64 * 4 * u64::from(budget::STREAM_WINDOW),
                 ],
                 tenant: allocated(memory::of_webhook(&most)),

@@ -35,13 +35,13 @@ pub fn node_named(name: &str) -> Value {
     json!({"matchFields": [requirement(requirement::NAME, name)]})
 }
 
-/// Whether an expression says just this.
+/// Whether an expression says just this, in the form that [`requirement`] writes and that policies compare with.
 fn says(expression: &Value, key: &str, value: &str) -> bool {
     let text = |of: &str| expression.get(of).and_then(Value::as_str);
     let values = expression.get("values").and_then(Value::as_array);
     text("key") == Some(key)
         && text("operator") == Some("In")
-        && values.is_some_and(|all| !all.is_empty() && all.iter().all(|one| one == value))
+        && values.is_some_and(|all| matches!(&all[..], [one] if one == value))
 }
 
 /// Requires a label's value in the required node affinity of a Pod: in every term, or in a first term where there is none.
@@ -203,6 +203,16 @@ pub(crate) mod tests {
         assert_eq!(required(json!({"spec": {"affinity": {"podAffinity": {}}}})), one);
         assert_eq!(required(pod(json!(null))), one);
         assert_eq!(required(pod(json!([]))), one);
+    }
+
+    /// Policies compare with the form that is written here.
+    #[test]
+    fn a_value_that_is_named_twice_is_required_once_more() {
+        let named = |values: Value| json!({"key": "t", "operator": "In", "values": values});
+        let (twice, once) = (named(json!(["1", "1"])), named(json!(["1"])));
+        let terms = pod(json!([{"matchExpressions": [twice]}]));
+        assert_eq!(demands(&terms, "t", "1").len(), 1);
+        assert_eq!(required(terms), json!([{"matchExpressions": [twice, once]}]));
     }
 
     #[test]

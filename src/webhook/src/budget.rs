@@ -37,6 +37,10 @@ pub const LARGE_TREES: usize = 96 << 20;
 /// Total weight of the trees of all other reviews: some 300 concurrent Pods.
 pub const TREES: usize = 32 << 20;
 
+/// Total weight of the trees of reviews that wait for a stale cache. They may wait for two seconds, and whoever can cause that must not keep
+/// all others from the budget.
+pub const WAITING_TREES: usize = 8 << 20;
+
 /// A review with more bytes is large. Large reviews wait for each other, and no other review waits for them.
 const LARGE: usize = 256 << 10;
 
@@ -67,6 +71,7 @@ pub struct Budget {
     released: Notify,
     trees: Arc<Semaphore>,
     large: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
     /// Limits how many large reviews are processed at once.
     hands: Arc<Semaphore>,
     clock: Clock,
@@ -128,7 +133,7 @@ impl Kept {
 pub struct Tree {
     /// The permit to process a large review on its own thread; `None` for other reviews.
     pub large: Option<OwnedSemaphorePermit>,
-    _weight: OwnedSemaphorePermit,
+    weight: OwnedSemaphorePermit,
 }
 
 /// A part of the budget of bodies, until it is dropped.
@@ -153,6 +158,7 @@ impl Budget {
             released: Notify::new(),
             trees: Arc::new(Semaphore::new(TREES / UNIT)),
             large: Arc::new(Semaphore::new(LARGE_TREES / UNIT)),
+            waiting: Arc::new(Semaphore::new(WAITING_TREES / UNIT)),
             hands: Arc::new(Semaphore::new((cores / 2).max(1))),
             clock,
         }
@@ -202,10 +208,21 @@ impl Budget {
             Err(_) => timeout_at(until, pool.clone().acquire_many_owned(units)).await.ok()?.ok()?,
         };
         if !large {
-            return Some(Tree { large: None, _weight: weight });
+            return Some(Tree { large: None, weight });
         }
         let hand = timeout_at(until, self.hands.clone().acquire_owned()).await.ok()?.ok()?;
-        Some(Tree { large: Some(hand), _weight: weight })
+        Some(Tree { large: Some(hand), weight })
+    }
+
+    /// Gives the part of a tree back to all others, because its review waits for a stale cache. Returns whether it may wait: a large review may
+    /// not, nor one for which there is no room beside those that wait already.
+    pub fn wait(&self, tree: &mut Tree) -> bool {
+        let units = u32::try_from(tree.weight.num_permits()).unwrap_or(u32::MAX);
+        match self.waiting.clone().try_acquire_many_owned(units) {
+            Ok(weight) if tree.large.is_none() => tree.weight = weight,
+            _ => return false,
+        }
+        true
     }
 }
 

@@ -175,9 +175,9 @@ impl AdmissionService {
                 return rejection.response(endpoint);
             }
         };
-        let Received { request, tree, began, until } = received;
+        let Received { request, mut tree, began, until } = received;
         let large = tree.large.is_some();
-        let answered = match self.judge(endpoint, request, large, (began, until)).await {
+        let answered = match self.judge(endpoint, request, &mut tree, (began, until)).await {
             Ok((_, Decision::Deny { code, message, .. })) if endpoint.advises && code != CONTRADICTION => {
                 let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
                 return failed(status, message);
@@ -253,13 +253,13 @@ impl AdmissionService {
         self: &Arc<Self>,
         endpoint: &'static Endpoint,
         request: Request,
-        large: bool,
+        tree: &mut Tree,
         (began, until): (Instant, Instant),
     ) -> Result<(Request, Decision), Rejection> {
         let (request, mut admission, mut verdict) =
             match endpoint.unlisted(&request, || self.readiness.missing()) {
                 Some(refused) => (request, refused, Verdict::Behind),
-                None => self.decide(endpoint, request, large, until).await?,
+                None => self.decide(endpoint, request, tree, until).await?,
             };
         if let (Decision::Allow { .. }, Some(reservation)) = (&admission.decision, admission.reserve.take()) {
             match self.ledgers.reserve(&reservation).await {
@@ -276,16 +276,17 @@ impl AdmissionService {
         Ok((request, admission.decision))
     }
 
-    /// Decides about a request. Where a cache is stale, the decision waits for it until this time.
+    /// Decides about a request. Where a cache is stale, the decision waits for it until this time, if the budget has room for that.
     async fn decide(
         self: &Arc<Self>,
         endpoint: &'static Endpoint,
         request: Request,
-        large: bool,
+        tree: &mut Tree,
         until: Instant,
     ) -> Result<(Request, Admission, Verdict), Rejection> {
+        let large = tree.large.is_some();
         let (mut request, mut answer) = self.ask(endpoint, request, large).await?;
-        if answer.is_err() {
+        if answer.is_err() && self.budget.wait(tree) {
             // Rare. From here on no change is missed: the caches are asked again before the first wait.
             let mut changes = self.changes.clone();
             loop {

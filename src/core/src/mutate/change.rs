@@ -3,6 +3,8 @@
 //! Only what the steps may change is copied before them and compared after them: most of a Pod is containers and volumes, which
 //! belong to others. What is new is moved into the patch and not copied, because a product of node affinity can be large.
 
+use std::collections::BTreeSet;
+
 use json_patch::jsonptr::{PointerBuf, Token};
 use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation};
 use serde_json::Value;
@@ -18,7 +20,7 @@ const OWNED: [(&str, &[&str]); 2] = [
 ];
 
 /// What the steps may change of guests besides.
-const OWNED_OF_GUESTS: &[&str] = &["containers", "resources"];
+const OWNED_OF_GUESTS: [&str; 2] = ["containers", "resources"];
 
 /// What the steps may change of a Pod, as it was before them.
 #[derive(Debug)]
@@ -38,15 +40,17 @@ impl Before {
     /// Copies what the steps may change. The steps change containers only to give them a slot or devices.
     #[must_use]
     pub fn of(pod: &Value, facts: &PodContext<'_>) -> Self {
-        let containers: &[&str] = match (facts.rule, facts.machine) {
-            (Some(rule), _) if !rule.devices().claims().is_empty() => &CONTAINERS,
-            (_, Some(_)) => OWNED_OF_GUESTS,
-            _ => &[],
-        };
+        let mut more = BTreeSet::new();
+        if facts.rule.is_some_and(|rule| !rule.devices().claims().is_empty()) {
+            more.extend(CONTAINERS);
+        }
+        if facts.machine.is_some() {
+            more.extend(OWNED_OF_GUESTS);
+        }
         let parent = |(name, owned): (&'static str, &'static [&'static str])| {
             let Some(object) = pod.get(name).and_then(Value::as_object) else { return (name, Parent::Other) };
-            let lists = if name == "spec" { containers } else { &[] };
-            let fields = owned.iter().chain(lists).map(|field| (*field, object.get(*field).cloned()));
+            let more = more.iter().filter(|_| name == "spec");
+            let fields = owned.iter().chain(more).map(|field| (*field, object.get(*field).cloned()));
             (name, Parent::Object(fields.collect()))
         };
         Self { parents: OWNED.map(parent).into() }
@@ -129,6 +133,8 @@ mod tests {
     use super::*;
     use crate::claim::{DeviceClaimSpec, DevicesSpec};
     use crate::ids::RuleName;
+    use crate::machine::MachineType;
+    use crate::mutate::machine::GuestSlot;
     use crate::rule::{DpuSelectionPolicy, Rule, RuleSpec};
     use crate::selector::tests::pod;
 
@@ -162,9 +168,16 @@ mod tests {
     }
 
     #[test]
-    fn containers_of_a_companion_are_copied_only_where_they_get_devices() {
+    fn containers_and_resources_are_copied_only_where_they_get_devices_or_a_slot() {
         let pod = json!({"spec": {"containers": [{"name": "c"}], "initContainers": [{"name": "i"}]}});
-        let copied = |claims: Vec<DeviceClaimSpec>| -> Vec<&str> {
+        let type_ = MachineType {
+            name: "small".to_owned(),
+            cpu: "1".parse().unwrap(),
+            memory: "1Gi".parse().unwrap(),
+            gpu: None,
+            available: 1,
+        };
+        let copied = |claims: Vec<DeviceClaimSpec>, is_guest: bool| -> Vec<&str> {
             let spec = RuleSpec {
                 policy: DpuSelectionPolicy::Any,
                 template: json!({"apiVersion": "v1", "kind": "Pod", "spec": pod["spec"]}).into(),
@@ -172,17 +185,24 @@ mod tests {
                 ..RuleSpec::new(RuleName::new("r").unwrap())
             };
             let rule = Rule::compile(spec).unwrap();
-            let facts = PodContext { rule: Some(&rule), ..PodContext::default() };
+            let machine = is_guest.then_some(GuestSlot { group: "g", type_: &type_ });
+            let facts = PodContext { rule: Some(&rule), machine, ..PodContext::default() };
             let parents = Before::of(&pod, &facts).parents.into_iter();
             let fields = parents.flat_map(|(_, parent)| match parent {
                 Parent::Object(fields) => fields,
                 Parent::Other => Vec::new(),
             });
-            fields.map(|(field, _)| field).filter(|field| CONTAINERS.contains(field)).collect()
+            fields
+                .map(|(field, _)| field)
+                .filter(|field| !OWNED[1].1.contains(field) && *field != "annotations")
+                .collect()
         };
-        assert_eq!(copied(Vec::new()), Vec::<&str>::new());
-        let shared =
-            DeviceClaimSpec { name: "a".into(), from_rule: "s".into(), ..DeviceClaimSpec::default() };
-        assert_eq!(copied(vec![shared]), CONTAINERS);
+        let shared = || {
+            vec![DeviceClaimSpec { name: "a".into(), from_rule: "s".into(), ..DeviceClaimSpec::default() }]
+        };
+        assert_eq!(copied(Vec::new(), false), Vec::<&str>::new());
+        assert_eq!(copied(shared(), false), CONTAINERS);
+        assert_eq!(copied(Vec::new(), true), OWNED_OF_GUESTS);
+        assert_eq!(copied(shared(), true), ["containers", "initContainers", "resources"]);
     }
 }

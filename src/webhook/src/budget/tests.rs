@@ -173,6 +173,29 @@ async fn only_large_reviews_wait_for_large_reviews() {
     assert!(tree(of(1, LARGE_VALUES + 1), 1).await.unwrap().large.is_some());
 }
 
+#[tokio::test(start_paused = true)]
+async fn reviews_that_wait_for_a_cache_leave_the_budget_to_others() {
+    let budget = Budget::new(Environment::system().clock);
+    let heavy = bounds::Measured { bytes: LARGE / 2, values: LARGE_VALUES / 2, depth: 1 };
+    let tree = |copies| budget.tree(heavy, copies, Instant::now() + PATIENCE);
+    let mut waiting = Vec::new();
+    // As many as there is room for, and far more than that.
+    for _ in 0..100 {
+        let mut one = timeout(Duration::ZERO, tree(1)).await.expect("at once").unwrap();
+        if budget.wait(&mut one) {
+            waiting.push(one);
+        }
+    }
+    assert_eq!(waiting.len(), WAITING_TREES / (heavy.weight().div_ceil(UNIT) * UNIT));
+    let all = TREES / UNIT;
+    assert_eq!(budget.trees.available_permits(), all, "they have given it back");
+    drop(waiting);
+    assert_eq!(budget.waiting.available_permits(), WAITING_TREES / UNIT);
+    let mut large =
+        budget.tree(bounds::Measured { bytes: LARGE + 1, ..heavy }, 1, Instant::now()).await.unwrap();
+    assert!(!budget.wait(&mut large), "a large one would keep others of its kind from their thread");
+}
+
 /// A refusal comes before the API server has given up, and so does the end of a request that its client has forgotten.
 #[test]
 fn all_waits_are_shorter_than_the_timeouts_of_the_configurations() {
