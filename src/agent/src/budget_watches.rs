@@ -83,8 +83,9 @@ impl Refusals {
     fn event(&self, namespace: &Option<String>, event: &Event<PodDisruptionBudget>) {
         match event {
             Event::Failed(failed) if failed.status == Some(403) => self.set(namespace, true),
-            Event::ListCompleted { .. } => self.set(namespace, false),
-            _ => {}
+            // A watch that goes on from its resourceVersion lists nothing, and has its right again.
+            Event::Failed(_) | Event::ListStarted | Event::Listed(_) => {}
+            _ => self.set(namespace, false),
         }
     }
 }
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_shown_until_the_list_succeeds() {
+    fn a_refusal_is_shown_until_the_watch_succeeds() {
         let readiness = Readiness::default();
         let refusals = Refusals { warning: readiness.warning(BUDGETS), namespaces: Mutex::default() };
         let failed = |status| Event::Failed(Failed { status: Some(status), message: String::new() });
@@ -201,8 +202,10 @@ mod tests {
         refusals.event(&b, &failed(403));
         assert!(shown().starts_with("may not list PodDisruptionBudgets of a and others,"), "{}", shown());
         refusals.event(&a, &Event::ListCompleted { version: 1 });
-        refusals.event(&b, &Event::ListCompleted { version: 1 });
-        assert_eq!(shown(), "");
+        refusals.event(&b, &Event::ListStarted);
+        assert!(shown().contains(" of b,"), "{}", shown());
+        refusals.event(&b, &Event::Bookmark { version: 1 });
+        assert_eq!(shown(), "", "it goes on without a list");
         refusals.event(&None, &failed(403));
         assert!(shown().starts_with("may not list PodDisruptionBudgets of all namespaces,"), "{}", shown());
         assert!(readiness.is_ready());

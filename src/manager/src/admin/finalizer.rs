@@ -27,12 +27,14 @@ pub(super) async fn step(
 ) -> Result<Option<Duration>, kube::Error> {
     let namespaces = context.states.admin();
     let has = entry.finalizers.iter().any(|finalizer| finalizer == keys::ADMIN_RULE_FINALIZER);
-    if entry.deleting && has && cleanup::of_rule(&context.client, &namespaces.resources, &id.name).await? > 0
+    let rules: Api<AdminWorkloadRule> = Api::namespaced(context.client.clone(), &id.namespace);
+    if entry.deleting
+        && has
+        && cleanup::of_rule(&rules, &entry.version.uid, &namespaces.resources, &id.name).await? > 0
     {
         return Ok(Some(PAUSE));
     }
     let wanted = !entry.deleting && (has || !namespaces.owned());
-    let rules: Api<AdminWorkloadRule> = Api::namespaced(context.client.clone(), &id.namespace);
     let written =
         writes::finalizer(&rules, &entry.version, &entry.finalizers, keys::ADMIN_RULE_FINALIZER, wanted);
     match written.await {

@@ -223,8 +223,6 @@ impl MachineStep<'_> {
             if live.spec == objects::pool_spec(self.object, self.group) && is_up_to_date(&*live, &others) {
                 return;
             }
-        } else if !self.is_current().await {
-            return;
         }
         let pools: Api<MachineNodePool> = Api::all(self.context.client.clone());
         if let Some(pool) = self.apply(&pools, &name, &wanted, &what).await {
@@ -333,6 +331,9 @@ impl MachineStep<'_> {
         if object.meta().deletion_timestamp.is_some() {
             return;
         }
+        if !self.is_current().await {
+            return;
+        }
         let (kind, name) = (K::kind(&()), object.name_any());
         let deleted = writes::deleted(api.delete(&name, &only(&object.uid().unwrap_or_default())).await);
         if self.note(&format!("{kind} {name}"), deleted).is_some() {
@@ -344,6 +345,9 @@ impl MachineStep<'_> {
     where
         K: Resource + Clone + DeserializeOwned + Serialize + Debug,
     {
+        if !self.is_current().await {
+            return None;
+        }
         let applied = api.patch(name, &writes::apply(), &Patch::Apply(wanted)).await;
         self.note(what, applied)
     }
@@ -369,8 +373,9 @@ impl MachineStep<'_> {
         live.meta().deletion_timestamp.is_none() && !is_up_to_date(live, wanted)
     }
 
-    /// Whether the API server has the Machine. It is asked before an object is created: the garbage collector deletes objects whose
-    /// owner doesn't exist, so with a cache that is behind, the two would delete and create them over and over.
+    /// Whether the API server has the Machine as it is here. It is asked before an object is written or deleted: by a cache that is behind, a
+    /// new leader would undo what the one before it has done, and create objects that the garbage collector deletes, because their owner
+    /// doesn't exist.
     async fn is_current(&mut self) -> bool {
         if let Some(is_current) = self.is_current {
             return is_current;
@@ -382,7 +387,9 @@ impl MachineStep<'_> {
             return false;
         };
         let is_current = live.as_ref().is_some_and(|live| {
-            live.uid() == self.object.uid() && live.metadata.deletion_timestamp.is_none()
+            live.uid() == self.object.uid()
+                && live.metadata.generation == self.object.metadata.generation
+                && live.metadata.deletion_timestamp.is_none()
         });
         if let Some(live) = live {
             self.context.feeds.machines.answer(live);
@@ -399,7 +406,7 @@ impl MachineStep<'_> {
     {
         let live = api.get_opt(name).await;
         let Some(live) = self.note(what, live) else { return false };
-        let Some(live) = live else { return self.is_current().await };
+        let Some(live) = live else { return true };
         let problem = unowned_problem(&live, wanted, what, self.object);
         if problem.is_none() && live.meta().deletion_timestamp.is_none() {
             return true;

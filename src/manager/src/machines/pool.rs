@@ -179,6 +179,11 @@ impl Machines {
             if patches.is_empty() {
                 return self.finish_release(name, pool).await;
             }
+            // Nodes were read before: marks of a pool that was created again since give them another resourceVersion.
+            let live = writes::found(self.pool_api().get_metadata(name).await)?;
+            if live.is_none_or(|live| live.uid() != pool.uid()) {
+                return Ok(Action::Wait);
+            }
             let mut problems = Vec::new();
             if let Some(error) = self.write_nodes(patches, &mut problems).await {
                 if !problems.is_empty() {
@@ -200,7 +205,8 @@ impl Machines {
         watch::list(&api, ListParams::default(), |node: Node| {
             let owner = self.context.machines.owner_of(&node.name_any());
             let shared = owner.is_some_and(|owner| owner != name);
-            if let Some(patch) = NodeSummary::of(&node).patch(group, &Marks::none(), shared) {
+            if let Some(mut patch) = NodeSummary::of(&node).patch(group, &Marks::none(), shared) {
+                patch["metadata"]["resourceVersion"] = json!(node.resource_version());
                 patches.insert(node.name_any(), patch);
             }
         })
@@ -248,5 +254,44 @@ impl Machines {
 impl PoolWork {
     fn say(&mut self, entry: &PoolNode, condition: &str) {
         self.conditions.push(NodeCondition { name: entry.name.clone(), condition: condition.to_owned() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_runtime::cache::Change;
+    use outrigger_runtime::fake_api::{FakeApi, not_found};
+
+    use super::*;
+    use crate::fixtures;
+
+    #[tokio::test]
+    async fn nodes_of_a_pool_that_was_created_again_are_not_cleaned() {
+        const POOL: &str = "/apis/imperator.tenzen-y.io/v1alpha1/machinenodepools/g-node-pool";
+        let pool = |uid: &str| {
+            json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "MachineNodePool",
+                "metadata": {"name": "g-node-pool", "uid": uid, "resourceVersion": "1", "finalizers": [keys::POOL_FINALIZER],
+                    "deletionTimestamp": "2026-01-01T00:00:00Z"},
+                "spec": {"machineGroupName": "g", "nodePool": [], "machineTypeStock": []}})
+        };
+        let node = json!({"metadata": {"name": "n", "uid": "n", "resourceVersion": "7",
+            "labels": {"imperator.tenzen-y.io/t": "g", keys::NODE_POOL: "ready"}}});
+        for (code, live, cleaned) in
+            [(200, pool("u"), true), (200, pool("another"), false), (404, not_found(), false)]
+        {
+            let api = FakeApi::default();
+            api.answers("GET", "/api/v1/nodes", 200, json!({"metadata": {}, "items": [node]}));
+            api.answers("GET", POOL, code, live);
+            api.answers("PATCH", "/api/v1/nodes/n", 200, node.clone());
+            let context = fixtures::context(api.client());
+            context.leadership.lead_without_lease();
+            let known: MachineNodePool = serde_json::from_value(pool("u")).unwrap();
+            context.machines.pool(Change::Applied(known.clone()));
+            let done = Machines::new(&context).release("g-node-pool", &known).await.unwrap();
+            assert_eq!(done, if cleaned { Action::Requeue(PAUSE) } else { Action::Wait }, "{code}");
+            let written = api.calls("PATCH");
+            assert_eq!(written.len(), 2 * usize::from(cleaned), "{code}");
+            assert!(written.iter().all(|(_, patch)| patch["metadata"]["resourceVersion"] == "7"));
+        }
     }
 }

@@ -28,6 +28,8 @@ use crate::writes::{self, Version};
 
 /// How often a tenant is looked at without cause: bindings and quotas that somebody has changed are put right then.
 const RESYNC: Duration = Duration::from_secs(300);
+/// Pause between two looks for whether somebody else's namespace of a tenant's name is gone.
+const OF_OTHERS: Duration = Duration::from_secs(10);
 /// Pause between two looks for what the deletion of a tenant waits for.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -141,9 +143,7 @@ impl Tenants {
             self.context.environment.clock.wall(),
         );
         self.write(id, &entry, &over, &wanted).await?;
-        // A namespace that is deleted, or gets another label, queues its tenant.
-        let pause = if let Some((namespace::State::Preparing(pause), ..)) = found { pause } else { RESYNC };
-        Ok(Action::Requeue(pause))
+        Ok(Action::Requeue(pause(found.as_ref().map(|(state, ..)| state))))
     }
 
     /// What is left of a deleted tenant: of one that wasn't released, because its finalizer was removed by hand, or what replicas whose
@@ -249,6 +249,17 @@ impl Tenants {
             self.context.events.tenant(&entry.object, status == "True", &reason, &message).await;
         }
         Ok(())
+    }
+}
+
+/// When a tenant is looked at again whose namespace is in this state.
+fn pause(namespace: Option<&namespace::State>) -> Duration {
+    match namespace {
+        Some(namespace::State::Preparing(pause)) => *pause,
+        // Of a namespace that isn't the tenant's, nothing says which tenant waits for its end.
+        Some(namespace::State::NotOurs(_) | namespace::State::Terminating) => OF_OTHERS,
+        // A namespace that is deleted, or gets another label, queues its tenant.
+        Some(namespace::State::Ready) | None => RESYNC,
     }
 }
 

@@ -64,11 +64,15 @@ impl Handovers {
                 let settled = self.settled(name, &dpu, others.is_empty(), context.environment.clock.now());
                 let seen = NodeUse { others: !others.is_empty(), settled };
                 let next = step::<()>(&dpu.marks, &verdict, tainted, || Ok(seen)).unwrap_or(Step::Settle);
-                if next == Step::Clear {
-                    let losers = others.iter().map(|(owner, _)| owner.clone()).collect();
+                // By a cache that is behind, the DPU could be taken from a tenant that has got it since.
+                if matches!(next, Step::Clear | Step::Mark(_)) {
+                    let owner = dpu.marks.owner.as_deref().and_then(|owner| TenantId::new(owner).ok());
+                    let losers = others.iter().map(|(owner, _)| owner.clone()).chain(owner).collect();
                     if !are_current(client, registry, losers, &verdict).await? {
                         return Ok(Action::Requeue(PAUSE));
                     }
+                }
+                if next == Step::Clear {
                     clear(client, name, &others).await?;
                 }
                 next
@@ -346,6 +350,7 @@ mod tests {
         let registered: Node = serde_json::from_value(dpu.clone()).unwrap();
         context.registry.node("dpu", Some(&registered));
         api.answers("GET", "/api/v1/pods", 200, json!({"metadata": {}, "items": []}));
+        api.answers("GET", "/apis/outrigger.dev/v1alpha1/tenants/blue", 200, json!(tenant(json!([]))));
         api.answers("PATCH", node, 200, dpu);
         let handovers = Handovers::default();
         context.registry.tenant(Change::Applied(tenant(json!([]))));
@@ -355,6 +360,42 @@ mod tests {
         assert_eq!(touched.nodes, ["dpu"]);
         assert_eq!(handovers.step(&context, "dpu").await.unwrap(), Action::Requeue(Duration::ZERO));
         assert_eq!(api.calls("PATCH").len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_dpu_is_not_taken_from_a_tenant_that_has_got_it_since() {
+        let (api, node) = (FakeApi::default(), "/api/v1/nodes/dpu");
+        let context = crate::fixtures::context(api.client());
+        let tenant = |name: &str, generation: i64, hosts: &[&str]| {
+            json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
+                "metadata": {"name": name, "uid": name, "generation": generation, "finalizers": [keys::TENANT_FINALIZER]},
+                "spec": {"hosts": hosts}})
+        };
+        let has = |tenant: Value| {
+            let name = tenant["metadata"]["name"].as_str().unwrap();
+            api.answers("GET", &format!("/apis/outrigger.dev/v1alpha1/tenants/{name}"), 200, tenant.clone());
+        };
+        // The cache has the Tenants of before.
+        for known in [tenant("red", 1, &["h"]), tenant("blue", 1, &[])] {
+            context.registry.tenant(Change::Applied(serde_json::from_value(known.clone()).unwrap()));
+            has(known);
+        }
+        let dpu = json!({"metadata": {"name": "dpu", "resourceVersion": "1",
+            "labels": {keys::DPU_HOST: "h", keys::NODE_TENANT: "blue"}}});
+        let registered: Node = serde_json::from_value(dpu.clone()).unwrap();
+        context.registry.node("dpu", Some(&registered));
+        api.answers("GET", "/api/v1/pods", 200, json!({"metadata": {}, "items": []}));
+        api.answers("PATCH", node, 200, dpu);
+        let handovers = Handovers::default();
+        for newer in [tenant("red", 2, &[]), tenant("blue", 2, &["h"])] {
+            let name = newer["metadata"]["name"].clone();
+            has(newer);
+            assert_eq!(handovers.step(&context, "dpu").await.unwrap(), Action::Requeue(PAUSE));
+            assert!(api.calls("PATCH").is_empty(), "{name} is another one by now");
+            has(tenant(name.as_str().unwrap(), 1, if name == "red" { &["h"] } else { &[] }));
+        }
+        assert_eq!(handovers.step(&context, "dpu").await.unwrap(), Action::Requeue(Duration::ZERO));
+        assert_eq!(api.calls("PATCH").len(), 1, "it is red's");
     }
 
     #[tokio::test]

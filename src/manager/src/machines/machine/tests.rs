@@ -61,6 +61,11 @@ async fn a_machine_that_only_the_cache_has_gets_no_objects() {
     api.answers("GET", MACHINE, 200, machine("v"));
     assert!(!created().await, "it is another one of that name");
     context.feeds.machines.answer(serde_json::from_value(machine("u")).unwrap());
+    let mut later = machine("u");
+    later["metadata"]["generation"] = json!(2);
+    api.answers("GET", MACHINE, 200, later);
+    assert!(!created().await, "its spec is another one by now");
+    context.feeds.machines.answer(serde_json::from_value(machine("u")).unwrap());
     api.answers("GET", MACHINE, 200, machine("u"));
     assert!(created().await);
 }

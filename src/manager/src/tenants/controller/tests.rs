@@ -199,3 +199,18 @@ async fn a_status_that_comes_to_be_another_than_the_computed_one_queues_its_tena
     feeds.tenants.event(Event::Applied(shown("7", json!({"dpus": 3}))));
     assert_eq!(ready(), 1);
 }
+
+#[test]
+fn a_namespace_of_somebody_else_is_looked_at_more_often() {
+    use namespace::State::{NotOurs, Preparing, Ready, Terminating};
+    let soon = Duration::from_secs(3);
+    for (state, expected) in [
+        (Some(NotOurs("is red's".to_owned())), OF_OTHERS),
+        (Some(Terminating), OF_OTHERS),
+        (Some(Preparing(soon)), soon),
+        (Some(Ready), RESYNC),
+        (None, RESYNC),
+    ] {
+        assert_eq!(pause(state.as_ref()), expected);
+    }
+}
