@@ -278,7 +278,7 @@ impl Follower {
     /// Runs forever. Without a store there are no rules; a store has been listed. Events are written beside it, because gates and claims
     /// of new Pods don't wait for them.
     pub(crate) async fn run(self, store: Option<Arc<RuleStore>>, scope: watch::Receiver<Option<Scope>>) {
-        let (reports, mut events) = mpsc::channel(MAX_REPORTS);
+        let (reports, mut events) = mpsc::channel::<Report>(MAX_REPORTS);
         let context = self.context.clone();
         let publish = async {
             while let Some((about, text)) = events.recv().await {

@@ -388,7 +388,7 @@ async fn a_machine_that_no_watch_has_shown_has_its_group_and_its_nodes() {
     let lists = |machines: Value| objects.lock().insert("machines".to_owned(), (0, machines));
     let other = |name: &str, group: &str, node: &str| {
         json!({"metadata": {"name": name, "uid": name, "labels": {keys::MACHINE_GROUP: group}},
-            "spec": {"nodePool": [{"name": node}], "machineTypes": []}})
+            "spec": {"nodePool": [{"name": node, "mode": "ready"}], "machineTypes": []}})
     };
     lists(json!([other("first", "g", "n1"), other("second", "h", "n2")]));
     for (group, node, expected) in [
@@ -399,7 +399,7 @@ async fn a_machine_that_no_watch_has_shown_has_its_group_and_its_nodes() {
         let answer = ledgers.claim(&claim("new", group, &[node], false)).await.map_err(refusal);
         let (code, message) = answer.err().unwrap_or_default();
         assert!(
-            message.starts_with(expected) && (code == 403) == !expected.is_empty(),
+            message.starts_with(expected) && (code == 403) != expected.is_empty(),
             "{group} {node}: {code} {message}"
         );
     }
