@@ -388,7 +388,7 @@ async fn a_machine_that_no_watch_has_shown_has_its_group_and_its_nodes() {
     let lists = |machines: Value| objects.lock().insert("machines".to_owned(), (0, machines));
     let other = |name: &str, group: &str, node: &str| {
         json!({"metadata": {"name": name, "uid": name, "labels": {keys::MACHINE_GROUP: group}},
-            "spec": {"nodePool": [{"name": node, "mode": "ready"}], "machineTypes": []}})
+            "spec": {"nodePool": [{"name": node, "mode": "ready", "machineType": []}], "machineTypes": []}})
     };
     lists(json!([other("first", "g", "n1"), other("second", "h", "n2")]));
     for (group, node, expected) in [
