@@ -144,7 +144,7 @@ impl Reporter {
 
 /// The numbers of a namespace's tenant, if it has one; `leads`: this replica leads.
 fn of_tenant(state: &TenantState, leads: bool) -> Option<OfTenant> {
-    let mut data = state.lock();
+    let data = state.lock();
     let id = data.tenant.clone()?;
     let acts = data.acts(leads);
     let stream = match (data.stream.connected, acts) {
@@ -153,21 +153,20 @@ fn of_tenant(state: &TenantState, leads: bool) -> Option<OfTenant> {
         (false, true) => StreamState::Lost,
         (false, false) => StreamState::Elsewhere,
     };
-    let total = if acts { count(&mut data) } else { Total::default() };
+    let total = if acts { count(&data) } else { Total::default() };
     Some(OfTenant { id, namespace: state.namespace.to_string(), stream, total })
 }
 
-fn count(data: &mut TenantData) -> Total {
-    let rules: Vec<_> = data.rules.keys().cloned().collect();
+fn count(data: &TenantData) -> Total {
     let mut total =
         Total { workloads: data.index.workloads(), refused: data.refusals.len(), ..Total::default() };
     if !data.index.synced() {
         // The number of wanted companions isn't known yet, so none can be said to be missing.
         return total;
     }
-    for rule in &rules {
+    for rule in data.rules.keys() {
         total.wanted += data.index.matched(rule);
-        let counts = data.with_companions(rule, |companions| companions.counts(rule)).unwrap_or_default();
+        let counts = data.read_companions(rule, |companions| companions.counts(rule)).unwrap_or_default();
         total.created += counts.created;
         total.ready += counts.ready;
     }

@@ -149,11 +149,11 @@ impl TenantData {
             None => self.index.remove_rule(name),
         };
         // As in `file_rule`; before the tenant had the rule, nothing of it was undecided.
-        let of_rule = |companions: &mut CompanionCache| match changes {
+        let of_rule = |companions: &CompanionCache| match changes {
             true => companions.of_rule(name).map(|(key, _)| key).collect(),
             false => companions.ended(name),
         };
-        keys.extend(self.with_companions(name, of_rule).into_iter().flatten());
+        keys.extend(self.read_companions(name, of_rule).into_iter().flatten());
         self.notify_of_annotations();
         keys
     }
@@ -165,7 +165,7 @@ impl TenantData {
         self.with_companions(name, |companions| companions.forget_missing(name));
         self.refusals.forget_rule(name);
         let mut keys = self.index.remove_rule(name);
-        keys.extend(self.with_companions(name, |companions| companions.ended(name)).into_iter().flatten());
+        keys.extend(self.read_companions(name, |companions| companions.ended(name)).into_iter().flatten());
         self.notify_of_annotations();
         keys
     }

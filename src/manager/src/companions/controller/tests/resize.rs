@@ -62,10 +62,8 @@ impl Resized {
 
     /// A companion of the former rule that isn't ready.
     fn former(&self) -> Observed {
-        let state = self.world.state();
-        let mut data = state.lock();
-        let known = data.with_companions(&id().key.rule, |companions| companions.get(&id().key).cloned());
-        Observed { ready: false, ..known.flatten().unwrap() }
+        let known = self.world.state().lock().read_companion(&id().key, Observed::clone);
+        Observed { ready: false, ..known.unwrap() }
     }
 
     /// The watch shows a companion that is made from the rule as it is now.

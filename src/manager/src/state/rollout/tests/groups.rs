@@ -69,8 +69,8 @@ impl Tenant {
         keys
     }
 
-    fn observed(&mut self, key: &CompanionKey) -> Observed {
-        self.data.with_companions(&key.rule, |of| of.get(key).cloned()).flatten().unwrap()
+    fn observed(&self, key: &CompanionKey) -> Observed {
+        self.data.read_companion(key, Observed::clone).unwrap()
     }
 
     /// The hash of the new template.
