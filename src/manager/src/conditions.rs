@@ -36,3 +36,8 @@ pub(crate) fn rejected(errors: &[FieldError], refusal: Option<&str>) -> Option<C
         format!("companions stay as they are until this is mended: {message}"),
     ))
 }
+
+/// A note about others beside the one that a message names; empty where there are none. `of`: what they are, after a space.
+pub(crate) fn and_more(others: usize, of: &str) -> String {
+    if others == 0 { String::new() } else { format!(" (and {others} more{of})") }
+}

@@ -23,9 +23,9 @@ use outrigger_core::index::CompanionKey;
 use outrigger_core::rule::Rule;
 use outrigger_core::steps;
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use crate::context::Context;
+use crate::state::status_pace::Written;
 use crate::state::{CompanionId, RuleEntry, RuleId, TenantData, TenantState};
 use crate::writes::Version;
 
@@ -50,15 +50,8 @@ pub(crate) struct AdminRuleEntry {
     pub(crate) written: Option<WrittenEntries>,
 }
 
-/// A write of a rule's status by this replica.
-#[derive(Debug, Clone)]
-pub(crate) struct WrittenEntries {
-    pub(crate) at: Instant,
-    /// Bytes of the rule, its status among them, as JSON.
-    pub(crate) bytes: usize,
-    /// All entries since then, those of other replicas among them.
-    pub(crate) tenants: BTreeMap<String, TenantMatches>,
-}
+/// A write of a rule's status by this replica, and all entries since then, those of other replicas among them.
+pub(crate) type WrittenEntries = Written<BTreeMap<String, TenantMatches>>;
 
 impl AdminRules {
     pub(crate) fn names(&self) -> Vec<RuleName> {

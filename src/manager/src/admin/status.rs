@@ -6,7 +6,6 @@
 //! Tenants without a match have no entry, and so cost no write.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
@@ -21,17 +20,16 @@ use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::reason::Cause;
 use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::text::{truncate, truncate_bytes};
-use outrigger_core::validate;
 use serde_json::{Map, Value, json};
 use tracing::debug;
 
 use super::{AdminRuleEntry, WrittenEntries, finalizer};
-use crate::conditions::{ConditionValue, conditions, rejected};
+use crate::conditions::{ConditionValue, and_more, conditions, rejected};
 use crate::context::Context;
 use crate::rules::status::impaired_note;
 use crate::rules::{devices, report_refusals, validate_template};
 use crate::state::companions::Counts;
-use crate::state::status_pace::{PACE, pace, same_verdicts};
+use crate::state::status_pace::{PACE, same_verdicts};
 use crate::state::{RuleId, TenantState, TenantStates};
 use crate::tenants;
 use crate::worker::Action;
@@ -70,8 +68,7 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
     }
     let Some(mut status) = wanted else { return Ok(Action::Done) };
     if let Some(last) = &entry.written {
-        let since = context.environment.clock.now().duration_since(last.at);
-        let left = pace(last.bytes, only_counts(&status, &entry.status)).saturating_sub(since);
+        let left = last.left(only_counts(&status, &entry.status), context.environment.clock.now());
         if !left.is_zero() {
             return Ok(Action::Requeue(left));
         }
@@ -93,8 +90,7 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
     let object = writes::status(&rules, &entry.version, status).await?;
     debug!(rule = %id.name, "status written");
     let entries = object.status.as_ref().map(|status| status.tenants.clone()).unwrap_or_default();
-    let (at, bytes) = (context.environment.clock.now(), validate::json_bytes(&object));
-    let written = WrittenEntries { at, bytes, tenants: entries };
+    let written = WrittenEntries::new(&object, entries, context.environment.clock.now());
     context.feeds.admin_rules.answer(object);
     context.admin_rules.wrote(&id.name, &entry.version.uid, written);
     // What has changed meanwhile is written then; if nothing has, nothing is.
@@ -126,7 +122,7 @@ fn expire_asked(context: &Context, id: &RuleId, entry: &AdminRuleEntry) {
 /// The tenants whose entries a patch changes although this replica has written them otherwise than they are now.
 fn overwritten(patch: &Value, now: &AdminWorkloadRuleStatus, last: &WrittenEntries) -> Vec<TenantId> {
     let changed = patch.get("tenants").and_then(Value::as_object).into_iter().flat_map(Map::keys);
-    let others = changed.filter(|tenant| now.tenants.get(*tenant) != last.tenants.get(*tenant));
+    let others = changed.filter(|tenant| now.tenants.get(*tenant) != last.shown.get(*tenant));
     others.filter_map(|tenant| TenantId::new(tenant).ok()).collect()
 }
 
@@ -228,14 +224,8 @@ fn known(states: &TenantStates, name: &RuleName, leads: bool) -> ReplicaView {
         let tried = data.rules.get(name).and_then(|entry| entry.validation.refusal());
         let untaken = tried.map(|refusal| truncate(&refusal.message, MAX_REFUSAL).into_owned());
         let refused = untaken.or_else(|| {
-            refusals.next().map(|first| {
-                let mut text = truncate(&first.why.message, MAX_REFUSAL).into_owned();
-                let others = refusals.count();
-                if others > 0 {
-                    let _ = write!(text, " (and {others} more)");
-                }
-                text
-            })
+            let first = refusals.next()?;
+            Some(truncate(&first.why.message, MAX_REFUSAL).into_owned() + &and_more(refusals.count(), ""))
         });
         // Where nothing matches, nothing follows of it.
         let not_sent = data.unsent(name).filter(|_| matched > 0);
@@ -317,10 +307,7 @@ fn matched_condition(
     let mut not_sent =
         tenants.iter().filter_map(|(tenant, matches)| Some((tenant, matches.not_sent.as_ref()?)));
     if let (true, Some((tenant, keys))) = (accepted, not_sent.next()) {
-        let others = match not_sent.count() {
-            0 => String::new(),
-            more => format!(" (and {more} more tenants)"),
-        };
+        let others = and_more(not_sent.count(), " tenants");
         let message = format!(
             "{matched} workloads match; the agent of tenant {tenant}{others} doesn't send annotations that the rule names ({keys}), so they \
              are unknown: companions lack them, and where they decide, workloads have a companion; have the tenants admit them by \
@@ -362,8 +349,7 @@ fn ready_condition(
     let mut refused =
         tenants.iter().filter_map(|(tenant, matches)| Some((tenant, matches.refused.as_ref()?)));
     if let Some((tenant, message)) = refused.next() {
-        let others = refused.count();
-        let more = if others == 0 { String::new() } else { format!(" (and {others} more tenants)") };
+        let more = and_more(refused.count(), " tenants");
         return (Status::False, Cause::Refused.as_str(), format!("for tenant {tenant}: {message}{more}"));
     }
     if matched == 0 {

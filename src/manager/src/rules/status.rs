@@ -12,7 +12,7 @@ use outrigger_core::reason::Cause;
 use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::tenant::Limits;
 
-use crate::conditions::{ConditionValue, conditions, rejected};
+use crate::conditions::{ConditionValue, and_more, conditions, rejected};
 use crate::state::registry::Registry;
 use crate::state::{RuleEntry, TenantData};
 use crate::usage;
@@ -151,10 +151,7 @@ impl StatusInput<'_> {
         }
         let mut refused = self.data.refusals.of_rule(self.name);
         if let Some((_, first)) = refused.next() {
-            let others = match refused.count() {
-                0 => String::new(),
-                more => format!(" (and {more} more)"),
-            };
+            let others = and_more(refused.count(), "");
             return (Status::False, REFUSED, format!("{}{others}", first.why.message));
         }
         if let Some(most) = self.data.index.over_limit(self.name) {

@@ -8,9 +8,9 @@ use outrigger_core::field::FieldError;
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::rule::Rule;
-use tokio::time::Instant;
 
 use super::companions::CompanionCache;
+use super::status_pace::Written;
 use super::tenant::TenantData;
 use super::validation::TemplateValidation;
 
@@ -37,15 +37,8 @@ pub(crate) struct RuleEntry {
     pub origin: String,
 }
 
-/// A status that this replica has written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct WrittenStatus {
-    pub at: Instant,
-    /// The rule's resourceVersion since then.
-    pub resource_version: String,
-    /// Bytes of the rule, its status among them, as JSON.
-    pub bytes: usize,
-}
+/// A status that this replica has written, and the rule's resourceVersion since then.
+pub(crate) type WrittenStatus = Written<String>;
 
 impl RuleEntry {
     /// Whether its status says that it is accepted as it is.
