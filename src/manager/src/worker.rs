@@ -40,7 +40,9 @@ pub(crate) trait Controller: Send + Sync + 'static {
     fn context(&self) -> &Context;
 
     /// Most keys that are worked on at once.
-    fn at_once(&self) -> usize;
+    fn at_once(&self) -> usize {
+        16
+    }
 
     /// This replica begins to lead. What the former leader knew is not known here, and the keys of before were dropped, so every key
     /// has to be queued.

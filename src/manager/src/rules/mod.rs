@@ -49,10 +49,6 @@ impl Controller for Rules {
         &self.0
     }
 
-    fn at_once(&self) -> usize {
-        16
-    }
-
     async fn step(&self, id: &RuleId) -> Result<Action, kube::Error> {
         if id.name.is_admin() { admin::step(&self.0, id).await } else { step(&self.0, id).await }
     }

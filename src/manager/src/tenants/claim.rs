@@ -167,10 +167,6 @@ impl Controller for UnusedClaims {
         &self.0
     }
 
-    fn at_once(&self) -> usize {
-        16
-    }
-
     async fn step(&self, id: &TenantId) -> Result<Action, kube::Error> {
         let unused = self.0.states.of(id).iter().find_map(|state| state.lock().stream.unused_claim());
         if let Some(claim) = unused {
@@ -197,10 +193,6 @@ impl Controller for StreamStatuses {
 
     fn context(&self) -> &Context {
         &self.0
-    }
-
-    fn at_once(&self) -> usize {
-        16
     }
 
     async fn step(&self, id: &TenantId) -> Result<Action, kube::Error> {

@@ -73,10 +73,6 @@ impl Controller for Tenants {
         &self.context
     }
 
-    fn at_once(&self) -> usize {
-        16
-    }
-
     fn gained(&self) {
         let Context { registry, states, queues, admin_rules, first_pass, .. } = &*self.context;
         // Other replicas have led meanwhile.
