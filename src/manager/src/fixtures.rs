@@ -5,17 +5,30 @@ use std::sync::Arc;
 
 use clap::{Args, FromArgMatches};
 use kube::Client;
-use outrigger_core::ids::{TenantId, WorkloadId};
+use outrigger_core::ids::{RuleName, TenantId, WorkloadId};
+use outrigger_core::index::CompanionKey;
 use outrigger_core::texts::Texts;
 use outrigger_core::workload::{Orchestrator, Workload};
 use outrigger_runtime::environment::Environment;
 use prometheus_client::registry::Registry;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::args::ManagerArgs;
 use crate::context::Context;
 use crate::state::TenantState;
 use crate::state::stream::RaisedClaim;
+
+/// The object that this JSON is.
+#[track_caller]
+pub(crate) fn object<K: DeserializeOwned>(json: Value) -> K {
+    serde_json::from_value(json).unwrap()
+}
+
+/// The companion of the rule `r` for a workload.
+pub(crate) fn key(workload: &str) -> CompanionKey {
+    CompanionKey { rule: RuleName::new("r").unwrap(), workload: workload.into() }
+}
 
 /// The settings of a manager that is given none.
 pub(crate) fn args() -> ManagerArgs {

@@ -92,13 +92,12 @@ impl TracedStep<'_> {
 mod tests {
     use std::time::Duration;
 
-    use outrigger_core::ids::RuleName;
-    use outrigger_core::index::CompanionKey;
     use outrigger_runtime::environment::Environment;
     use prometheus_client::encoding::text::encode;
     use prometheus_client::registry::Registry;
 
     use super::*;
+    use crate::fixtures;
 
     #[test]
     fn the_first_message_counts_until_the_companion_is_there() {
@@ -110,7 +109,7 @@ mod tests {
             let line = text.lines().find_map(|l| l.strip_prefix("companion_lag_seconds_count ")).unwrap();
             line.parse::<u64>().unwrap()
         };
-        let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
+        let key = fixtures::key("w");
         let id = CompanionId { namespace: "n".into(), key };
         let now = latency.request(&Span::none());
         let early = CompanionRequest { at: now.at - Duration::from_secs(60), origin: Origin::default() };
@@ -136,7 +135,7 @@ mod tests {
     fn the_message_of_a_workload_counts_for_its_companion_on_each_dpu() {
         let mut registry = Registry::default();
         let latency = CompanionLatency::new(Environment::system().clock, &Metrics::new(&mut registry));
-        let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
+        let key = fixtures::key("w");
         let whole = CompanionId { namespace: "n".into(), key };
         let on = ["d1", "d2"].map(|dpu| CompanionId { key: whole.key.on(dpu), ..whole.clone() });
         let request = latency.request(&Span::none());

@@ -286,7 +286,7 @@ mod tests {
             let condition = json!({"type": "Enforced", "status": status, "reason": "x", "message": "", "lastTransitionTime": at});
             let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": name},
                 "spec": {"enforcement": level}, "status": {"conditions": [condition]}});
-            context.registry.tenant(outrigger_api::Change::Applied(serde_json::from_value(tenant).unwrap()));
+            context.registry.tenant(outrigger_api::Change::Applied(fixtures::object(tenant)));
         }
         let (counts, first) = reporter.levels();
         assert_eq!(counts.into_values().collect::<Vec<_>>(), [1, 2, 1]);
@@ -300,7 +300,7 @@ mod tests {
         let mut rule = fixtures::rule();
         rule["spec"]["workloadTerms"] = json!([{"matchExpressions": [
             {"key": ".metadata.resourceName", "operator": "In", "values": ["web"]}]}]);
-        state.lock().apply_rule(&serde_json::from_value(rule).unwrap());
+        state.lock().apply_rule(&fixtures::object(rule));
         state.lock().index.update(fixtures::workload("w"));
         assert_eq!((total().workloads, total().wanted), (1, 0));
         state.lock().index.sync(vec![fixtures::workload("w")]);

@@ -149,8 +149,6 @@ fn is_stale(error: &kube::Error) -> bool {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use outrigger_core::ids::RuleName;
-    use outrigger_core::index::CompanionKey;
     use outrigger_runtime::environment::Environment;
     use outrigger_runtime::fake_api::{FakeApi, failure};
     use outrigger_runtime::lease::{LeaseArgs, lead};
@@ -191,7 +189,7 @@ mod tests {
     }
 
     fn id(tenant: &str, workload: usize) -> CompanionId {
-        let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: format!("w{workload}").into() };
+        let key = fixtures::key(&format!("w{workload}"));
         CompanionId { namespace: format!("tenant-{tenant}").into(), key }
     }
 

@@ -276,14 +276,14 @@ fn failure_of(template: &Template, error: &kube::Error) -> WriteFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures;
     use serde_json::json;
 
     fn template(name: &str, uid: &str, rule_uid: &str) -> Metadata {
-        serde_json::from_value(json!({"metadata": {"name": name, "namespace": "n", "uid": uid,
+        fixtures::object(json!({"metadata": {"name": name, "namespace": "n", "uid": uid,
             "annotations": {keys::RULE_UID: rule_uid},
             "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
                 "name": "r", "uid": rule_uid, "controller": true}]}}))
-        .unwrap()
     }
 
     fn gone(name: &str) -> Change<Metadata> {
@@ -321,7 +321,7 @@ mod tests {
         let templates = Templates::default();
         let concerns = |change| templates.changed(change).is_some();
         let mut leaving = template("a", "1", "u");
-        leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        leaving.metadata.deletion_timestamp = fixtures::object(json!("2026-01-01T00:00:00Z"));
         for (change, expected) in [
             (Change::Applied(template("a", "1", "u")), true),
             (Change::Applied(leaving.clone()), true),

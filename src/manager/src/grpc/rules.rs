@@ -150,9 +150,9 @@ mod tests {
         let api = FakeApi::default();
         let context = fixtures::context(api.client());
         let tenant = fixtures::tenant_claimed(1, "me");
-        context.registry.tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));
+        context.registry.tenant(Change::Applied(fixtures::object(tenant)));
         let state = fixtures::served_tenant(&context);
-        state.lock().apply_rule(&serde_json::from_value(fixtures::rule()).unwrap());
+        state.lock().apply_rule(&fixtures::object(fixtures::rule()));
         let rules = Rules(context.clone());
         let id = TenantId::new("blue").unwrap();
         let tenant = context.registry.authorize(&Caller::Local, &id).unwrap();

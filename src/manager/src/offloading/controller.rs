@@ -241,10 +241,9 @@ mod tests {
             ("n", "Remote", true, Some(false)),
             ("kube-system", "Remote", false, Some(false)),
         ] {
-            let mut object: NamespaceOffloading = serde_json::from_value(json!({
+            let mut object: NamespaceOffloading = fixtures::object(json!({
                 "apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
-                "metadata": {"name": NAME, "namespace": namespace}, "spec": {"podOffloadingStrategy": strategy}}))
-            .unwrap();
+                "metadata": {"name": NAME, "namespace": namespace}, "spec": {"podOffloadingStrategy": strategy}}));
             if deleted {
                 let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH);
                 object.metadata.deletion_timestamp = Some(now);
@@ -285,7 +284,7 @@ mod tests {
             let (code, body) = found;
             api.answers("GET", OBJECT, code, body.clone());
             let context = fixtures::context(api.client());
-            let known = serde_json::from_value(object(known, &held)).unwrap();
+            let known = fixtures::object(object(known, &held));
             context.offloadings.object(outrigger_runtime::cache::Change::Applied(known));
             let done = Offloadings(context).step(&"n".into()).await;
             let written = api.calls("PATCH").iter().filter(|(path, _)| path.starts_with(NAMESPACE)).count();

@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn rule() -> Rule {
-        serde_json::from_value::<WorkloadRule>(object(1)).unwrap().compile().unwrap()
+        fixtures::object::<WorkloadRule>(object(1)).compile().unwrap()
     }
 
     #[tokio::test]
@@ -207,7 +207,7 @@ mod tests {
         let mut known = object(1);
         known["spec"]["deviceClaims"] = json!([{"name": "engine", "spec": {"devices": {"requests": [
             {"name": "engine", "exactly": {"deviceClassName": "engine", "count": 1}}]}}}]);
-        let rule = serde_json::from_value::<WorkloadRule>(known).unwrap().compile().unwrap();
+        let rule = fixtures::object::<WorkloadRule>(known).compile().unwrap();
         let used = TemplateUse { any: true, earlier: false };
         for (code, answer, created) in [
             (200, object(1), 1),
@@ -232,7 +232,7 @@ mod tests {
                 "uid": "u", "controller": true});
             let metadata = json!({"namespace": "n", "name": name, "uid": name, "ownerReferences": [owner],
                 "annotations": {keys::RULE_UID: "u"}});
-            serde_json::from_value(json!({"metadata": metadata})).unwrap()
+            fixtures::object(json!({"metadata": metadata}))
         };
         let api = FakeApi::default();
         let context = fixtures::context(api.client());
@@ -267,8 +267,8 @@ mod tests {
         let context = fixtures::context(api.client());
         let template = json!({"metadata": {"namespace": "universe", "name": "t", "uid": "t",
             "annotations": {keys::RULE_UID: "u", keys::ADMIN_RULE: "r"}}});
-        context.templates.changed(Change::Applied(serde_json::from_value(template).unwrap()));
-        let object: AdminWorkloadRule = serde_json::from_value(fixtures::admin_rule()).unwrap();
+        context.templates.changed(Change::Applied(fixtures::object(template)));
+        let object: AdminWorkloadRule = fixtures::object(fixtures::admin_rule());
         let rule = object.compile().unwrap().rule;
         api.answers("GET", ADMIN_RULE, 200, fixtures::admin_rule());
         api.answers("GET", "/api/v1/namespaces/universe/pods", 200, json!({"metadata": {}, "items": []}));

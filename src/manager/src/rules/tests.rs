@@ -25,7 +25,7 @@ fn rule(resource_version: &str) -> Value {
 fn world(api: &FakeApi) -> (Arc<Context>, RuleId) {
     let context = fixtures::context(api.client());
     let state = fixtures::served_tenant(&context);
-    state.lock().apply_rule(&serde_json::from_value(rule("5")).unwrap());
+    state.lock().apply_rule(&fixtures::object(rule("5")));
     let id = RuleId { namespace: "tenant-blue".into(), name: RuleName::new("r").unwrap() };
     (context, id)
 }
@@ -45,7 +45,7 @@ async fn a_status_is_written_over_what_it_was_computed_from_and_nothing_else() {
     assert!(matches!(conflict, Err(kube::Error::Api(status)) if status.code == 409), "it is looked at again");
     assert_eq!(written(), ["5"]);
     // The watch shows what the other has written.
-    state.lock().apply_rule(&serde_json::from_value(rule("6")).unwrap());
+    state.lock().apply_rule(&fixtures::object(rule("6")));
     let mut after = rule("7");
     after["status"] = json!({"observedGeneration": 1});
     api.answers("PATCH", STATUS, 200, after);
@@ -95,7 +95,7 @@ async fn overwritten(api: &FakeApi) -> (Arc<Context>, RuleId) {
     api.answers("PATCH", STATUS, 200, rule("6"));
     assert_eq!(step(&context, &id).await.unwrap(), Action::Requeue(PACE));
     let state = context.states.state("tenant-blue");
-    state.lock().apply_rule(&serde_json::from_value(rule("7")).unwrap());
+    state.lock().apply_rule(&fixtures::object(rule("7")));
     (context, id)
 }
 
@@ -149,7 +149,7 @@ async fn matches_that_are_left_out_are_reported_and_taken_in_when_there_is_room(
         object["spec"]["workloadTerms"] =
             json!([{"matchExpressions": [{"key": ".metadata.resourceName", "operator": "Exists"}]}]);
         object["metadata"]["generation"] = json!(2);
-        data.apply_rule(&serde_json::from_value(object).unwrap());
+        data.apply_rule(&fixtures::object(object));
         data.rules.get_mut(&id.name).unwrap().validation = TemplateValidation::passed();
         data.index.sync((0..WORKLOADS).map(workload).collect());
     }
@@ -200,7 +200,7 @@ async fn a_rule_on_all_dpus_is_ready_once_each_has_a_ready_companion_and_there_i
     let mut all = rule("6");
     all["metadata"]["generation"] = json!(2);
     all["spec"]["dpuSelectionPolicy"] = json!("SameNodeAll");
-    state.lock().apply_rule(&serde_json::from_value(all).unwrap());
+    state.lock().apply_rule(&fixtures::object(all));
     state.lock().rules.get_mut(&id.name).unwrap().validation = TemplateValidation::passed();
     let on_host = |id: &str| Workload { node_name: Some("h".into()), ..fixtures::workload(id) };
     state.lock().index.sync(["a", "b"].map(on_host).into());

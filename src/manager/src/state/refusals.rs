@@ -151,12 +151,9 @@ fn of_rule<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::key;
 
     const PAUSE: Duration = Duration::from_secs(30);
-
-    fn key(workload: &str) -> CompanionKey {
-        CompanionKey { rule: RuleName::new("r").unwrap(), workload: workload.into() }
-    }
 
     fn refusal(cause: Cause, message: &str, until: Instant) -> Refusal {
         Refusal { why: Why::new(cause, message), generation: 1, until }

@@ -246,7 +246,7 @@ mod tests {
     /// The watch lists this Tenant, at this version.
     fn list(context: &Context, tenant: Value, version: u64) {
         context.feeds.tenants.event(Event::ListStarted);
-        context.feeds.tenants.event(Event::Listed(serde_json::from_value(tenant).unwrap()));
+        context.feeds.tenants.event(Event::Listed(fixtures::object(tenant)));
         context.feeds.tenants.event(Event::ListCompleted { version });
     }
 
@@ -295,7 +295,7 @@ mod tests {
         let state = context.states.state("tenant-blue");
         let (number, me) = (fixtures::connect(&state), context.identity.clone());
         let shown = || {
-            let tenant = serde_json::from_value(fixtures::tenant_claimed(1, &me)).unwrap();
+            let tenant = fixtures::object(fixtures::tenant_claimed(1, &me));
             context.tenant(Change::Applied(tenant));
             state.lock().stream.unwritten().map(|said| said.fields["connected"].clone())
         };
@@ -334,7 +334,7 @@ mod tests {
         let api = FakeApi::default();
         let context = fixtures::context(api.client());
         let state = fixtures::served_tenant(&context);
-        let tenant = serde_json::from_value(fixtures::tenant_claimed(1, "")).unwrap();
+        let tenant = fixtures::object(fixtures::tenant_claimed(1, ""));
         context.registry.tenant(Change::Applied(tenant));
         let begin = move |state: &TenantState| {
             state.lock().stream.begin(9, tokio::time::Instant::now()).map(|begun| begun.number).unwrap()

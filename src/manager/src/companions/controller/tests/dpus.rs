@@ -22,7 +22,7 @@ impl World {
         rule["spec"]["dpuSelectionPolicy"] = json!("SameNodeAll");
         let state = world.state();
         let mut data = state.lock();
-        data.apply_rule(&serde_json::from_value(rule).unwrap());
+        data.apply_rule(&fixtures::object(rule));
         data.index.sync(vec![Workload { node_name: Some("h".into()), ..fixtures::workload("w") }]);
         drop(data);
         world
@@ -31,7 +31,7 @@ impl World {
     /// The watch of Nodes shows the DPU `d1`, or that it is deleted.
     fn shows_dpu(&self, is_there: bool) {
         let context = &self.controller.context;
-        let node: Option<Node> = is_there.then(|| serde_json::from_value(node("h")).unwrap());
+        let node: Option<Node> = is_there.then(|| fixtures::object(node("h")));
         context.registry.node("d1", node.as_ref());
         let now = context.environment.clock.wall();
         let touched = self.state().lock().assess_host("h", &context.registry, now);

@@ -45,7 +45,7 @@ impl Resized {
     fn asks(&self, generation: i64, cpu: &str) {
         let state = self.world.state();
         let mut data = state.lock();
-        data.apply_rule(&serde_json::from_value(asking(generation, cpu)).unwrap());
+        data.apply_rule(&fixtures::object(asking(generation, cpu)));
         data.rules.get_mut(&id().key.rule).unwrap().validation = TemplateValidation::passed();
     }
 
@@ -56,7 +56,7 @@ impl Resized {
         rule["spec"]["updateStrategy"] = json!({"rollingUpdate": {"mutableFields": "InPlace"}});
         let state = self.world.state();
         let mut data = state.lock();
-        data.apply_rule(&serde_json::from_value(rule).unwrap());
+        data.apply_rule(&fixtures::object(rule));
         data.rules.get_mut(&id().key.rule).unwrap().validation = TemplateValidation::passed();
     }
 

@@ -48,11 +48,11 @@ impl Tenant {
         let mut name = key(0).rule;
         if rule["kind"] == "AdminWorkloadRule" {
             name = RuleName::admin("r").unwrap();
-            let rule: AdminWorkloadRule = serde_json::from_value(rule.clone()).unwrap();
+            let rule: AdminWorkloadRule = fixtures::object(rule.clone());
             let compiled = Arc::new(rule.compile().unwrap().rule);
             data.set_admin_rule(&name, RuleEntry::default(), Some(compiled));
         } else {
-            data.apply_rule(&serde_json::from_value(rule.clone()).unwrap());
+            data.apply_rule(&fixtures::object(rule.clone()));
         }
         data.rules.get_mut(&name).unwrap().validation = TemplateValidation::passed();
         data.index.sync(workloads);
