@@ -65,14 +65,23 @@ impl Controller for Offloadings {
                 {
                     object = Arc::new(written);
                 }
-                if !self.label(namespace, &object, true).await? {
+                let labelled = label(context, namespace, &object, true).await;
+                // No field of the status can say that the API server refuses it.
+                if let Err(kube::Error::Api(refused)) = &labelled {
+                    let message = format!(
+                        "the label {} of namespace {namespace} can't be written: {refused}",
+                        keys::OFFLOADED
+                    );
+                    context.events.offloading(&object, Cause::NotOffloaded, &message).await;
+                }
+                if !labelled? {
                     return Ok(Action::Wait);
                 }
             }
             Some(false) => {
                 // One that is being deleted without the finalizer has no label left to remove.
                 let is_labelled = held || object.metadata.deletion_timestamp.is_none();
-                if is_labelled && !self.label(namespace, &object, false).await? {
+                if is_labelled && !label(context, namespace, &object, false).await? {
                     return Ok(Action::Wait);
                 }
                 if let Some(written) =
@@ -100,28 +109,6 @@ impl Controller for Offloadings {
             context.events.offloading(&object, cause, &message).await;
         }
         Ok(Action::Done)
-    }
-}
-
-impl Offloadings {
-    /// Sets the namespace's label, or takes it off. Returns whether the label is right now, as [`label`] does. An Event reports that the API
-    /// server refuses it, as no field of the status can.
-    async fn label(
-        &self,
-        namespace: &str,
-        object: &NamespaceOffloading,
-        offloaded: bool,
-    ) -> Result<bool, kube::Error> {
-        let context = &*self.0;
-        let labelled = label(context, namespace, object, offloaded).await;
-        if let Err(kube::Error::Api(refused)) = &labelled
-            && offloaded
-        {
-            let message =
-                format!("the label {} of namespace {namespace} can't be written: {refused}", keys::OFFLOADED);
-            context.events.offloading(object, Cause::NotOffloaded, &message).await;
-        }
-        labelled
     }
 }
 
