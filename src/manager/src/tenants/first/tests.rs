@@ -3,6 +3,7 @@ use outrigger_runtime::environment::Environment;
 use outrigger_runtime::fake_api::{FakeApi, failure};
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::watch::Event;
+use parking_lot::Mutex;
 use serde_json::json;
 
 use clap::{Args, FromArgMatches};
