@@ -70,7 +70,7 @@ impl Controller for Companions {
     async fn step(&self, id: &CompanionId) -> Result<Action, Error> {
         let context = &*self.context;
         let state = context.states.state(&id.namespace);
-        let mut traced = context.latency.begin(id);
+        let mut traced = context.metrics.latency.begin(id);
         let Some(location) = context.states.location(id) else { return Ok(Action::Done) };
         let Self { resizes, deleted_rules, .. } = self;
         let companion = Companion { context, resizes, deleted_rules, state: &state, id, location };
