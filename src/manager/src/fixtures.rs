@@ -56,10 +56,15 @@ pub(crate) fn context_of(args: ManagerArgs, client: Client, environment: Environ
     Context::new(args, client, environment, &mut Registry::default())
 }
 
-/// The state of the tenant `blue`, whose stream is this replica's.
-pub(crate) fn served_tenant(context: &Context) -> Arc<TenantState> {
+/// The state of the tenant `blue`.
+pub(crate) fn state_of_blue(context: &Context) -> Arc<TenantState> {
     context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
-    let state = context.states.state("tenant-blue");
+    context.states.state("tenant-blue")
+}
+
+/// The same where its stream is this replica's.
+pub(crate) fn served_tenant(context: &Context) -> Arc<TenantState> {
+    let state = state_of_blue(context);
     connect(&state);
     state
 }

@@ -255,8 +255,7 @@ mod tests {
         const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";
         let api = FakeApi::default();
         let context = fixtures::context(api.client());
-        context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
-        let state = context.states.state("tenant-blue");
+        let state = fixtures::state_of_blue(&context);
         let listed = |version| list(&context, fixtures::tenant_claimed(1, "another"), version);
         listed(9);
         let (id, me) = (TenantId::new("blue").unwrap(), context.identity.clone());
@@ -273,8 +272,7 @@ mod tests {
     async fn a_claim_is_not_unused_before_its_stream_could_have_it() {
         let api = FakeApi::default();
         let context = fixtures::context(api.client());
-        context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
-        let state = context.states.state("tenant-blue");
+        let state = fixtures::state_of_blue(&context);
         list(&context, fixtures::tenant_claimed(1, "another"), 9);
         let (id, me) = (TenantId::new("blue").unwrap(), context.identity.clone());
         let stream = state.lock().stream.begin(1, tokio::time::Instant::now()).unwrap().number;
@@ -291,8 +289,7 @@ mod tests {
     #[tokio::test]
     async fn a_restored_status_says_again_that_no_agent_is_connected() {
         let context = fixtures::context(FakeApi::default().client());
-        context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
-        let state = context.states.state("tenant-blue");
+        let state = fixtures::state_of_blue(&context);
         let (number, me) = (fixtures::connect(&state), context.identity.clone());
         let shown = || {
             let tenant = fixtures::object(fixtures::tenant_claimed(1, &me));
@@ -309,8 +306,7 @@ mod tests {
         const STATUS: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue/status";
         let api = FakeApi::default();
         let context = fixtures::context(api.client());
-        context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
-        let state = context.states.state("tenant-blue");
+        let state = fixtures::state_of_blue(&context);
         let number = fixtures::connect(&state);
         let connected = fixtures::tenant_claimed(1, &context.identity);
         list(&context, connected.clone(), 9);
