@@ -34,10 +34,13 @@ pub(crate) fn apply() -> PatchParams {
 
 /// Deletes nothing but the object with this uid.
 pub(crate) fn only(uid: &str) -> DeleteParams {
-    DeleteParams {
-        preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
-        ..DeleteParams::default()
-    }
+    only_at(uid, None)
+}
+
+/// The same; where a resourceVersion is given, in this state only.
+pub(crate) fn only_at(uid: &str, resource_version: Option<String>) -> DeleteParams {
+    let preconditions = Some(Preconditions { uid: Some(uid.to_owned()), resource_version });
+    DeleteParams { preconditions, ..DeleteParams::default() }
 }
 
 /// An object in the state that a write was computed from.
@@ -63,13 +66,7 @@ impl Version {
 
     /// Deletes nothing but the object in this state.
     pub(crate) fn deletion(&self) -> DeleteParams {
-        DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: Some(self.uid.clone()),
-                resource_version: Some(self.resource_version.clone()),
-            }),
-            ..DeleteParams::default()
-        }
+        only_at(&self.uid, Some(self.resource_version.clone()))
     }
 }
 

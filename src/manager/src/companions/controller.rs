@@ -120,7 +120,7 @@ impl Companion<'_> {
         let (plan, kind) = loop {
             let answer = match self.decide(asked) {
                 Ok(decided) => break decided,
-                Err(Undecided::LaterClaim) if !asked.claim => {
+                Err(Undecided::LaterClaim) => {
                     asked.claim = true;
                     self.look_at_tenant().await
                 }
@@ -128,7 +128,6 @@ impl Companion<'_> {
                     asked.rule = true;
                     self.look_at_rule().await
                 }
-                Err(Undecided::LaterClaim) => return Action::Requeue(STALE_PAUSE),
                 Err(Undecided::Ends(action)) => return action,
             };
             if let Err(action) = answer {
@@ -383,7 +382,7 @@ impl Companion<'_> {
 
     async fn delete(&self, kind: Kind, uid: &str, reason: DeleteReason) -> Result<Action, WriteFailure> {
         let (key, CompanionLocation { name, namespace, .. }) = (&self.id.key, &self.location);
-        if reason == DeleteReason::NotAdmitted && !self.state.lock().refusals.contains_key(key) {
+        if reason == DeleteReason::NotAdmitted && self.state.lock().refusals.get(key).is_none() {
             const MESSAGE: &str = "the admission webhook did not see the companion, so it was neither placed nor \
                 isolated and will not be started: register the MutatingWebhookConfiguration";
             return Err(WriteFailure::Refused(Why::new(Cause::NotAdmitted, MESSAGE)));

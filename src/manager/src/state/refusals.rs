@@ -58,10 +58,6 @@ impl Refusals {
         self.by_key.get(key)
     }
 
-    pub(crate) fn contains_key(&self, key: &CompanionKey) -> bool {
-        self.by_key.contains_key(key)
-    }
-
     /// How many companions are wanted and refused.
     pub(crate) fn len(&self) -> usize {
         self.by_key.len()
