@@ -59,10 +59,6 @@ impl Controller for Companions {
     const LEADER_ONLY: bool = false;
     const QUEUE: fn(&Context) -> &Queue<CompanionId> = |context| &context.queues.companions;
 
-    fn context(&self) -> &Context {
-        &self.context
-    }
-
     fn at_once(&self) -> usize {
         self.context.args.max_concurrent_reconciles
     }

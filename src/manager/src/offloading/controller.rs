@@ -36,10 +36,6 @@ impl Controller for Offloadings {
     const NAME: &'static str = "offloading";
     const QUEUE: fn(&Context) -> &Queue<Namespace> = |context| &context.queues.offloadings;
 
-    fn context(&self) -> &Context {
-        &self.0
-    }
-
     fn at_once(&self) -> usize {
         8
     }

@@ -45,10 +45,6 @@ impl Controller for Rules {
     const LEADER_ONLY: bool = false;
     const QUEUE: fn(&Context) -> &Queue<RuleId> = |context| &context.queues.rules;
 
-    fn context(&self) -> &Context {
-        &self.0
-    }
-
     async fn step(&self, id: &RuleId) -> Result<Action, kube::Error> {
         if id.name.is_admin() { admin::step(&self.0, id).await } else { step(&self.0, id).await }
     }

@@ -163,10 +163,6 @@ impl Controller for UnusedClaims {
     const LEADER_ONLY: bool = false;
     const QUEUE: fn(&Context) -> &Queue<TenantId> = |context| &context.queues.unused_claims;
 
-    fn context(&self) -> &Context {
-        &self.0
-    }
-
     async fn step(&self, id: &TenantId) -> Result<Action, kube::Error> {
         let unused = self.0.states.of(id).iter().find_map(|state| state.lock().stream.unused_claim());
         if let Some(claim) = unused {
@@ -190,10 +186,6 @@ impl Controller for StreamStatuses {
     const NAME: &'static str = "stream statuses";
     const LEADER_ONLY: bool = false;
     const QUEUE: fn(&Context) -> &Queue<TenantId> = |context| &context.queues.stream_statuses;
-
-    fn context(&self) -> &Context {
-        &self.0
-    }
 
     async fn step(&self, id: &TenantId) -> Result<Action, kube::Error> {
         for state in self.0.states.of(id) {

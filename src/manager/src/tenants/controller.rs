@@ -69,10 +69,6 @@ impl Controller for Tenants {
     const NAME: &'static str = "tenants";
     const QUEUE: fn(&Context) -> &Queue<Key> = |context| &context.queues.tenants;
 
-    fn context(&self) -> &Context {
-        &self.context
-    }
-
     fn gained(&self) {
         let Context { registry, states, queues, admin_rules, first_pass, .. } = &*self.context;
         // Other replicas have led meanwhile.

@@ -28,7 +28,7 @@ impl Replica {
         let process = Process::simulated(args, Environment::system());
         let context = fixtures::context(api.client());
         start(&process, &context);
-        worker::start(&process, Tenants::new(&context));
+        worker::start(&process, &context, Tenants::new(&context));
         for id in ["blue", "red"] {
             let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
                 "metadata": {"name": id, "uid": id, "resourceVersion": "1"}, "spec": {}});
