@@ -85,14 +85,14 @@ where
 /// changed since.
 pub(crate) async fn finalizer<K>(
     api: &Api<K>,
-    over: &Version,
-    finalizers: &[String],
+    object: &K,
     ours: &str,
     wanted: bool,
 ) -> kube::Result<Option<K>>
 where
-    K: Clone + DeserializeOwned + Debug,
+    K: Resource + Clone + DeserializeOwned + Debug,
 {
+    let (finalizers, over) = (object.finalizers(), Version::of(object));
     if finalizers.iter().any(|finalizer| finalizer == ours) == wanted {
         return Ok(None);
     }
@@ -101,19 +101,6 @@ where
     metadata["finalizers"] = others.chain(wanted.then_some(ours)).collect();
     let body = json!({"metadata": metadata});
     api.patch(&over.name, &patch(), &Patch::Merge(&body)).await.map(Some)
-}
-
-/// As [`finalizer`], for an object as it is known.
-pub(crate) async fn finalizer_of<K>(
-    api: &Api<K>,
-    object: &K,
-    ours: &str,
-    wanted: bool,
-) -> kube::Result<Option<K>>
-where
-    K: Resource + Clone + DeserializeOwned + Debug,
-{
-    finalizer(api, &Version::of(object), object.finalizers(), ours, wanted).await
 }
 
 /// An object that no longer exists, or another one of its name, counts as deleted.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use kube::ResourceExt;
 use kube::api::Api;
 use outrigger_api::AdminWorkloadRule;
 use outrigger_core::keys;
@@ -26,16 +27,16 @@ pub(super) async fn step(
     entry: &AdminRuleEntry,
 ) -> Result<Option<Duration>, kube::Error> {
     let namespaces = context.states.admin();
-    let has = entry.finalizers.iter().any(|finalizer| finalizer == keys::ADMIN_RULE_FINALIZER);
-    if entry.deleting && has && cleanup::of_rule(&context.client, &namespaces.resources, &id.name).await? > 0
+    let has = entry.object.finalizers().iter().any(|finalizer| finalizer == keys::ADMIN_RULE_FINALIZER);
+    if entry.deleting()
+        && has
+        && cleanup::of_rule(&context.client, &namespaces.resources, &id.name).await? > 0
     {
         return Ok(Some(PAUSE));
     }
-    let wanted = !entry.deleting && (has || !namespaces.owned());
+    let wanted = !entry.deleting() && (has || !namespaces.owned());
     let rules: Api<AdminWorkloadRule> = Api::namespaced(context.client.clone(), &id.namespace);
-    let written =
-        writes::finalizer(&rules, &entry.version, &entry.finalizers, keys::ADMIN_RULE_FINALIZER, wanted);
-    match written.await {
+    match writes::finalizer(&rules, &*entry.object, keys::ADMIN_RULE_FINALIZER, wanted).await {
         Ok(None) => {}
         Ok(Some(_)) => {
             info!(rule = %id.name, namespace = %id.namespace, present = wanted, "finalizer written");

@@ -33,7 +33,7 @@ use crate::state::status_pace::{PACE, same_verdicts};
 use crate::state::{RuleId, TenantState, TenantStates};
 use crate::tenants;
 use crate::worker::Action;
-use crate::writes;
+use crate::writes::{self, Version};
 
 /// Tenants for whom a template is validated at once.
 const VALIDATIONS: usize = 8;
@@ -51,7 +51,7 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
     if leads && let Some(pause) = finalizer::step(context, id, &entry).await? {
         context.queues.rules.add_after(id.clone(), pause);
     }
-    if entry.deleting {
+    if entry.deleting() {
         return Ok(Action::Done);
     }
     let wanted = changes(&context.states, &id.name, &entry, leads, context.environment.clock.wall());
@@ -68,11 +68,12 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
     }
     let Some(mut status) = wanted else { return Ok(Action::Done) };
     if let Some(last) = &entry.written {
-        let left = last.left(only_counts(&status, &entry.status), context.environment.clock.now());
+        let before = entry.status();
+        let left = last.left(only_counts(&status, &before), context.environment.clock.now());
         if !left.is_zero() {
             return Ok(Action::Requeue(left));
         }
-        let overwritten = overwritten(&status, &entry.status, last);
+        let overwritten = overwritten(&status, &before, last);
         if !overwritten.is_empty() {
             // A replica that has taken the tenant over may have done that. This one doesn't know yet if its watch of Tenants is silent,
             // and the two would write over each other until it does.
@@ -87,12 +88,12 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
         }
     }
     let rules: Api<AdminWorkloadRule> = Api::namespaced(context.client.clone(), &id.namespace);
-    let object = writes::status(&rules, &entry.version, status).await?;
+    let object = writes::status(&rules, &Version::of(&*entry.object), status).await?;
     debug!(rule = %id.name, "status written");
     let entries = object.status.as_ref().map(|status| status.tenants.clone()).unwrap_or_default();
     let written = WrittenEntries::new(&object, entries, context.environment.clock.now());
     context.feeds.admin_rules.answer(object);
-    context.admin_rules.wrote(&id.name, &entry.version.uid, written);
+    context.admin_rules.wrote(&id.name, &entry.object, written);
     // What has changed meanwhile is written then; if nothing has, nothing is.
     Ok(Action::Requeue(PACE))
 }
@@ -145,7 +146,7 @@ pub(super) fn changes(
     leads: bool,
     now: Timestamp,
 ) -> Option<Value> {
-    let before = &entry.status;
+    let before = &entry.status();
     let ReplicaView { own, about } = known(states, name, leads);
     let mut tenants = before.tenants.clone();
     for (tenant, matches) in own {
@@ -285,9 +286,10 @@ fn summary(
         ("Matched", matched_condition(accepted, matched, &tenants, about)),
         ("Ready", ready_condition(accepted, matched, &counts, (rolling, resized), &tenants, waiting)),
     ];
-    let conditions = conditions(&entry.status.conditions, entry.generation, now, values);
+    let before = entry.object.status.as_ref().map_or(&[][..], |status| status.conditions.as_slice());
+    let conditions = conditions(before, entry.generation(), now, values);
     AdminWorkloadRuleStatus {
-        observed_generation: Some(entry.generation),
+        observed_generation: Some(entry.generation()),
         matched: Some(matched),
         created: Some(counts.created),
         ready: Some(counts.ready),

@@ -57,17 +57,16 @@ impl Controller for Offloadings {
             None => {}
             Some(true) => {
                 if let Some(written) =
-                    writes::finalizer_of(&api, &*object, keys::OFFLOADING_FINALIZER, true).await?
+                    writes::finalizer(&api, &*object, keys::OFFLOADING_FINALIZER, true).await?
                 {
                     object = Arc::new(written);
                 }
                 let labelled = label(context, namespace, &object, true).await;
                 // No field of the status can say that the API server refuses it.
                 if let Err(kube::Error::Api(refused)) = &labelled {
-                    let message = format!(
-                        "the label {} of namespace {namespace} can't be written: {refused}",
-                        keys::OFFLOADED
-                    );
+                    let key = keys::OFFLOADED;
+                    let message =
+                        format!("the label {key} of namespace {namespace} can't be written: {refused}");
                     context.events.offloading(&object, Cause::NotOffloaded, &message).await;
                 }
                 if !labelled? {
@@ -81,7 +80,7 @@ impl Controller for Offloadings {
                     return Ok(Action::Wait);
                 }
                 if let Some(written) =
-                    writes::finalizer_of(&api, &*object, keys::OFFLOADING_FINALIZER, false).await?
+                    writes::finalizer(&api, &*object, keys::OFFLOADING_FINALIZER, false).await?
                 {
                     if written.finalizers().is_empty() && object.metadata.deletion_timestamp.is_some() {
                         return Ok(Action::Done);
