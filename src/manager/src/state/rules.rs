@@ -100,21 +100,9 @@ impl TenantData {
             return if passed { self.released(&name, refused) } else { Vec::new() };
         }
         entry.revision = rule_wire::message(object).revision;
-        let mut keys = match object.compile() {
-            Ok(rule) => {
-                let rule = if entry.origin.is_empty() { rule } else { rule.into_copied() };
-                entry.validation = self.validation_of(&rule, &entry);
-                self.rules.insert(name.clone(), entry);
-                self.index.apply_rule(Arc::new(rule))
-            }
-            // A rule that can no longer be served keeps the companions it has.
-            Err(errors) => {
-                self.rules.insert(name.clone(), RuleEntry { errors, ..entry });
-                self.index.remove_rule(&name)
-            }
-        };
-        self.refusals.forget_rule(&name);
-        self.rollouts.restart(&name);
+        let rule = object.compile().map_err(|errors| entry.errors = errors).ok();
+        let rule = rule.map(|rule| if entry.origin.is_empty() { rule } else { rule.into_copied() });
+        let mut keys = self.replace_rule(&name, entry, rule.map(Arc::new));
         // Those of workloads that are gone, or of which it wasn't decided whether they match.
         keys.extend(self.companions.of_rule(&name).map(|(key, _)| key));
         keys
@@ -133,14 +121,7 @@ impl TenantData {
             return Vec::new();
         }
         let changes = known.is_some();
-        let validation = rule.as_ref().map(|rule| self.validation_of(rule, &entry)).unwrap_or_default();
-        self.rules.insert(name.clone(), RuleEntry { validation, ..entry });
-        self.refusals.forget_rule(name);
-        self.rollouts.restart(name);
-        let mut keys = match rule {
-            Some(rule) => self.index.apply_rule(rule),
-            None => self.index.remove_rule(name),
-        };
+        let mut keys = self.replace_rule(name, entry, rule);
         // As in `file_rule`; before the tenant had the rule, nothing of it was undecided.
         let of_rule = |companions: &CompanionCache| match changes {
             true => companions.of_rule(name).map(|(key, _)| key).collect(),
@@ -149,6 +130,24 @@ impl TenantData {
         keys.extend(self.read_companions(name, of_rule).into_iter().flatten());
         self.notify_of_annotations();
         keys
+    }
+
+    /// A rule says something else than before. One that can't be served, `None`, keeps the companions it has. Returns the companions of
+    /// the matches that this changes.
+    fn replace_rule(
+        &mut self,
+        name: &RuleName,
+        entry: RuleEntry,
+        rule: Option<Arc<Rule>>,
+    ) -> Vec<CompanionKey> {
+        let validation = rule.as_ref().map(|rule| self.validation_of(rule, &entry)).unwrap_or_default();
+        self.rules.insert(name.clone(), RuleEntry { validation, ..entry });
+        self.refusals.forget_rule(name);
+        self.rollouts.restart(name);
+        match rule {
+            Some(rule) => self.index.apply_rule(rule),
+            None => self.index.remove_rule(name),
+        }
     }
 
     /// A rule is deleted. Returns the companions that it had, which the garbage collector deletes.
