@@ -13,7 +13,6 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::Api;
 use outrigger_api::admin_workload_rule::TenantMatches;
-use outrigger_api::conditions::Status;
 use outrigger_api::{AdminWorkloadRule, AdminWorkloadRuleStatus};
 use outrigger_core::companion::{self, Observed};
 use outrigger_core::ids::{RuleName, TenantId};
@@ -24,7 +23,7 @@ use serde_json::{Map, Value, json};
 use tracing::debug;
 
 use super::{AdminRuleEntry, WrittenEntries, finalizer};
-use crate::conditions::{ConditionValue, and_more, conditions, rejected};
+use crate::conditions::{ConditionValue, and_more, conditions, fine, rejected, unknown, wrong};
 use crate::context::Context;
 use crate::rules::status::impaired_note;
 use crate::rules::{devices, report_refusals, validate_template};
@@ -280,9 +279,9 @@ fn summary(
     let accepted = entry.errors().is_empty();
     let strategy = entry.compiled.as_ref().ok().map(|(rule, _)| rule.update());
     let rolling = (updated < counts.created && strategy != Some(UpdateStrategy::OnDelete)).then_some(updated);
-    let valid = (Status::True, "Valid", "the rule is served".to_owned());
+    let valid = || fine("Valid", "the rule is served");
     let values = [
-        ("Accepted", rejected(entry.errors(), None).unwrap_or(valid)),
+        ("Accepted", rejected(entry.errors(), None).unwrap_or_else(valid)),
         ("Matched", matched_condition(accepted, matched, &tenants, about)),
         ("Ready", ready_condition(accepted, matched, &counts, (rolling, resized), &tenants, waiting)),
     ];
@@ -315,25 +314,20 @@ fn matched_condition(
              are unknown: companions lack them, and where they decide, workloads have a companion; have the tenants admit them by \
              --allow-annotation of their agents, and upgrade agents that don't say what they send"
         );
-        return (Status::True, Cause::AnnotationsNotSent.as_str(), message);
+        return fine(Cause::AnnotationsNotSent.as_str(), message);
     }
     match (accepted, matched) {
-        (false, _) => (Status::Unknown, Cause::Invalid.as_str(), "see the Accepted condition".to_owned()),
-        (true, _) if about == 0 => (
-            Status::False,
-            Cause::NoTenant.as_str(),
-            "spec.tenantSelector: there is no Tenant that it selects".to_owned(),
-        ),
-        (true, 0) => (
-            Status::False,
-            Cause::NoMatch.as_str(),
+        (false, _) => unknown(Cause::Invalid, "see the Accepted condition"),
+        (true, _) if about == 0 => {
+            wrong(Cause::NoTenant, "spec.tenantSelector: there is no Tenant that it selects")
+        }
+        (true, 0) => wrong(
+            Cause::NoMatch,
             format!("no known workload of the {about} tenants that it is about matches"),
         ),
-        (true, n) => (
-            Status::True,
-            "Matches",
-            format!("{n} workloads match, of {with} of the {about} tenants that it is about"),
-        ),
+        (true, n) => {
+            fine("Matches", format!("{n} workloads match, of {with} of the {about} tenants that it is about"))
+        }
     }
 }
 
@@ -346,17 +340,17 @@ fn ready_condition(
     waiting: impl FnOnce() -> Option<String>,
 ) -> ConditionValue {
     if !accepted {
-        return (Status::False, Cause::Invalid.as_str(), "see the Accepted condition".to_owned());
+        return wrong(Cause::Invalid, "see the Accepted condition");
     }
     let mut refused =
         tenants.iter().filter_map(|(tenant, matches)| Some((tenant, matches.refused.as_ref()?)));
     if let Some((tenant, message)) = refused.next() {
         let more = and_more(refused.count(), " tenants");
-        return (Status::False, Cause::Refused.as_str(), format!("for tenant {tenant}: {message}{more}"));
+        return wrong(Cause::Refused, format!("for tenant {tenant}: {message}{more}"));
     }
     if matched == 0 {
         let note = counts.lingering_note();
-        return (Status::True, Cause::NoMatch.as_str(), format!("no companion is wanted{note}"));
+        return fine(Cause::NoMatch.as_str(), format!("no companion is wanted{note}"));
     }
     let Counts { created, ready, .. } = counts;
     let wanted = tenants.values().map(|matches| matches.wanted.unwrap_or(matches.matched)).sum();
@@ -364,17 +358,13 @@ fn ready_condition(
     if let Some(updated) = rolling {
         let message =
             format!("{message}; {updated} of {created} have the current template{}", counts.leaving_note());
-        return (Status::False, Cause::RollingOut.as_str(), message + &waiting().unwrap_or_default());
+        return wrong(Cause::RollingOut, message + &waiting().unwrap_or_default());
     }
     if *ready >= wanted {
         if let Some((cause, note)) = resized {
-            return (Status::False, cause.as_str(), format!("{message}; {note}"));
+            return wrong(cause, format!("{message}; {note}"));
         }
-        return (Status::True, "AllReady", message);
+        return fine("AllReady", message);
     }
-    (
-        Status::False,
-        Cause::Pending.as_str(),
-        message + &counts.leaving_note() + &waiting().unwrap_or_default(),
-    )
+    wrong(Cause::Pending, message + &counts.leaving_note() + &waiting().unwrap_or_default())
 }

@@ -13,7 +13,7 @@ use outrigger_core::validate;
 use serde::Serialize;
 
 use super::namespace;
-use crate::conditions::{ConditionValue, conditions};
+use crate::conditions::{ConditionValue, conditions, fine, unknown, wrong};
 use crate::state::registry::{ENFORCED, Registry, TenantEntry};
 
 /// Names that a message lists.
@@ -42,14 +42,6 @@ impl ControllerStatus {
             conditions: status.conditions,
         }
     }
-}
-
-fn fine(reason: &'static str, message: impl Into<String>) -> ConditionValue {
-    (Status::True, reason, message.into())
-}
-
-fn wrong(cause: Cause, message: impl Into<String>) -> ConditionValue {
-    (Status::False, cause.as_str(), message.into())
 }
 
 /// The status that a tenant should have. `found`: what was found of its namespace, its level of enforcement, and the running Pods that
@@ -178,7 +170,7 @@ fn namespace_ready(tenant: &Tenant, state: Option<&namespace::State>) -> Conditi
                 tenant.namespace
             ),
         ),
-        None => (Status::Unknown, Cause::Unknown.as_str(), "not looked at yet".to_owned()),
+        None => unknown(Cause::Unknown, "not looked at yet"),
     }
 }
 
