@@ -7,7 +7,6 @@ use anyhow::bail;
 use clap::Args;
 use outrigger_core::admin::{AdminNamespaces, namespace};
 use outrigger_core::host::HostLabels;
-use outrigger_core::ids::IdError;
 use outrigger_core::keys;
 use outrigger_core::tenant::{Enforcement, Identity};
 use outrigger_runtime::bind::Bind;
@@ -48,7 +47,7 @@ pub struct ManagerArgs {
 
     /// Name in client certificates (SPIFFE id or DNS name) of an administrator, who may act for every tenant. May be
     /// given several times, or separated by commas.
-    #[arg(long, env = "OUTRIGGER_ADMIN_IDENTITY", value_delimiter = ',', value_parser = identity, value_name = "NAME")]
+    #[arg(long, env = "OUTRIGGER_ADMIN_IDENTITY", value_delimiter = ',', value_parser = Identity::new, value_name = "NAME")]
     pub admin_identity: Vec<Identity>,
 
     /// Largest message of a workload stream, in bytes; 32 MiB at most. An agent before 0.2 sends all Pods of its cluster in one
@@ -182,10 +181,6 @@ pub struct ManagerArgs {
 
     #[command(flatten)]
     pub(crate) process: ProcessArgs,
-}
-
-fn identity(text: &str) -> Result<Identity, IdError> {
-    Identity::new(text)
 }
 
 /// Most companions that may be reconciled concurrently: each keeps an object and a request in memory.

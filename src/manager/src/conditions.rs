@@ -10,6 +10,21 @@ use outrigger_core::validate;
 /// Status, reason and message of a condition.
 pub(crate) type ConditionValue = (Status, &'static str, String);
 
+/// A condition that is true.
+pub(crate) fn fine(reason: &'static str, message: impl Into<String>) -> ConditionValue {
+    (Status::True, reason, message.into())
+}
+
+/// A condition that is false for this cause.
+pub(crate) fn wrong(cause: Cause, message: impl Into<String>) -> ConditionValue {
+    (Status::False, cause.as_str(), message.into())
+}
+
+/// A condition of which it isn't known whether it is true, for this cause.
+pub(crate) fn unknown(cause: Cause, message: impl Into<String>) -> ConditionValue {
+    (Status::Unknown, cause.as_str(), message.into())
+}
+
 /// The conditions that an object of this generation should have. Transition times come from those that it has.
 pub(crate) fn conditions<'a>(
     before: &[Condition],
@@ -30,9 +45,10 @@ pub(crate) fn rejected(errors: &[FieldError], refusal: Option<&str>) -> Option<C
         ([], Some(refusal)) => (Cause::Refused, refusal.to_owned()),
         (errors, _) => (Cause::Invalid, validate::message(errors)),
     };
-    Some((
-        Status::False,
-        reason.as_str(),
-        format!("companions stay as they are until this is mended: {message}"),
-    ))
+    Some(wrong(reason, format!("companions stay as they are until this is mended: {message}")))
+}
+
+/// A note about others beside the one that a message names; empty where there are none. `of`: what they are, after a space.
+pub(crate) fn and_more(others: usize, of: &str) -> String {
+    if others == 0 { String::new() } else { format!(" (and {others} more{of})") }
 }

@@ -24,8 +24,6 @@ use crate::args::ManagerArgs;
 use crate::companions::templates::Templates;
 use crate::computed::ComputedStatuses;
 use crate::events::Events;
-use crate::grpc::access::Absences;
-use crate::latency::CompanionLatency;
 use crate::machines::{self, MachineCache};
 use crate::metrics::Metrics;
 use crate::offloading::OffloadingCache;
@@ -60,10 +58,6 @@ pub(crate) struct Context {
     pub(crate) feeds: Feeds,
     pub(crate) events: Events,
     pub(crate) metrics: Metrics,
-    /// Tenants without a namespace whose calls were refused.
-    pub(crate) absences: Absences,
-    /// Companions that a workload's message asked for, and since when.
-    pub(crate) latency: CompanionLatency,
 }
 
 impl fmt::Debug for Context {
@@ -81,7 +75,7 @@ impl Context {
         registry: &mut MetricsRegistry,
     ) -> Arc<Self> {
         let identity = instance(&environment);
-        let metrics = Metrics::new(registry);
+        let metrics = Metrics::new(registry, environment.clock);
         Arc::new_cyclic(|context| Self {
             states: TenantStates::new(args.admin_namespaces()),
             registry: Registry::new(args.host_labels.clone(), args.admin_identity.clone()),
@@ -93,9 +87,7 @@ impl Context {
             machines: MachineCache::new(&args.core_namespace),
             queues: Queues::new(&environment, args.companions_of_one_tenant()),
             feeds: Feeds::new(context),
-            absences: Absences::default(),
             events: Events::new(client.clone(), identity.clone(), environment.clock),
-            latency: CompanionLatency::new(environment.clock, &metrics),
             identity: identity.into(),
             leadership: Leadership::default(),
             args,

@@ -5,17 +5,30 @@ use std::sync::Arc;
 
 use clap::{Args, FromArgMatches};
 use kube::Client;
-use outrigger_core::ids::{TenantId, WorkloadId};
+use outrigger_core::ids::{RuleName, TenantId, WorkloadId};
+use outrigger_core::index::CompanionKey;
 use outrigger_core::texts::Texts;
 use outrigger_core::workload::{Orchestrator, Workload};
 use outrigger_runtime::environment::Environment;
 use prometheus_client::registry::Registry;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::args::ManagerArgs;
 use crate::context::Context;
 use crate::state::TenantState;
 use crate::state::stream::RaisedClaim;
+
+/// The object that this JSON is.
+#[track_caller]
+pub(crate) fn object<K: DeserializeOwned>(json: Value) -> K {
+    serde_json::from_value(json).unwrap()
+}
+
+/// The companion of the rule `r` for a workload.
+pub(crate) fn key(workload: &str) -> CompanionKey {
+    CompanionKey { rule: RuleName::new("r").unwrap(), workload: workload.into() }
+}
 
 /// The settings of a manager that is given none.
 pub(crate) fn args() -> ManagerArgs {
@@ -43,10 +56,15 @@ pub(crate) fn context_of(args: ManagerArgs, client: Client, environment: Environ
     Context::new(args, client, environment, &mut Registry::default())
 }
 
-/// The state of the tenant `blue`, whose stream is this replica's.
-pub(crate) fn served_tenant(context: &Context) -> Arc<TenantState> {
+/// The state of the tenant `blue`.
+pub(crate) fn state_of_blue(context: &Context) -> Arc<TenantState> {
     context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
-    let state = context.states.state("tenant-blue");
+    context.states.state("tenant-blue")
+}
+
+/// The same where its stream is this replica's.
+pub(crate) fn served_tenant(context: &Context) -> Arc<TenantState> {
+    let state = state_of_blue(context);
     connect(&state);
     state
 }

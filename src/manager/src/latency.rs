@@ -8,15 +8,18 @@ use prometheus_client::metrics::histogram::Histogram;
 use tokio::time::Instant;
 use tracing::{Span, debug_span};
 
-use crate::metrics::Metrics;
 use crate::state::CompanionId;
+
+/// Upper bounds of the buckets, in seconds: up to an API server that is unavailable for minutes.
+const BUCKETS: [f64; 14] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 /// The companions that a workload's message has asked for, and when. There is one entry for each that waits for its step.
 #[derive(Debug)]
 pub(crate) struct CompanionLatency {
     requests: Mutex<HashMap<CompanionId, CompanionRequest>>,
     clock: Clock,
-    histogram: Histogram,
+    /// Time from a workload's message to its companion's creation.
+    pub(crate) histogram: Histogram,
 }
 
 /// The message that asked for a companion's step.
@@ -35,8 +38,8 @@ pub(crate) struct TracedStep<'a> {
 }
 
 impl CompanionLatency {
-    pub(crate) fn new(clock: Clock, metrics: &Metrics) -> Self {
-        Self { requests: Mutex::default(), clock, histogram: metrics.latency.clone() }
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { requests: Mutex::default(), clock, histogram: Histogram::new(BUCKETS) }
     }
 
     /// The request of a message that came in now, in this span.
@@ -92,25 +95,25 @@ impl TracedStep<'_> {
 mod tests {
     use std::time::Duration;
 
-    use outrigger_core::ids::RuleName;
-    use outrigger_core::index::CompanionKey;
     use outrigger_runtime::environment::Environment;
     use prometheus_client::encoding::text::encode;
     use prometheus_client::registry::Registry;
 
     use super::*;
+    use crate::fixtures;
+    use crate::metrics::Metrics;
 
     #[test]
     fn the_first_message_counts_until_the_companion_is_there() {
         let mut registry = Registry::default();
-        let latency = CompanionLatency::new(Environment::system().clock, &Metrics::new(&mut registry));
+        let latency = Metrics::new(&mut registry, Environment::system().clock).latency;
         let count = || {
             let mut text = String::new();
             encode(&mut text, &registry).unwrap();
             let line = text.lines().find_map(|l| l.strip_prefix("companion_lag_seconds_count ")).unwrap();
             line.parse::<u64>().unwrap()
         };
-        let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
+        let key = fixtures::key("w");
         let id = CompanionId { namespace: "n".into(), key };
         let now = latency.request(&Span::none());
         let early = CompanionRequest { at: now.at - Duration::from_secs(60), origin: Origin::default() };
@@ -135,8 +138,8 @@ mod tests {
     #[test]
     fn the_message_of_a_workload_counts_for_its_companion_on_each_dpu() {
         let mut registry = Registry::default();
-        let latency = CompanionLatency::new(Environment::system().clock, &Metrics::new(&mut registry));
-        let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
+        let latency = Metrics::new(&mut registry, Environment::system().clock).latency;
+        let key = fixtures::key("w");
         let whole = CompanionId { namespace: "n".into(), key };
         let on = ["d1", "d2"].map(|dpu| CompanionId { key: whole.key.on(dpu), ..whole.clone() });
         let request = latency.request(&Span::none());

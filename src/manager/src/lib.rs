@@ -125,17 +125,17 @@ fn start(process: &mut Process, context: &Arc<Context>) {
     tenants::first::start(process, context);
     // Companions that exist have to be known before any is made, rules before a sync is used, and all tenants before a DPU is
     // assigned to one. So each of these waits until everything has been listed.
-    worker::start(process, companions::Companions::new(context));
-    worker::start(process, rules::Rules(context.clone()));
-    worker::start(process, tenants::Tenants::new(context));
-    worker::start(process, tenants::claim::UnusedClaims(context.clone()));
-    worker::start(process, tenants::claim::StreamStatuses(context.clone()));
+    worker::start(process, context, companions::Companions::new(context));
+    worker::start(process, context, rules::Rules(context.clone()));
+    worker::start(process, context, tenants::Tenants::new(context));
+    worker::start(process, context, tenants::claim::UnusedClaims(context.clone()));
+    worker::start(process, context, tenants::claim::StreamStatuses(context.clone()));
     tenants::replicas::start(process, context);
     if context.args.manage_offloading {
-        worker::start(process, offloading::Offloadings(context.clone()));
+        worker::start(process, context, offloading::Offloadings(context.clone()));
     }
     if context.args.manage_machines {
-        worker::start(process, machines::Machines::new(context));
+        worker::start(process, context, machines::Machines::new(context));
     }
 }
 

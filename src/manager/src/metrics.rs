@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
+use outrigger_runtime::environment::Clock;
 use outrigger_runtime::metrics::{self, LATENCY_BUCKETS};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
@@ -11,9 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// Upper bounds of the latency's buckets, in seconds: up to an API server that is unavailable for minutes.
-const LAG_BUCKETS: [f64; 14] =
-    [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
+use crate::latency::CompanionLatency;
 
 /// Times of queries about workloads, by how they ended.
 type QueryTimes = Family<[(&'static str, QueryOutcome); 1], Histogram, fn() -> Histogram>;
@@ -24,8 +23,8 @@ pub(crate) struct Metrics {
     pub streams: Gauge<i64, AtomicI64>,
     /// Open calls that tell agents of companions.
     pub watches: Gauge<i64, AtomicI64>,
-    /// Time from a workload's message to its companion's creation.
-    pub latency: Histogram,
+    /// Companions that a workload's message asked for, and since when.
+    pub latency: CompanionLatency,
     messages: Family<[(&'static str, StreamMessage); 1], Counter>,
     queries: QueryTimes,
     writes: Family<WriteLabels, Histogram, fn() -> Histogram>,
@@ -99,11 +98,11 @@ struct WriteLabels {
 }
 
 impl Metrics {
-    pub(crate) fn new(registry: &mut Registry) -> Self {
+    pub(crate) fn new(registry: &mut Registry, clock: Clock) -> Self {
         let this = Self {
             streams: Gauge::default(),
             watches: Gauge::default(),
-            latency: Histogram::new(LAG_BUCKETS),
+            latency: CompanionLatency::new(clock),
             messages: Family::default(),
             queries: Family::new_with_constructor(|| Histogram::new(LATENCY_BUCKETS)),
             writes: Family::new_with_constructor(|| Histogram::new(LATENCY_BUCKETS)),
@@ -111,7 +110,7 @@ impl Metrics {
         metrics::STREAMS.register(registry, this.streams.clone());
         metrics::COMPANION_WATCHES.register(registry, this.watches.clone());
         metrics::MESSAGES.register(registry, this.messages.clone());
-        metrics::COMPANION_LAG.register(registry, this.latency.clone());
+        metrics::COMPANION_LAG.register(registry, this.latency.histogram.clone());
         metrics::QUERIES.register(registry, this.queries.clone());
         // A family without samples isn't shown at all.
         let _ = this.queries.get_or_create(&[("outcome", QueryOutcome::Answered)]);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
@@ -40,8 +41,6 @@ enum StreamState {
     Elsewhere,
 }
 
-type StreamLabel = [(&'static str, StreamState); 1];
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 enum Waits {
     Ready,
@@ -55,22 +54,15 @@ struct QueueLabels {
     state: Waits,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct Total {
     workloads: usize,
     wanted: usize,
     created: i64,
     ready: i64,
     refused: usize,
-    /// Companions that aren't ready, by the places of their causes among all.
-    causes: [usize; Cause::ALL.len()],
-}
-
-impl Default for Total {
-    fn default() -> Self {
-        let causes = [0; Cause::ALL.len()];
-        Self { workloads: 0, wanted: 0, created: 0, ready: 0, refused: 0, causes }
-    }
+    /// Companions that aren't ready, by their causes.
+    causes: BTreeMap<Cause, usize>,
 }
 
 #[derive(Debug)]
@@ -144,7 +136,7 @@ impl Reporter {
 
 /// The numbers of a namespace's tenant, if it has one; `leads`: this replica leads.
 fn of_tenant(state: &TenantState, leads: bool) -> Option<OfTenant> {
-    let mut data = state.lock();
+    let data = state.lock();
     let id = data.tenant.clone()?;
     let acts = data.acts(leads);
     let stream = match (data.stream.connected, acts) {
@@ -153,29 +145,26 @@ fn of_tenant(state: &TenantState, leads: bool) -> Option<OfTenant> {
         (false, true) => StreamState::Lost,
         (false, false) => StreamState::Elsewhere,
     };
-    let total = if acts { count(&mut data) } else { Total::default() };
+    let total = if acts { count(&data) } else { Total::default() };
     Some(OfTenant { id, namespace: state.namespace.to_string(), stream, total })
 }
 
-fn count(data: &mut TenantData) -> Total {
-    let rules: Vec<_> = data.rules.keys().cloned().collect();
+fn count(data: &TenantData) -> Total {
     let mut total =
         Total { workloads: data.index.workloads(), refused: data.refusals.len(), ..Total::default() };
     if !data.index.synced() {
         // The number of wanted companions isn't known yet, so none can be said to be missing.
         return total;
     }
-    for rule in &rules {
+    for rule in data.rules.keys() {
         total.wanted += data.index.matched(rule);
-        let counts = data.with_companions(rule, |companions| companions.counts(rule)).unwrap_or_default();
+        let counts = data.read_companions(rule, |companions| companions.counts(rule)).unwrap_or_default();
         total.created += counts.created;
         total.ready += counts.ready;
     }
-    for (cause, count) in data.outcomes.causes() {
-        total.causes[cause as usize] += count;
-    }
-    total.causes[Cause::LimitReached as usize] += data.index.left_out();
-    total.causes[Cause::AnnotationsNotSent as usize] += data.index.undecided();
+    total.causes.extend(data.outcomes.causes());
+    *total.causes.entry(Cause::LimitReached).or_default() += data.index.left_out();
+    *total.causes.entry(Cause::AnnotationsNotSent).or_default() += data.index.undecided();
     total
 }
 
@@ -190,16 +179,29 @@ fn number(count: impl TryInto<i64>) -> Number {
     number
 }
 
+/// Numbers by the values of a label.
+fn by<L, N>(
+    label: &'static str,
+    counts: impl IntoIterator<Item = (L, N)>,
+) -> Family<[(&'static str, L); 1], Number>
+where
+    L: Clone + Eq + Hash + EncodeLabelValue,
+    N: TryInto<i64>,
+{
+    let family = Family::<_, Number>::default();
+    for (value, count) in counts {
+        family.get_or_create(&[(label, value)]).set(count.try_into().unwrap_or(i64::MAX));
+    }
+    family
+}
+
 impl Collector for Reporter {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let tenants = Family::<StreamLabel, Number>::default();
-        let workloads = Family::<StreamLabel, Number>::default();
-        for stream in [StreamState::Connected, StreamState::Lost, StreamState::Elsewhere] {
-            tenants.get_or_create(&[("stream", stream)]).set(0);
-        }
-        for stream in [StreamState::Connected, StreamState::Lost] {
-            workloads.get_or_create(&[("stream", stream)]).set(0);
-        }
+        let tenants = by(
+            "stream",
+            [StreamState::Connected, StreamState::Lost, StreamState::Elsewhere].map(|of| (of, 0)),
+        );
+        let workloads = by("stream", [StreamState::Connected, StreamState::Lost].map(|of| (of, 0)));
         let mut all = Total::default();
         for OfTenant { stream, total, .. } in self.look() {
             tenants.get_or_create(&[("stream", stream)]).inc();
@@ -211,17 +213,14 @@ impl Collector for Reporter {
             all.created += total.created;
             all.ready += total.ready;
             all.refused += total.refused;
-            for (sum, count) in all.causes.iter_mut().zip(total.causes) {
-                *sum += count;
+            for (cause, count) in total.causes {
+                *all.causes.entry(cause).or_default() += count;
             }
         }
         metrics::TENANTS.show(&mut encoder, &tenants)?;
         let (counts, first) = self.levels();
-        let levels = Family::<[(&'static str, &'static str); 1], Number>::default();
-        for (level, count) in counts {
-            levels.get_or_create(&[("level", level.as_str())]).set(count);
-        }
-        metrics::TENANTS_BY_LEVEL.show(&mut encoder, &levels)?;
+        let levels = counts.into_iter().map(|(level, count)| (level.as_str(), count));
+        metrics::TENANTS_BY_LEVEL.show(&mut encoder, &by("level", levels))?;
         metrics::BELOW_ENFORCE.show(&mut encoder, &number(first.unwrap_or_default()))?;
         metrics::WORKLOADS.show(&mut encoder, &workloads)?;
         let mut show = |metric: &Metric, count: Number| metric.show(&mut encoder, &count);
@@ -229,12 +228,10 @@ impl Collector for Reporter {
         show(&metrics::COMPANIONS_CREATED, number(all.created))?;
         show(&metrics::COMPANIONS_READY, number(all.ready))?;
         show(&metrics::COMPANIONS_REFUSED, number(all.refused))?;
-        let causes = Family::<[(&'static str, &'static str); 1], Number>::default();
-        for (cause, count) in Cause::ALL.iter().zip(all.causes).filter(|(cause, _)| is_counted(**cause)) {
-            let count = i64::try_from(count).unwrap_or(i64::MAX);
-            causes.get_or_create(&[("reason", cause.as_str())]).set(count);
-        }
-        metrics::COMPANIONS_BY_REASON.show(&mut encoder, &causes)?;
+        let counted = Cause::ALL.iter().copied().filter(|cause| is_counted(*cause));
+        let causes =
+            counted.map(|cause| (cause.as_str(), all.causes.get(&cause).copied().unwrap_or_default()));
+        metrics::COMPANIONS_BY_REASON.show(&mut encoder, &by("reason", causes))?;
         let queues = Family::<QueueLabels, Number>::default();
         for (queue, counts) in self.queues() {
             let Counts { ready, delayed, busy } = counts;
@@ -289,7 +286,7 @@ mod tests {
             let condition = json!({"type": "Enforced", "status": status, "reason": "x", "message": "", "lastTransitionTime": at});
             let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": name},
                 "spec": {"enforcement": level}, "status": {"conditions": [condition]}});
-            context.registry.tenant(outrigger_api::Change::Applied(serde_json::from_value(tenant).unwrap()));
+            context.registry.tenant(outrigger_api::Change::Applied(fixtures::object(tenant)));
         }
         let (counts, first) = reporter.levels();
         assert_eq!(counts.into_values().collect::<Vec<_>>(), [1, 2, 1]);
@@ -303,7 +300,7 @@ mod tests {
         let mut rule = fixtures::rule();
         rule["spec"]["workloadTerms"] = json!([{"matchExpressions": [
             {"key": ".metadata.resourceName", "operator": "In", "values": ["web"]}]}]);
-        state.lock().apply_rule(&serde_json::from_value(rule).unwrap());
+        state.lock().apply_rule(&fixtures::object(rule));
         state.lock().index.update(fixtures::workload("w"));
         assert_eq!((total().workloads, total().wanted), (1, 0));
         state.lock().index.sync(vec![fixtures::workload("w")]);

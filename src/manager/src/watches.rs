@@ -428,10 +428,9 @@ mod tests {
     async fn a_companion_of_an_admin_rule_is_its_latest_tenants_until_it_is_deleted() {
         let context = fixtures::context(FakeApi::default().client());
         let companion = |tenant: &str, version: &str| -> Pod {
-            serde_json::from_value(json!({"metadata": {"name": "c", "namespace": keys::ADMIN_NAMESPACE,
+            fixtures::object(json!({"metadata": {"name": "c", "namespace": keys::ADMIN_NAMESPACE,
                 "uid": "u", "resourceVersion": version, "labels": {keys::TENANT: tenant, keys::WORKLOAD: "w"},
                 "annotations": {keys::ADMIN_RULE: "r", keys::RULE_UID: "u"}}}))
-            .unwrap()
         };
         let counts = || {
             ["blue", "red"].map(|tenant| {
@@ -450,14 +449,13 @@ mod tests {
     async fn a_late_companion_of_a_deleted_tenant_is_the_leaders_to_delete() {
         let context = fixtures::context(FakeApi::default().client());
         let companion = |tenant: &str| -> Pod {
-            serde_json::from_value(json!({"metadata": {"name": tenant, "namespace": keys::ADMIN_NAMESPACE,
+            fixtures::object(json!({"metadata": {"name": tenant, "namespace": keys::ADMIN_NAMESPACE,
                 "uid": tenant, "resourceVersion": "9", "labels": {keys::TENANT: tenant, keys::WORKLOAD: "w"},
                 "annotations": {keys::ADMIN_RULE: "r", keys::RULE_UID: "u"}}}))
-            .unwrap()
         };
         let blue = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
             "metadata": {"name": "blue", "uid": "t"}, "spec": {}});
-        context.registry.tenant(Change::Applied(serde_json::from_value(blue).unwrap()));
+        context.registry.tenant(Change::Applied(fixtures::object(blue)));
         context.feeds.pods.event(Event::Applied(companion("blue")));
         assert_eq!(context.queues.tenants.counts().ready, 0);
         context.feeds.pods.event(Event::Applied(companion("gone")));
@@ -469,11 +467,11 @@ mod tests {
         let context = fixtures::context(FakeApi::default().client());
         context.leadership.lead_without_lease();
         context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
-        let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
+        let key = fixtures::key("w");
         let state = context.states.state("tenant-blue");
         state.lock().companions.applied("r-w", key, Default::default());
         let is_queued = |claim: u64, holder: &str| {
-            let tenant = serde_json::from_value(fixtures::tenant_claimed(claim, holder)).unwrap();
+            let tenant = fixtures::object(fixtures::tenant_claimed(claim, holder));
             context.feeds.tenants.event(Event::Applied(tenant));
             let next = context.queues.companions.next().now_or_never();
             next.iter().for_each(|key| context.queues.companions.done(key));
@@ -488,9 +486,8 @@ mod tests {
     async fn one_namespace_concerns_tenants_offloading_and_machines_by_its_labels_alone() {
         let context = fixtures::context(FakeApi::default().client());
         let namespace = |labels: serde_json::Value| -> PartialObjectMeta<Namespace> {
-            serde_json::from_value(json!({"apiVersion": "v1", "kind": "Namespace",
+            fixtures::object(json!({"apiVersion": "v1", "kind": "Namespace",
                 "metadata": {"name": "n", "uid": "u", "labels": labels}}))
-            .unwrap()
         };
         let queued = || {
             let queues = &context.queues;
@@ -504,10 +501,10 @@ mod tests {
         );
         let machine = json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
             "metadata": {"name": "m"}, "spec": {"nodePool": [], "machineTypes": []}});
-        context.machines.machine(Change::Applied(serde_json::from_value(machine).unwrap()));
+        context.machines.machine(Change::Applied(fixtures::object(machine)));
         let offloading = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
             "metadata": {"name": "offloading", "namespace": "n"}, "spec": {}});
-        context.offloadings.object(Change::Applied(serde_json::from_value(offloading).unwrap()));
+        context.offloadings.object(Change::Applied(fixtures::object(offloading)));
         let guests = json!({keys::INJECT_RESOURCE: keys::INJECT_ENABLED});
         context.feeds.namespaces.event(Event::Applied(namespace(guests)));
         assert_eq!(queued(), (0, 1, 1));

@@ -36,11 +36,10 @@ pub(crate) trait Controller: Send + Sync + 'static {
 
     const QUEUE: fn(&Context) -> &Queue<Self::Key>;
 
-    /// What the controller shares with all others.
-    fn context(&self) -> &Context;
-
     /// Most keys that are worked on at once.
-    fn at_once(&self) -> usize;
+    fn at_once(&self) -> usize {
+        16
+    }
 
     /// This replica begins to lead. What the former leader knew is not known here, and the keys of before were dropped, so every key
     /// has to be queued.
@@ -51,17 +50,17 @@ pub(crate) trait Controller: Send + Sync + 'static {
 
 /// Runs a controller for as long as the process serves, after everything has been listed: until then an object may only not have been
 /// seen yet.
-pub(crate) fn start<C: Controller>(process: &Process, controller: C) {
-    let lists = process.readiness.clone();
+pub(crate) fn start<C: Controller>(process: &Process, context: &Arc<Context>, controller: C) {
+    let (lists, context) = (process.readiness.clone(), context.clone());
     process.spawn(C::NAME, async move {
         // Readiness also waits for what a controller does first.
         lists.done_but(first::TASK).await;
-        run(Arc::new(controller)).await;
+        run(context, Arc::new(controller)).await;
     });
 }
 
-async fn run<C: Controller>(controller: Arc<C>) {
-    let (leadership, queue) = (controller.context().leadership.clone(), C::QUEUE(controller.context()));
+async fn run<C: Controller>(context: Arc<Context>, controller: Arc<C>) {
+    let (leadership, queue) = (context.leadership.clone(), C::QUEUE(&context));
     let slots = Arc::new(Semaphore::new(controller.at_once()));
     loop {
         let mut term = None;
@@ -88,9 +87,9 @@ async fn run<C: Controller>(controller: Arc<C>) {
                 next = next => next,
             };
             let Ok(slot) = slot else { return };
-            let controller = controller.clone();
+            let (context, controller) = (context.clone(), controller.clone());
             let step = async move {
-                take(&*controller, &key).await;
+                take(C::QUEUE(&context), &*controller, &key).await;
                 drop(slot);
             };
             if C::LEADER_ONLY {
@@ -119,8 +118,7 @@ async fn drop_keys<K: Key, T>(queue: &Queue<K>, until: impl Future<Output = T>) 
 }
 
 /// Makes a step for a key that the queue has handed out, and gives the key back to the queue.
-async fn take<C: Controller>(controller: &C, key: &C::Key) {
-    let queue = C::QUEUE(controller.context());
+async fn take<C: Controller>(queue: &Queue<C::Key>, controller: &C, key: &C::Key) {
     match controller.step(key).await {
         Ok(Action::Done) => queue.forget(key),
         Ok(Action::Requeue(after)) => {
@@ -147,8 +145,6 @@ fn is_stale(error: &kube::Error) -> bool {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use outrigger_core::ids::RuleName;
-    use outrigger_core::index::CompanionKey;
     use outrigger_runtime::environment::Environment;
     use outrigger_runtime::fake_api::{FakeApi, failure};
     use outrigger_runtime::lease::{LeaseArgs, lead};
@@ -172,10 +168,6 @@ mod tests {
         const LEADER_ONLY: bool = false;
         const QUEUE: fn(&Context) -> &Queue<CompanionId> = |context| &context.queues.companions;
 
-        fn context(&self) -> &Context {
-            &self.context
-        }
-
         fn at_once(&self) -> usize {
             self.context.args.max_concurrent_reconciles
         }
@@ -189,7 +181,7 @@ mod tests {
     }
 
     fn id(tenant: &str, workload: usize) -> CompanionId {
-        let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: format!("w{workload}").into() };
+        let key = fixtures::key(&format!("w{workload}"));
         CompanionId { namespace: format!("tenant-{tenant}").into(), key }
     }
 
@@ -200,7 +192,7 @@ mod tests {
             let client = FakeApi::default().client();
             let context = fixtures::context_of(args, client, Environment::system());
             let controller = Arc::new(Held { context: context.clone(), go_on: Semaphore::new(0) });
-            let worker = tokio::spawn(run(controller.clone()));
+            let worker = tokio::spawn(run(context.clone(), controller.clone()));
             let busy = async || {
                 // The clock is paused: it goes on when nothing else is left to do.
                 tokio::time::sleep(Duration::from_secs(60)).await;
@@ -218,8 +210,8 @@ mod tests {
     }
 
     /// A controller that counts the terms.
+    #[derive(Default)]
     struct Terms {
-        context: Arc<Context>,
         begun: AtomicUsize,
     }
 
@@ -228,10 +220,6 @@ mod tests {
 
         const NAME: &'static str = "terms";
         const QUEUE: fn(&Context) -> &Queue<Self::Key> = |context| &context.queues.tenants;
-
-        fn context(&self) -> &Context {
-            &self.context
-        }
 
         fn at_once(&self) -> usize {
             1
@@ -259,8 +247,8 @@ mod tests {
         api.answers("PATCH", &of, 200, lease("2"));
         let args = fixtures::args_of(&[]).unwrap();
         let context = fixtures::context_of(args, api.client(), Environment::system());
-        let controller = Arc::new(Terms { context: context.clone(), begun: AtomicUsize::new(0) });
-        let worker = tokio::spawn(run(controller.clone()));
+        let controller = Arc::<Terms>::default();
+        let worker = tokio::spawn(run(context.clone(), controller.clone()));
         let election = LeaseArgs {
             namespace: "outrigger-system".to_owned(),
             name: "manager".to_owned(),

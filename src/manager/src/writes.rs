@@ -34,10 +34,13 @@ pub(crate) fn apply() -> PatchParams {
 
 /// Deletes nothing but the object with this uid.
 pub(crate) fn only(uid: &str) -> DeleteParams {
-    DeleteParams {
-        preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
-        ..DeleteParams::default()
-    }
+    only_at(uid, None)
+}
+
+/// The same; where a resourceVersion is given, in this state only.
+pub(crate) fn only_at(uid: &str, resource_version: Option<String>) -> DeleteParams {
+    let preconditions = Some(Preconditions { uid: Some(uid.to_owned()), resource_version });
+    DeleteParams { preconditions, ..DeleteParams::default() }
 }
 
 /// An object in the state that a write was computed from.
@@ -63,13 +66,7 @@ impl Version {
 
     /// Deletes nothing but the object in this state.
     pub(crate) fn deletion(&self) -> DeleteParams {
-        DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: Some(self.uid.clone()),
-                resource_version: Some(self.resource_version.clone()),
-            }),
-            ..DeleteParams::default()
-        }
+        only_at(&self.uid, Some(self.resource_version.clone()))
     }
 }
 
@@ -88,14 +85,14 @@ where
 /// changed since.
 pub(crate) async fn finalizer<K>(
     api: &Api<K>,
-    over: &Version,
-    finalizers: &[String],
+    object: &K,
     ours: &str,
     wanted: bool,
 ) -> kube::Result<Option<K>>
 where
-    K: Clone + DeserializeOwned + Debug,
+    K: Resource + Clone + DeserializeOwned + Debug,
 {
+    let (finalizers, over) = (object.finalizers(), Version::of(object));
     if finalizers.iter().any(|finalizer| finalizer == ours) == wanted {
         return Ok(None);
     }
@@ -104,19 +101,6 @@ where
     metadata["finalizers"] = others.chain(wanted.then_some(ours)).collect();
     let body = json!({"metadata": metadata});
     api.patch(&over.name, &patch(), &Patch::Merge(&body)).await.map(Some)
-}
-
-/// As [`finalizer`], for an object as it is known.
-pub(crate) async fn finalizer_of<K>(
-    api: &Api<K>,
-    object: &K,
-    ours: &str,
-    wanted: bool,
-) -> kube::Result<Option<K>>
-where
-    K: Resource + Clone + DeserializeOwned + Debug,
-{
-    finalizer(api, &Version::of(object), object.finalizers(), ours, wanted).await
 }
 
 /// An object that no longer exists, or another one of its name, counts as deleted.

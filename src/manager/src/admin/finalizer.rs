@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use kube::ResourceExt;
 use kube::api::Api;
 use outrigger_api::AdminWorkloadRule;
 use outrigger_core::keys;
@@ -26,18 +27,17 @@ pub(super) async fn step(
     entry: &AdminRuleEntry,
 ) -> Result<Option<Duration>, kube::Error> {
     let namespaces = context.states.admin();
-    let has = entry.finalizers.iter().any(|finalizer| finalizer == keys::ADMIN_RULE_FINALIZER);
+    let has = entry.object.finalizers().iter().any(|finalizer| finalizer == keys::ADMIN_RULE_FINALIZER);
     let rules: Api<AdminWorkloadRule> = Api::namespaced(context.client.clone(), &id.namespace);
-    if entry.deleting
+    let uid = entry.object.uid().unwrap_or_default();
+    if entry.deleting()
         && has
-        && cleanup::of_rule(&rules, &entry.version.uid, &namespaces.resources, &id.name).await? > 0
+        && cleanup::of_rule(&rules, &uid, &namespaces.resources, &id.name).await? > 0
     {
         return Ok(Some(PAUSE));
     }
-    let wanted = !entry.deleting && (has || !namespaces.owned());
-    let written =
-        writes::finalizer(&rules, &entry.version, &entry.finalizers, keys::ADMIN_RULE_FINALIZER, wanted);
-    match written.await {
+    let wanted = !entry.deleting() && (has || !namespaces.owned());
+    match writes::finalizer(&rules, &*entry.object, keys::ADMIN_RULE_FINALIZER, wanted).await {
         Ok(None) => {}
         Ok(Some(_)) => {
             info!(rule = %id.name, namespace = %id.namespace, present = wanted, "finalizer written");

@@ -23,11 +23,10 @@ use outrigger_core::index::CompanionKey;
 use outrigger_core::rule::Rule;
 use outrigger_core::steps;
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use crate::context::Context;
+use crate::state::status_pace::Written;
 use crate::state::{CompanionId, RuleEntry, RuleId, TenantData, TenantState};
-use crate::writes::Version;
 
 pub(crate) use cleanup::release;
 pub(crate) use status::step;
@@ -39,26 +38,15 @@ pub(crate) struct AdminRules(Mutex<BTreeMap<RuleName, AdminRuleEntry>>);
 
 #[derive(Debug, Clone)]
 pub(crate) struct AdminRuleEntry {
-    pub(crate) version: Version,
-    pub(crate) generation: i64,
-    pub(crate) deleting: bool,
-    pub(crate) finalizers: Vec<String>,
-    pub(crate) status: AdminWorkloadRuleStatus,
+    pub(crate) object: Arc<AdminWorkloadRule>,
     /// The rule and the tenants that it is about, or its validation errors.
     pub(crate) compiled: Result<(Arc<Rule>, TenantSelector), Vec<FieldError>>,
     /// This replica's last write of the status.
     pub(crate) written: Option<WrittenEntries>,
 }
 
-/// A write of a rule's status by this replica.
-#[derive(Debug, Clone)]
-pub(crate) struct WrittenEntries {
-    pub(crate) at: Instant,
-    /// Bytes of the rule, its status among them, as JSON.
-    pub(crate) bytes: usize,
-    /// All entries since then, those of other replicas among them.
-    pub(crate) tenants: BTreeMap<String, TenantMatches>,
-}
+/// A write of a rule's status by this replica, and all entries since then, those of other replicas among them.
+pub(crate) type WrittenEntries = Written<BTreeMap<String, TenantMatches>>;
 
 impl AdminRules {
     pub(crate) fn names(&self) -> Vec<RuleName> {
@@ -74,7 +62,7 @@ impl AdminRules {
         let Ok(name) = RuleName::admin(&object.name_any()) else { return Vec::new() };
         let mut rules = self.0.lock();
         let before = rules.remove(&name);
-        let spec = |entry: &AdminRuleEntry| (entry.version.uid.clone(), entry.generation, entry.deleting);
+        let spec = |entry: &AdminRuleEntry| (entry.object.uid(), entry.generation(), entry.deleting());
         let known = before.as_ref().map(spec);
         let entry = AdminRuleEntry::new(object, before);
         // Its status concerns no tenant, and changes with the companions of all of them.
@@ -84,9 +72,9 @@ impl AdminRules {
         touched
     }
 
-    /// This replica has written the status of the rule with this uid.
-    pub(crate) fn wrote(&self, name: &RuleName, uid: &str, written: WrittenEntries) {
-        if let Some(entry) = self.0.lock().get_mut(name).filter(|entry| entry.version.uid == uid) {
+    /// This replica has written the status of this rule.
+    pub(crate) fn wrote(&self, name: &RuleName, rule: &AdminWorkloadRule, written: WrittenEntries) {
+        if let Some(entry) = self.0.lock().get_mut(name).filter(|entry| entry.object.uid() == rule.uid()) {
             entry.written = Some(written);
         }
     }
@@ -155,7 +143,7 @@ fn update_state(
     name: &RuleName,
     entry: Option<&AdminRuleEntry>,
 ) -> Vec<CompanionKey> {
-    match entry.filter(|entry| !entry.deleting && is_about(context, entry, data)) {
+    match entry.filter(|entry| !entry.deleting() && is_about(context, entry, data)) {
         Some(entry) => {
             let rule = entry.compiled.as_ref().ok().map(|(rule, _)| rule.clone());
             data.set_admin_rule(name, entry.filed(), rule)
@@ -191,24 +179,30 @@ fn is_about(context: &Context, entry: &AdminRuleEntry, data: &TenantData) -> boo
 impl AdminRuleEntry {
     /// The rule as the API has it. It is compiled again only if its spec has changed.
     fn new(object: &AdminWorkloadRule, before: Option<Self>) -> Self {
-        let version = Version::of(object);
-        let generation = object.metadata.generation.unwrap_or_default();
         // A rule's status changes far more often than its spec.
-        let before = before.filter(|before| before.version.uid == version.uid);
+        let before = before.filter(|before| before.object.uid() == object.uid());
         let written = before.as_ref().and_then(|before| before.written.clone());
-        let same = before.filter(|before| before.generation == generation);
+        let same = before.filter(|before| before.object.metadata.generation == object.metadata.generation);
         Self {
             compiled: same.map_or_else(
                 || object.compile().map(|admin| (Arc::new(admin.rule), admin.tenants)),
                 |before| before.compiled,
             ),
-            version,
-            generation,
-            deleting: object.metadata.deletion_timestamp.is_some(),
-            finalizers: object.finalizers().to_vec(),
-            status: object.status.clone().unwrap_or_default(),
+            object: Arc::new(object.clone()),
             written,
         }
+    }
+
+    fn generation(&self) -> i64 {
+        self.object.metadata.generation.unwrap_or_default()
+    }
+
+    fn deleting(&self) -> bool {
+        self.object.metadata.deletion_timestamp.is_some()
+    }
+
+    fn status(&self) -> AdminWorkloadRuleStatus {
+        self.object.status.clone().unwrap_or_default()
     }
 
     fn errors(&self) -> &[FieldError] {
@@ -218,10 +212,10 @@ impl AdminRuleEntry {
     /// The entry that states hold.
     fn filed(&self) -> RuleEntry {
         RuleEntry {
-            uid: self.version.uid.clone(),
-            generation: self.generation,
+            uid: self.object.uid().unwrap_or_default(),
+            generation: self.generation(),
             errors: self.errors().to_vec(),
-            deleting: self.deleting,
+            deleting: self.deleting(),
             ..RuleEntry::default()
         }
     }

@@ -6,7 +6,6 @@
 //! Tenants without a match have no entry, and so cost no write.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
@@ -14,28 +13,26 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::Api;
 use outrigger_api::admin_workload_rule::TenantMatches;
-use outrigger_api::conditions::Status;
 use outrigger_api::{AdminWorkloadRule, AdminWorkloadRuleStatus};
 use outrigger_core::companion::{self, Observed};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::reason::Cause;
 use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::text::{truncate, truncate_bytes};
-use outrigger_core::validate;
 use serde_json::{Map, Value, json};
 use tracing::debug;
 
 use super::{AdminRuleEntry, WrittenEntries, finalizer};
-use crate::conditions::{ConditionValue, conditions, rejected};
+use crate::conditions::{ConditionValue, and_more, conditions, fine, rejected, unknown, wrong};
 use crate::context::Context;
 use crate::rules::status::impaired_note;
 use crate::rules::{devices, report_refusals, validate_template};
 use crate::state::companions::Counts;
-use crate::state::status_pace::{PACE, pace, same_verdicts};
+use crate::state::status_pace::{PACE, same_verdicts};
 use crate::state::{RuleId, TenantState, TenantStates};
 use crate::tenants;
 use crate::worker::Action;
-use crate::writes;
+use crate::writes::{self, Version};
 
 /// Tenants for whom a template is validated at once.
 const VALIDATIONS: usize = 8;
@@ -53,7 +50,7 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
     if leads && let Some(pause) = finalizer::step(context, id, &entry).await? {
         context.queues.rules.add_after(id.clone(), pause);
     }
-    if entry.deleting {
+    if entry.deleting() {
         return Ok(Action::Done);
     }
     let wanted = changes(&context.states, &id.name, &entry, leads, context.environment.clock.wall());
@@ -70,12 +67,12 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
     }
     let Some(mut status) = wanted else { return Ok(Action::Done) };
     if let Some(last) = &entry.written {
-        let since = context.environment.clock.now().duration_since(last.at);
-        let left = pace(last.bytes, only_counts(&status, &entry.status)).saturating_sub(since);
+        let before = entry.status();
+        let left = last.left(only_counts(&status, &before), context.environment.clock.now());
         if !left.is_zero() {
             return Ok(Action::Requeue(left));
         }
-        let overwritten = overwritten(&status, &entry.status, last);
+        let overwritten = overwritten(&status, &before, last);
         if !overwritten.is_empty() {
             // A replica that has taken the tenant over may have done that. This one doesn't know yet if its watch of Tenants is silent,
             // and the two would write over each other until it does.
@@ -90,13 +87,12 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
         }
     }
     let rules: Api<AdminWorkloadRule> = Api::namespaced(context.client.clone(), &id.namespace);
-    let object = writes::status(&rules, &entry.version, status).await?;
+    let object = writes::status(&rules, &Version::of(&*entry.object), status).await?;
     debug!(rule = %id.name, "status written");
     let entries = object.status.as_ref().map(|status| status.tenants.clone()).unwrap_or_default();
-    let (at, bytes) = (context.environment.clock.now(), validate::json_bytes(&object));
-    let written = WrittenEntries { at, bytes, tenants: entries };
+    let written = WrittenEntries::new(&object, entries, context.environment.clock.now());
     context.feeds.admin_rules.answer(object);
-    context.admin_rules.wrote(&id.name, &entry.version.uid, written);
+    context.admin_rules.wrote(&id.name, &entry.object, written);
     // What has changed meanwhile is written then; if nothing has, nothing is.
     Ok(Action::Requeue(PACE))
 }
@@ -126,7 +122,7 @@ fn expire_asked(context: &Context, id: &RuleId, entry: &AdminRuleEntry) {
 /// The tenants whose entries a patch changes although this replica has written them otherwise than they are now.
 fn overwritten(patch: &Value, now: &AdminWorkloadRuleStatus, last: &WrittenEntries) -> Vec<TenantId> {
     let changed = patch.get("tenants").and_then(Value::as_object).into_iter().flat_map(Map::keys);
-    let others = changed.filter(|tenant| now.tenants.get(*tenant) != last.tenants.get(*tenant));
+    let others = changed.filter(|tenant| now.tenants.get(*tenant) != last.shown.get(*tenant));
     others.filter_map(|tenant| TenantId::new(tenant).ok()).collect()
 }
 
@@ -149,7 +145,7 @@ pub(super) fn changes(
     leads: bool,
     now: Timestamp,
 ) -> Option<Value> {
-    let before = &entry.status;
+    let before = &entry.status();
     let ReplicaView { own, about } = known(states, name, leads);
     let mut tenants = before.tenants.clone();
     for (tenant, matches) in own {
@@ -228,14 +224,8 @@ fn known(states: &TenantStates, name: &RuleName, leads: bool) -> ReplicaView {
         let tried = data.rules.get(name).and_then(|entry| entry.validation.refusal());
         let untaken = tried.map(|refusal| truncate(&refusal.message, MAX_REFUSAL).into_owned());
         let refused = untaken.or_else(|| {
-            refusals.next().map(|first| {
-                let mut text = truncate(&first.why.message, MAX_REFUSAL).into_owned();
-                let others = refusals.count();
-                if others > 0 {
-                    let _ = write!(text, " (and {others} more)");
-                }
-                text
-            })
+            let first = refusals.next()?;
+            Some(truncate(&first.why.message, MAX_REFUSAL).into_owned() + &and_more(refusals.count(), ""))
         });
         // Where nothing matches, nothing follows of it.
         let not_sent = data.unsent(name).filter(|_| matched > 0);
@@ -289,15 +279,16 @@ fn summary(
     let accepted = entry.errors().is_empty();
     let strategy = entry.compiled.as_ref().ok().map(|(rule, _)| rule.update());
     let rolling = (updated < counts.created && strategy != Some(UpdateStrategy::OnDelete)).then_some(updated);
-    let valid = (Status::True, "Valid", "the rule is served".to_owned());
+    let valid = || fine("Valid", "the rule is served");
     let values = [
-        ("Accepted", rejected(entry.errors(), None).unwrap_or(valid)),
+        ("Accepted", rejected(entry.errors(), None).unwrap_or_else(valid)),
         ("Matched", matched_condition(accepted, matched, &tenants, about)),
         ("Ready", ready_condition(accepted, matched, &counts, (rolling, resized), &tenants, waiting)),
     ];
-    let conditions = conditions(&entry.status.conditions, entry.generation, now, values);
+    let before = entry.object.status.as_ref().map_or(&[][..], |status| status.conditions.as_slice());
+    let conditions = conditions(before, entry.generation(), now, values);
     AdminWorkloadRuleStatus {
-        observed_generation: Some(entry.generation),
+        observed_generation: Some(entry.generation()),
         matched: Some(matched),
         created: Some(counts.created),
         ready: Some(counts.ready),
@@ -317,34 +308,26 @@ fn matched_condition(
     let mut not_sent =
         tenants.iter().filter_map(|(tenant, matches)| Some((tenant, matches.not_sent.as_ref()?)));
     if let (true, Some((tenant, keys))) = (accepted, not_sent.next()) {
-        let others = match not_sent.count() {
-            0 => String::new(),
-            more => format!(" (and {more} more tenants)"),
-        };
+        let others = and_more(not_sent.count(), " tenants");
         let message = format!(
             "{matched} workloads match; the agent of tenant {tenant}{others} doesn't send annotations that the rule names ({keys}), so they \
              are unknown: companions lack them, and where they decide, workloads have a companion; have the tenants admit them by \
              --allow-annotation of their agents, and upgrade agents that don't say what they send"
         );
-        return (Status::True, Cause::AnnotationsNotSent.as_str(), message);
+        return fine(Cause::AnnotationsNotSent.as_str(), message);
     }
     match (accepted, matched) {
-        (false, _) => (Status::Unknown, Cause::Invalid.as_str(), "see the Accepted condition".to_owned()),
-        (true, _) if about == 0 => (
-            Status::False,
-            Cause::NoTenant.as_str(),
-            "spec.tenantSelector: there is no Tenant that it selects".to_owned(),
-        ),
-        (true, 0) => (
-            Status::False,
-            Cause::NoMatch.as_str(),
+        (false, _) => unknown(Cause::Invalid, "see the Accepted condition"),
+        (true, _) if about == 0 => {
+            wrong(Cause::NoTenant, "spec.tenantSelector: there is no Tenant that it selects")
+        }
+        (true, 0) => wrong(
+            Cause::NoMatch,
             format!("no known workload of the {about} tenants that it is about matches"),
         ),
-        (true, n) => (
-            Status::True,
-            "Matches",
-            format!("{n} workloads match, of {with} of the {about} tenants that it is about"),
-        ),
+        (true, n) => {
+            fine("Matches", format!("{n} workloads match, of {with} of the {about} tenants that it is about"))
+        }
     }
 }
 
@@ -357,18 +340,17 @@ fn ready_condition(
     waiting: impl FnOnce() -> Option<String>,
 ) -> ConditionValue {
     if !accepted {
-        return (Status::False, Cause::Invalid.as_str(), "see the Accepted condition".to_owned());
+        return wrong(Cause::Invalid, "see the Accepted condition");
     }
     let mut refused =
         tenants.iter().filter_map(|(tenant, matches)| Some((tenant, matches.refused.as_ref()?)));
     if let Some((tenant, message)) = refused.next() {
-        let others = refused.count();
-        let more = if others == 0 { String::new() } else { format!(" (and {others} more tenants)") };
-        return (Status::False, Cause::Refused.as_str(), format!("for tenant {tenant}: {message}{more}"));
+        let more = and_more(refused.count(), " tenants");
+        return wrong(Cause::Refused, format!("for tenant {tenant}: {message}{more}"));
     }
     if matched == 0 {
         let note = counts.lingering_note();
-        return (Status::True, Cause::NoMatch.as_str(), format!("no companion is wanted{note}"));
+        return fine(Cause::NoMatch.as_str(), format!("no companion is wanted{note}"));
     }
     let Counts { created, ready, .. } = counts;
     let wanted = tenants.values().map(|matches| matches.wanted.unwrap_or(matches.matched)).sum();
@@ -376,17 +358,13 @@ fn ready_condition(
     if let Some(updated) = rolling {
         let message =
             format!("{message}; {updated} of {created} have the current template{}", counts.leaving_note());
-        return (Status::False, Cause::RollingOut.as_str(), message + &waiting().unwrap_or_default());
+        return wrong(Cause::RollingOut, message + &waiting().unwrap_or_default());
     }
     if *ready >= wanted {
         if let Some((cause, note)) = resized {
-            return (Status::False, cause.as_str(), format!("{message}; {note}"));
+            return wrong(cause, format!("{message}; {note}"));
         }
-        return (Status::True, "AllReady", message);
+        return fine("AllReady", message);
     }
-    (
-        Status::False,
-        Cause::Pending.as_str(),
-        message + &counts.leaving_note() + &waiting().unwrap_or_default(),
-    )
+    wrong(Cause::Pending, message + &counts.leaving_note() + &waiting().unwrap_or_default())
 }

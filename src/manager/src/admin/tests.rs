@@ -45,7 +45,7 @@ impl World {
     fn tenant(&self, name: &str, labels: Value) -> Vec<CompanionId> {
         let object = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
             "metadata": {"name": name, "labels": labels}, "spec": {}});
-        let tenant: Tenant = serde_json::from_value(object).unwrap();
+        let tenant: Tenant = fixtures::object(object);
         self.0.registry.tenant(Change::Applied(tenant));
         let states = self.0.states.of(&id(name));
         states.iter().flat_map(|state| self.0.admin_rules.update_admin_rules(&self.0, state).0).collect()
@@ -62,7 +62,7 @@ impl World {
         for (key, value) in change.as_object().unwrap() {
             object["spec"][key] = value.clone();
         }
-        self.0.admin_rules.apply(&self.0, &serde_json::from_value(object).unwrap())
+        self.0.admin_rules.apply(&self.0, &fixtures::object(object))
     }
 
     fn sync(&self, tenant: &str, workloads: &[&str]) {
@@ -197,7 +197,7 @@ async fn each_replica_reports_on_the_tenants_that_it_serves_and_the_leader_sums_
         json!({"blue": {"matched": 2}, "red": {"matched": 3, "refused": "no"}, "gone": {"matched": 1}});
     let mut object = fixtures::admin_rule();
     object["status"] = json!({"tenants": before});
-    world.0.admin_rules.apply(&world.0, &serde_json::from_value(object).unwrap());
+    world.0.admin_rules.apply(&world.0, &fixtures::object(object));
     let store = world.0.states.admin_companions_of(&id("red"));
     store.lock().applied("x", key("x"), Observed { ready: true, ..Observed::default() });
     let patch = world.changes(true).unwrap();
@@ -243,7 +243,7 @@ async fn nothing_is_written_when_nothing_has_changed() {
     json_patch::merge(&mut stored, &status);
     let mut object = fixtures::admin_rule();
     object["status"] = stored;
-    world.0.admin_rules.apply(&world.0, &serde_json::from_value(object).unwrap());
+    world.0.admin_rules.apply(&world.0, &fixtures::object(object));
     assert_eq!(world.changes(true), None);
 }
 
@@ -268,7 +268,7 @@ async fn overwritten(claim: u64, holder: Option<&str>) -> (Action, usize) {
     let id = RuleId { namespace: keys::ADMIN_NAMESPACE.into(), name: name() };
     api.answers("PATCH", RULE, 200, shown("2", 1));
     assert_eq!(step(&world.0, &id).await.unwrap(), Action::Requeue(PACE));
-    world.0.admin_rules.apply(&world.0, &serde_json::from_value(shown("3", 7)).unwrap());
+    world.0.admin_rules.apply(&world.0, &fixtures::object(shown("3", 7)));
     let early = step(&world.0, &id).await.unwrap();
     assert!(matches!(early, Action::Requeue(left) if left <= PACE), "{early:?}");
     assert_eq!(api.calls("PATCH").len(), 1, "not at once");
@@ -282,11 +282,10 @@ async fn overwritten(claim: u64, holder: Option<&str>) -> (Action, usize) {
 
 #[test]
 fn a_change_of_an_entry_is_one_of_counts_unless_it_is_refused() {
-    let status: AdminWorkloadRuleStatus = serde_json::from_value(json!({
+    let status: AdminWorkloadRuleStatus = fixtures::object(json!({
         "matched": 1, "tenants": {"blue": {"matched": 1}, "red": {"matched": 1, "refused": "no"}},
         "conditions": [{"type": "Ready", "status": "False", "reason": "Pending", "message": "0 of 1",
-            "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}]}))
-    .unwrap();
+            "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}]}));
     let condition = |reason: &str| {
         json!({"conditions": [{"type": "Ready", "status": "False", "reason": reason, "message": "0 of 2",
             "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}]})

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kube::Error;
 use outrigger_core::claim;
-use outrigger_core::companion::{Action as Plan, DeleteReason, LingerStep, Lingering};
+use outrigger_core::companion::{Action as Plan, DeleteReason, LingerStep, Lingering, Observed};
 use outrigger_core::index::Desired;
 use outrigger_core::reason::Cause;
 use outrigger_core::template::{self, Kind};
@@ -25,6 +25,7 @@ use crate::metrics::{Operation, WriteOutcome};
 use crate::queue::Queue;
 use crate::rules::deleted::DeletedRules;
 use crate::state::companions::CompanionCache;
+use crate::state::rollout::serves;
 use crate::state::{CompanionId, Refusal, TenantState, Why};
 use crate::worker::{Action, Controller};
 use crate::writes;
@@ -58,10 +59,6 @@ impl Controller for Companions {
     const LEADER_ONLY: bool = false;
     const QUEUE: fn(&Context) -> &Queue<CompanionId> = |context| &context.queues.companions;
 
-    fn context(&self) -> &Context {
-        &self.context
-    }
-
     fn at_once(&self) -> usize {
         self.context.args.max_concurrent_reconciles
     }
@@ -69,7 +66,7 @@ impl Controller for Companions {
     async fn step(&self, id: &CompanionId) -> Result<Action, Error> {
         let context = &*self.context;
         let state = context.states.state(&id.namespace);
-        let mut traced = context.latency.begin(id);
+        let mut traced = context.metrics.latency.begin(id);
         let Some(location) = context.states.location(id) else { return Ok(Action::Done) };
         let Self { resizes, deleted_rules, .. } = self;
         let companion = Companion { context, resizes, deleted_rules, state: &state, id, location };
@@ -119,7 +116,7 @@ impl Companion<'_> {
         let (plan, kind) = loop {
             let answer = match self.decide(asked) {
                 Ok(decided) => break decided,
-                Err(Undecided::LaterClaim) if !asked.claim => {
+                Err(Undecided::LaterClaim) => {
                     asked.claim = true;
                     self.look_at_tenant().await
                 }
@@ -127,7 +124,6 @@ impl Companion<'_> {
                     asked.rule = true;
                     self.look_at_rule().await
                 }
-                Err(Undecided::LaterClaim) => return Action::Requeue(STALE_PAUSE),
                 Err(Undecided::Ends(action)) => return action,
             };
             if let Err(action) = answer {
@@ -300,8 +296,8 @@ impl Companion<'_> {
                 if let Some(claim) = data.stream.latest() {
                     annotations[keys::STREAM_CLAIM] = claim.to_string().into();
                 }
-                let has_run = |companions: &mut CompanionCache| companions.has_run(key);
-                if kind == Kind::Pod && data.with_companions(&key.rule, has_run) == Some(false) {
+                let has_run = data.read_companions(&key.rule, |companions| companions.has_run(key));
+                if kind == Kind::Pod && has_run == Some(false) {
                     annotations[keys::FIRST_COMPANION] = "true".into();
                 }
                 Ok((Plan::Create(object), kind))
@@ -341,8 +337,8 @@ impl Companion<'_> {
                 let _ = self.state.lock().creations.write(&self.id.key, self.now());
                 self.learn(made);
                 let key = &self.id.key;
-                let known =
-                    self.state.lock().with_companions(&key.rule, |companions| companions.get(key).is_some());
+                let is_known = |companions: &CompanionCache| companions.get(key).is_some();
+                let known = self.state.lock().read_companions(&key.rule, is_known);
                 // What was shown since is newer than a late answer, and may be that the companion is deleted: nothing else
                 // would bring the key back, where that was a list that doesn't have it.
                 if known == Some(false) { Err(WriteFailure::CacheStale) } else { Ok(Action::Done) }
@@ -382,7 +378,7 @@ impl Companion<'_> {
 
     async fn delete(&self, kind: Kind, uid: &str, reason: DeleteReason) -> Result<Action, WriteFailure> {
         let (key, CompanionLocation { name, namespace, .. }) = (&self.id.key, &self.location);
-        if reason == DeleteReason::NotAdmitted && !self.state.lock().refusals.contains_key(key) {
+        if reason == DeleteReason::NotAdmitted && self.state.lock().refusals.get(key).is_none() {
             const MESSAGE: &str = "the admission webhook did not see the companion, so it was neither placed nor \
                 isolated and will not be started: register the MutatingWebhookConfiguration";
             return Err(WriteFailure::Refused(Why::new(Cause::NotAdmitted, MESSAGE)));
@@ -397,12 +393,14 @@ impl Companion<'_> {
         // It may be ready by now, which the watch hasn't shown yet: only the state that isn't is deleted.
         let version = match reason {
             DeleteReason::NeverReady if !fault("whatever-was-never-ready-is-deleted") => {
-                Some(self.never_ready(uid).ok_or(WriteFailure::CacheStale)?)
+                let known = self.known(uid).filter(|o| !o.was_ready);
+                Some(known.ok_or(WriteFailure::CacheStale)?.resource_version)
             }
             DeleteReason::TemplateChanged | DeleteReason::ResizeInfeasible
                 if !fault("whatever-was-down-is-replaced") =>
             {
-                self.state.lock().replaceable(key, uid).ok_or(WriteFailure::CacheStale)?
+                let known = self.state.lock().replaceable(key, uid).ok_or(WriteFailure::CacheStale)?;
+                Some(known.resource_version).filter(|version| *version > 0 && !serves(&known))
             }
             _ => None,
         };
@@ -429,13 +427,9 @@ impl Companion<'_> {
         failure
     }
 
-    /// The resourceVersion of the companion with this uid if it has never been ready, as far as is known.
-    fn never_ready(&self, uid: &str) -> Option<u64> {
-        let key = &self.id.key;
-        let of_uid = |companions: &mut CompanionCache| {
-            companions.get(key).filter(|o| o.uid == uid && !o.was_ready).map(|o| o.resource_version)
-        };
-        self.state.lock().with_companions(&key.rule, of_uid).flatten()
+    /// What is known of the companion, if it has this uid.
+    fn known(&self, uid: &str) -> Option<Observed> {
+        self.state.lock().read_companion(&self.id.key, Observed::clone).filter(|o| o.uid == uid)
     }
 
     fn objects(&self, kind: Kind) -> Objects<'_> {

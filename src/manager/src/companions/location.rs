@@ -12,7 +12,7 @@ pub(crate) struct CompanionLocation {
     /// Its namespace: the tenant's, or that of all companions of admin rules.
     pub(crate) namespace: Namespace,
     pub(crate) name: String,
-    /// Whether its rule is in the same namespace, and so owns it.
+    /// See [`TenantStates::resources`].
     pub(crate) owned: bool,
 }
 
@@ -24,14 +24,16 @@ impl CompanionLocation {
 }
 
 impl TenantStates {
+    /// The namespace of the objects that are made for a rule in `namespace`, or for an admin rule; and whether the rule is in the same
+    /// namespace, and so owns them.
+    pub(crate) fn resources(&self, admin: bool, namespace: &Namespace) -> (Namespace, bool) {
+        if admin { (self.admin().resources.clone(), self.admin().owned()) } else { (namespace.clone(), true) }
+    }
+
     /// The location of a companion; `None` in a namespace without a tenant.
     pub(crate) fn location(&self, id: &CompanionId) -> Option<CompanionLocation> {
         let tenant = self.tenant_of(&id.namespace)?;
-        let (namespace, owned) = if id.key.rule.is_admin() {
-            (self.admin().resources.clone(), self.admin().owned())
-        } else {
-            (id.namespace.clone(), true)
-        };
+        let (namespace, owned) = self.resources(id.key.rule.is_admin(), &id.namespace);
         Some(CompanionLocation { name: companion::name(&id.key, &tenant), tenant, namespace, owned })
     }
 }

@@ -141,10 +141,7 @@ impl<'a> Objects<'a> {
         uid: &str,
         version: Option<u64>,
     ) -> Result<(), kube::Error> {
-        let mut params = writes::only(uid);
-        if let Some(preconditions) = &mut params.preconditions {
-            preconditions.resource_version = version.map(|version| version.to_string());
-        }
+        let params = writes::only_at(uid, version.map(|version| version.to_string()));
         match self.kind {
             Kind::Pod => self.api::<Pod>().delete(name, &params).await.map(drop),
             Kind::Claim => self.api::<ResourceClaim>().delete(name, &params).await.map(drop),

@@ -256,12 +256,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fixtures;
 
     #[test]
     fn the_end_of_a_workload_is_read_and_what_cannot_be_read_is_in_the_future() {
         let of = |annotations: serde_json::Value| {
             let metadata = json!({"resourceVersion": "7", "annotations": annotations});
-            let observed = look_at(&serde_json::from_value(metadata).unwrap(), "u");
+            let observed = look_at(&fixtures::object(metadata), "u");
             (observed.resource_version, observed.ended)
         };
         assert_eq!(of(json!({})), (7, None));
@@ -291,8 +292,7 @@ mod tests {
                 .collect();
             let claim = json!({"metadata": {}, "spec": {}, "status": {"devices": devices,
                 "allocation": {"devices": {"results": results}}}});
-            let Observed { ready, trouble, message, .. } =
-                look_at_claim(&serde_json::from_value(claim).unwrap(), "u");
+            let Observed { ready, trouble, message, .. } = look_at_claim(&fixtures::object(claim), "u");
             (ready, trouble, message)
         };
         let with = |name: &str, kind: &str, status: &str| {
@@ -325,7 +325,7 @@ mod tests {
             assert_eq!(of(json!([silent, with("slow", kind, status)])), (cause.is_none(), cause, words));
         }
         let waits = json!({"metadata": {}, "spec": {}, "status": {"devices": [device("False")]}});
-        let waits = look_at_claim(&serde_json::from_value(waits).unwrap(), "u");
+        let waits = look_at_claim(&fixtures::object(waits), "u");
         assert!(!waits.ready && waits.trouble.is_none(), "devices are of an earlier allocation");
     }
 
@@ -336,7 +336,7 @@ mod tests {
             let conditions: Vec<_> = condition.into_iter().chain([ready]).collect();
             let status = json!({"observedGeneration": observed, "conditions": conditions});
             let pod = json!({"metadata": {"generation": 3}, "status": status});
-            let observed = look(&serde_json::from_value::<Pod>(pod).unwrap(), "u");
+            let observed = look(&fixtures::object::<Pod>(pod), "u");
             (observed.trouble, observed.message)
         };
         let says = |kind: &str, reason: &str, about: Option<i64>| {
@@ -371,7 +371,7 @@ mod tests {
                 "containerStatuses": [container], "initContainerStatuses": [stopped]});
             let annotations = restarts.map(|ids| json!({keys::RESTARTS: ids}));
             let pod = json!({"metadata": {"generation": 3, "annotations": annotations}, "status": status});
-            let observed = look(&serde_json::from_value::<Pod>(pod).unwrap(), "u");
+            let observed = look(&fixtures::object::<Pod>(pod), "u");
             (observed.trouble, observed.message)
         };
         let nothing = || (None, String::new());
@@ -399,7 +399,7 @@ mod tests {
                 "allocatedResourcesStatus": [{"name": "example.com/x"}, {"name": "claim:own/r", "resources": devices}]});
             let status = json!({"phase": phase, "conditions": [{"type": "Ready", "status": ready}],
                 "containerStatuses": [{"name": "fine"}, container]});
-            let pod: Pod = serde_json::from_value(json!({"metadata": {}, "status": status})).unwrap();
+            let pod: Pod = fixtures::object(json!({"metadata": {}, "status": status}));
             let observed = look(&pod, "u");
             (observed.trouble, observed.message)
         };
@@ -419,7 +419,7 @@ mod tests {
         let of = |phase: &str, reason: &str| {
             let status = json!({"phase": phase, "containerStatuses": [
                 {"name": "fine", "state": {"running": {}}}, {"name": "c", "state": {"waiting": {"reason": reason}}}]});
-            let pod: Pod = serde_json::from_value(json!({"metadata": {}, "status": status})).unwrap();
+            let pod: Pod = fixtures::object(json!({"metadata": {}, "status": status}));
             look(&pod, "u").trouble
         };
         for (phase, reason, expected) in [

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outrigger_core::companion::{self, Action as Plan, DeleteReason};
+use outrigger_core::companion::{self, Action as Plan, DeleteReason, Observed};
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::template::Kind;
 use serde_json::Value;
@@ -15,36 +15,33 @@ use crate::state::rollout::Moment;
 
 /// Whether a companion was made from a later state of its rule than is known here: nothing can be decided about it until the
 /// cache has caught up.
-pub(super) fn is_of_later_rule(data: &mut TenantData, key: &CompanionKey) -> bool {
-    let Some((uid, generation)) = data.rules.get(&key.rule).map(|rule| (rule.uid.clone(), rule.generation))
-    else {
-        return false;
-    };
-    let made_later = |companions: &mut CompanionCache| {
-        companions.get(key).is_some_and(|o| o.rule_uid == uid && o.rule_generation > generation)
-    };
-    data.with_companions(&key.rule, made_later).unwrap_or_default()
+pub(super) fn is_of_later_rule(data: &TenantData, key: &CompanionKey) -> bool {
+    let Some(rule) = data.rules.get(&key.rule) else { return false };
+    let made_later = |o: &Observed| o.rule_uid == rule.uid && o.rule_generation > rule.generation;
+    data.read_companion(key, made_later).unwrap_or_default()
 }
 
 /// Whether a companion was made by a replica that has claimed the stream later than is known here: that one may know workloads that
 /// this one doesn't.
-pub(super) fn is_of_later_claim(data: &mut TenantData, key: &CompanionKey) -> bool {
+pub(super) fn is_of_later_claim(data: &TenantData, key: &CompanionKey) -> bool {
     let Some(known) = data.stream.latest() else { return false };
-    let made_later = |companions: &mut CompanionCache| {
-        companions.get(key).is_some_and(|o| o.claim.as_ref().is_some_and(|made| made.is_after(&known)))
-    };
-    data.with_companions(&key.rule, made_later).unwrap_or_default()
+    let made_later = |o: &Observed| o.claim.as_ref().is_some_and(|made| made.is_after(&known));
+    data.read_companion(key, made_later).unwrap_or_default()
 }
 
 /// The next step for a companion, whatever else is going on, and the kind of what it is about.
 pub(super) fn planned(data: &TenantData, key: &CompanionKey, location: &CompanionLocation) -> (Plan, Kind) {
-    let admin = data.admin_companions.as_ref().filter(|_| key.rule.is_admin()).map(|store| store.lock());
-    let companions = match &admin {
-        Some(admin) => admin,
-        // Looked after from elsewhere.
-        None if key.rule.is_admin() => return (Plan::Nothing, Kind::Pod),
-        None => &data.companions,
-    };
+    data.read_companions(&key.rule, |companions| plan(data, companions, key, location))
+        .unwrap_or((Plan::Nothing, Kind::Pod))
+}
+
+/// The same, where these are the companions of the rule.
+fn plan(
+    data: &TenantData,
+    companions: &CompanionCache,
+    key: &CompanionKey,
+    location: &CompanionLocation,
+) -> (Plan, Kind) {
     let observed = companions.get(key);
     let known_rule = data.rules.get(&key.rule).map(|rule| &rule.uid);
     if let Some(orphan) = observed.filter(|o| known_rule != Some(&o.rule_uid)) {
@@ -81,15 +78,12 @@ pub(super) fn planned(data: &TenantData, key: &CompanionKey, location: &Companio
 }
 
 /// What a companion needs that waits for its turn in a rollout: a record of that, or facts. A JSON merge patch; `None` where it needs nothing.
-pub(super) fn meanwhile(data: &mut TenantData, key: &CompanionKey, at: Moment) -> Option<Value> {
+pub(super) fn meanwhile(data: &TenantData, key: &CompanionKey, at: Moment) -> Option<Value> {
     if let Some(record) = data.hold_record(key, at) {
         return Some(record);
     }
     let Desired::Wanted { rule, workload } = data.index.desired(key) else { return None };
-    let (rule, workload) = (rule.clone(), workload.clone());
-    let facts =
-        |companions: &mut CompanionCache| companion::while_it_waits(&rule, &workload, companions.get(key)?);
-    data.with_companions(&key.rule, facts).flatten()
+    data.read_companion(key, |o| companion::while_it_waits(rule, workload, o)).flatten()
 }
 
 /// How much longer a companion that was refused has to wait, unless its rule has changed since.

@@ -103,11 +103,12 @@ fn cause(status: &Status) -> Cause {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures;
     use serde_json::json;
 
     fn error(code: u16, reason: &str, message: &str, details: &Value) -> kube::Error {
         let status = json!({"code": code, "reason": reason, "message": message, "details": details});
-        kube::Error::Api(Box::new(serde_json::from_value(status).unwrap()))
+        kube::Error::Api(Box::new(fixtures::object(status)))
     }
 
     #[test]

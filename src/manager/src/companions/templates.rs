@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
-use kube::api::{Api, PostParams};
+use kube::api::Api;
 use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
 use outrigger_core::claim::Template;
@@ -19,7 +19,6 @@ use outrigger_core::reason::Cause;
 use outrigger_core::rule::Rule;
 use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
-use serde_json::Value;
 use tracing::{debug, info};
 
 use super::object::create_raw;
@@ -184,7 +183,10 @@ impl Templates {
             if self.is_known(namespace, &template.name, rule.uid()) {
                 continue;
             }
-            match create(&context.client, namespace, &template.object, &writes::post()).await {
+            let (client, object) = (&context.client, &template.object);
+            match create_raw::<ResourceClaimTemplate, Metadata>(client, namespace, object, &writes::post())
+                .await
+            {
                 Ok(made) => {
                     debug!(template = %template.name, namespace, "created ResourceClaimTemplate");
                     context.feeds.templates.answer(made);
@@ -235,15 +237,6 @@ fn api(client: &Client, namespace: &str) -> Api<ResourceClaimTemplate> {
     Api::namespaced(client.clone(), namespace)
 }
 
-async fn create(
-    client: &Client,
-    namespace: &str,
-    object: &Value,
-    params: &PostParams,
-) -> Result<Metadata, kube::Error> {
-    create_raw::<ResourceClaimTemplate, Metadata>(client, namespace, object, params).await
-}
-
 /// Validates a rule's templates by a dry run. Returns the first refusal, if there is one; `None` where the API server did not
 /// answer.
 pub(crate) async fn validate(
@@ -251,8 +244,11 @@ pub(crate) async fn validate(
     namespace: &Namespace,
     templates: &[Template],
 ) -> Option<Result<(), Why>> {
+    let params = writes::dry_run();
     for template in templates {
-        if let Err(error) = create(client, namespace, &template.object, &writes::dry_run()).await {
+        let created =
+            create_raw::<ResourceClaimTemplate, Metadata>(client, namespace, &template.object, &params).await;
+        if let Err(error) = created {
             match failure_of(template, &error) {
                 // It exists already.
                 WriteFailure::Exists => {}
@@ -276,14 +272,14 @@ fn failure_of(template: &Template, error: &kube::Error) -> WriteFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures;
     use serde_json::json;
 
     fn template(name: &str, uid: &str, rule_uid: &str) -> Metadata {
-        serde_json::from_value(json!({"metadata": {"name": name, "namespace": "n", "uid": uid,
+        fixtures::object(json!({"metadata": {"name": name, "namespace": "n", "uid": uid,
             "annotations": {keys::RULE_UID: rule_uid},
             "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
                 "name": "r", "uid": rule_uid, "controller": true}]}}))
-        .unwrap()
     }
 
     fn gone(name: &str) -> Change<Metadata> {
@@ -321,7 +317,7 @@ mod tests {
         let templates = Templates::default();
         let concerns = |change| templates.changed(change).is_some();
         let mut leaving = template("a", "1", "u");
-        leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        leaving.metadata.deletion_timestamp = fixtures::object(json!("2026-01-01T00:00:00Z"));
         for (change, expected) in [
             (Change::Applied(template("a", "1", "u")), true),
             (Change::Applied(leaving.clone()), true),

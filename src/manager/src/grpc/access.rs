@@ -21,9 +21,10 @@ use crate::identity::Caller;
 /// Decides who may call, and for which tenant.
 #[derive(Debug)]
 pub(super) struct Access {
-    context: Arc<Context>,
+    pub context: Arc<Context>,
     /// Whether tenants, rules and companions have been listed, and tenants have been reconciled: before that no call is served.
     readiness: Readiness,
+    absences: Absences,
 }
 
 /// Least time between two lines of the log about refused calls of one tenant: its agent calls every few seconds.
@@ -31,7 +32,7 @@ const SAY: Duration = Duration::from_secs(60);
 
 /// When the log had the last line about a call that was refused because its tenant has no namespace, by tenant.
 #[derive(Debug, Default)]
-pub(crate) struct Absences(Mutex<HashMap<TenantId, Instant>>);
+struct Absences(Mutex<HashMap<TenantId, Instant>>);
 
 impl Absences {
     /// Whether a refusal is due to be logged.
@@ -46,17 +47,6 @@ impl Absences {
     }
 }
 
-/// UNAVAILABLE: the namespace that a Tenant names doesn't exist yet, or is labeled as another tenant's. What is in it, rules, companions and
-/// workloads, isn't this tenant's then. The log says so once a minute.
-pub(super) fn no_namespace(context: &Context, id: &TenantId) -> Status {
-    if context.absences.is_due(id, context.environment.clock.now()) {
-        info!(tenant = %id, "refused call: the tenant's namespace does not exist or belongs to another tenant");
-    }
-    Status::unavailable(format!(
-        "the namespace of tenant {id} is not there yet, or belongs to another tenant; call again"
-    ))
-}
-
 #[derive(Debug, Clone)]
 pub(super) struct Admitted {
     pub caller: Caller,
@@ -67,7 +57,18 @@ pub(super) struct Admitted {
 impl Access {
     /// Access as the context's settings and Tenants allow it.
     pub(super) fn new(context: &Arc<Context>, readiness: &Readiness) -> Self {
-        Self { context: context.clone(), readiness: readiness.clone() }
+        Self { context: context.clone(), readiness: readiness.clone(), absences: Absences::default() }
+    }
+
+    /// UNAVAILABLE: the namespace that a Tenant names doesn't exist yet, or is labeled as another tenant's. What is in it, rules, companions
+    /// and workloads, isn't this tenant's then. The log says so once a minute.
+    pub(super) fn no_namespace(&self, id: &TenantId) -> Status {
+        if self.absences.is_due(id, self.context.environment.clock.now()) {
+            info!(tenant = %id, "refused call: the tenant's namespace does not exist or belongs to another tenant");
+        }
+        Status::unavailable(format!(
+            "the namespace of tenant {id} is not there yet, or belongs to another tenant; call again"
+        ))
     }
 
     /// Who calls. Returns UNAUTHENTICATED when there is no certificate, or it is none of a client.
@@ -149,17 +150,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_tenant_without_a_namespace_is_logged_once_a_minute() {
-        let context = fixtures::context(FakeApi::default().client());
+        let access = Access::new(&fixtures::context(FakeApi::default().client()), &Readiness::default());
         let [blue, red] = ["blue", "red"].map(|id| TenantId::new(id).unwrap());
         let lines = Lines::default();
         let refuse = |id: &TenantId| {
-            let status = tracing::subscriber::with_default(lines.clone(), || no_namespace(&context, id));
+            let status = tracing::subscriber::with_default(lines.clone(), || access.no_namespace(id));
             assert_eq!(status.code(), Code::Unavailable);
             lines.0.load(Ordering::Relaxed)
         };
         assert_eq!([refuse(&blue), refuse(&blue), refuse(&red), refuse(&red)], [1, 1, 2, 2]);
         tokio::time::advance(SAY).await;
         assert_eq!([refuse(&blue), refuse(&blue)], [3, 3]);
-        assert_eq!(context.absences.0.lock().len(), 1, "nothing is kept of a tenant that calls no more");
+        assert_eq!(access.absences.0.lock().len(), 1, "nothing is kept of a tenant that calls no more");
     }
 }

@@ -17,19 +17,12 @@ use super::verbs::{self, Wire};
 use crate::context::Context;
 
 #[derive(Clone)]
-pub(super) struct AdminRules {
-    context: Arc<Context>,
-    access: Arc<Access>,
-}
+pub(super) struct AdminRules(pub Arc<Access>);
 
 impl AdminRules {
-    pub(super) fn new(context: &Arc<Context>, access: &Arc<Access>) -> Self {
-        Self { context: context.clone(), access: access.clone() }
-    }
-
     fn api<T>(&self, request: &Request<T>) -> Result<Api<AdminWorkloadRule>, Status> {
-        self.access.admin(&self.access.caller(request.extensions().get::<Peer>())?)?;
-        let Context { client, args, .. } = &*self.context;
+        self.0.admin(&self.0.caller(request.extensions().get::<Peer>())?)?;
+        let Context { client, args, .. } = &*self.0.context;
         Ok(Api::namespaced(client.clone(), &args.admin_rules_namespace))
     }
 }

@@ -21,13 +21,13 @@ use outrigger_proto::companion::{
 use outrigger_runtime::bucket::{Bucket, Rate};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use tracing::info;
 
 use super::Answer;
-use super::access::{Access, Admitted, no_namespace};
+use super::access::{Access, Admitted};
 use super::limits::{
     WATCH_COMPANIONS, WATCH_MESSAGES_PER_SECOND, WATCH_PATIENCE, WATCH_SETTLE, WATCH_STALL, WATCH_TEXT_BYTES,
     WATCH_TEXTS,
@@ -58,8 +58,6 @@ struct Watch {
     progress: Progress,
     /// The keys of annotations of which the agent knows that it is asked for them.
     asked: Vec<String>,
-    /// Before that, changes are collected.
-    settled: Instant,
 }
 
 /// How much of what was known at the beginning has been sent.
@@ -126,7 +124,7 @@ impl CompanionOutcomes {
         let (number, changed) = {
             let mut data = state.lock();
             if data.tenant.as_ref() != Some(&id) {
-                return Err(no_namespace(&self.context, &id));
+                return Err(self.access.no_namespace(&id));
             }
             data.outcomes.follow(most).ok_or_else(|| {
                 let message = format!("tenant {id} has {most} calls of Watch open already; end one");
@@ -134,7 +132,6 @@ impl CompanionOutcomes {
             })?
         };
         self.context.metrics.watches.inc();
-        let now = self.context.environment.clock.now();
         Ok(Watch {
             context: self.context.clone(),
             caller,
@@ -142,10 +139,9 @@ impl CompanionOutcomes {
             state,
             number,
             changed,
-            began: now,
+            began: self.context.environment.clock.now(),
             progress: Progress::Workloads(None),
             asked: Vec::new(),
-            settled: now,
         })
     }
 
@@ -207,9 +203,9 @@ impl Watch {
                     }
                 }
                 Next::Wait => {
-                    self.settled = clock.now() + WATCH_SETTLE;
+                    let settled = clock.now() + WATCH_SETTLE;
                     self.changed.notified().await;
-                    sleep_until(self.settled).await;
+                    sleep_until(settled).await;
                 }
                 Next::Dismissed => {
                     let id = &self.id;
@@ -220,16 +216,7 @@ impl Watch {
                 Next::Unknown => {
                     let before = matches!(self.progress, Progress::Workloads(None));
                     let patience = self.began + WATCH_PATIENCE;
-                    let waited = async {
-                        self.changed.notified().await;
-                        true
-                    };
-                    let again = before
-                        && tokio::select! {
-                            again = waited => again,
-                            () = sleep_until(patience) => false,
-                        };
-                    if !again {
+                    if !before || timeout_at(patience, self.changed.notified()).await.is_err() {
                         return Status::unavailable(
                             "the tenant's workloads are not known to this replica; call on the connection of the workload stream",
                         );

@@ -1,6 +1,6 @@
 //! The gRPC services.
 
-pub(crate) mod access;
+mod access;
 mod admin_rules;
 mod companions;
 mod intake;
@@ -67,8 +67,8 @@ fn routes(process: &Process, context: &Arc<Context>, access: &Arc<Access>) -> Ro
     let workloads = Workloads::new(context, access, &process.drain);
     let workloads = WorkloadServiceServer::new(workloads).max_decoding_message_size(0);
     let most = limits::RULE_MESSAGE.bytes;
-    let rules = WorkloadRuleServiceServer::new(Rules(context.clone())).max_decoding_message_size(most);
-    let admin_rules = AdminWorkloadRuleServiceServer::new(AdminRules::new(context, access));
+    let rules = WorkloadRuleServiceServer::new(Rules(access.clone())).max_decoding_message_size(most);
+    let admin_rules = AdminWorkloadRuleServiceServer::new(AdminRules(access.clone()));
     let companions = CompanionOutcomes::new(context, access, &process.drain);
     let companions = CompanionServiceServer::new(companions).max_decoding_message_size(limits::SMALL_BYTES);
     Routes::new(workloads)

@@ -14,13 +14,12 @@ use outrigger_proto::v1::workload_rule_service_server::WorkloadRuleService;
 use tonic::{Request, Response, Status};
 
 use super::Answer;
-use super::access::{Admitted, no_namespace};
+use super::access::{Access, Admitted};
 use super::verbs::{self, Wire};
-use crate::context::Context;
 use crate::state::{RuleEntry, TenantState};
 
 #[derive(Clone)]
-pub(super) struct Rules(pub Arc<Context>);
+pub(super) struct Rules(pub Arc<Access>);
 
 impl Rules {
     fn api<T>(&self, request: &Request<T>) -> Result<Api<WorkloadRule>, Status> {
@@ -31,15 +30,15 @@ impl Rules {
     /// The tenant that a call is about. Fails as [`no_namespace`].
     fn tenant<T>(&self, request: &Request<T>) -> Result<Arc<Tenant>, Status> {
         let Admitted { id, tenant, .. } = super::admitted(request)?;
-        if self.0.states.tenant_of(&tenant.namespace).as_ref() == Some(&id) {
+        if self.0.context.states.tenant_of(&tenant.namespace).as_ref() == Some(&id) {
             Ok(tenant)
         } else {
-            Err(no_namespace(&self.0, &id))
+            Err(self.0.no_namespace(&id))
         }
     }
 
     fn rules_of(&self, tenant: &Tenant) -> Api<WorkloadRule> {
-        Api::namespaced(self.0.client.clone(), &tenant.namespace)
+        Api::namespaced(self.0.context.client.clone(), &tenant.namespace)
     }
 }
 
@@ -95,7 +94,7 @@ impl WorkloadRuleService for Rules {
     async fn list(&self, request: Request<v1::ListRequest>) -> Answer<v1::ListResponse> {
         let tenant = self.tenant(&request)?;
         if request.get_ref().brief {
-            let mut brief = brief(&self.0.states.state(&tenant.namespace));
+            let mut brief = brief(&self.0.context.states.state(&tenant.namespace));
             brief.rules.iter_mut().for_each(|rule| hide(rule, &tenant.namespace));
             return Ok(Response::new(brief));
         }
@@ -139,6 +138,7 @@ mod tests {
     use outrigger_core::ids::TenantId;
     use outrigger_runtime::cache::Change;
     use outrigger_runtime::fake_api::FakeApi;
+    use outrigger_runtime::ready::Readiness;
     use tonic::Code;
 
     use super::*;
@@ -150,10 +150,10 @@ mod tests {
         let api = FakeApi::default();
         let context = fixtures::context(api.client());
         let tenant = fixtures::tenant_claimed(1, "me");
-        context.registry.tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));
+        context.registry.tenant(Change::Applied(fixtures::object(tenant)));
         let state = fixtures::served_tenant(&context);
-        state.lock().apply_rule(&serde_json::from_value(fixtures::rule()).unwrap());
-        let rules = Rules(context.clone());
+        state.lock().apply_rule(&fixtures::object(fixtures::rule()));
+        let rules = Rules(Arc::new(Access::new(&context, &Readiness::default())));
         let id = TenantId::new("blue").unwrap();
         let tenant = context.registry.authorize(&Caller::Local, &id).unwrap();
         let about = |extensions: &mut tonic::Extensions| {

@@ -43,6 +43,7 @@ pub(super) fn refused(error: &kube::Error) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures;
 
     #[test]
     fn every_field_is_reported() {
@@ -59,7 +60,7 @@ mod tests {
         let answer = |code: u16, reason: &str, message: &str| {
             let status = serde_json::json!({"status": "Failure", "code": code, "reason": reason, "message": message,
                 "details": {"causes": [{"field": "spec.x", "message": "m", "reason": "FieldValueInvalid"}]}});
-            refused(&kube::Error::Api(Box::new(serde_json::from_value(status).unwrap())))
+            refused(&kube::Error::Api(Box::new(fixtures::object(status))))
         };
         for (code, reason, message, expected) in [
             (404, "NotFound", "no", Code::NotFound),

@@ -26,7 +26,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::{Instrument, debug_span, info, warn};
 
 use super::Answer;
-use super::access::{Access, Admitted, no_namespace};
+use super::access::{Access, Admitted};
 use super::intake::{DecodedMessage, Inbound};
 use super::sync::Sync;
 use crate::context::Context;
@@ -132,7 +132,7 @@ impl Workloads {
         let begun = {
             let mut data = state.lock();
             if data.tenant.as_ref() != Some(&id) {
-                return Err(no_namespace(&self.context, &id));
+                return Err(self.access.no_namespace(&id));
             }
             data.stream.begin(most, self.now())
         };
@@ -182,8 +182,6 @@ impl Workloads {
             let mut fields = vec![("connected", json!(false)), ("since", json!(Time(self.wall())))];
             if draining {
                 fields.push(("holder", json!("")));
-            }
-            if draining {
                 // Controllers have ended.
                 state.lock().stream.say(&claim, fields);
                 if let Err(error) = claim::write_status(&self.context, id, state).await {
@@ -273,7 +271,7 @@ impl Workloads {
             // What it holds of the budget is given back when it has been taken in.
             let Some(DecodedMessage { message, held }) = message else { return Ok(()) };
             let span = debug_span!("workload message", otel.kind = "consumer", tenant = %session.id, kind = message.message.as_ref().map_or("none", |message| kind(message).0));
-            let request = self.context.latency.request(&span);
+            let request = self.context.metrics.latency.request(&span);
             let amount = if says_what_is_sent(&message) { per_second / STATEMENTS } else { 1 };
             let keys = self.apply(session, message).instrument(span).await?;
             self.queue(session, keys, &request);
@@ -294,7 +292,7 @@ impl Workloads {
         }
         // Most messages are about workloads that no rule matches.
         if !keys.is_empty() {
-            self.context.latency.requested(&session.state.ids(keys.iter().cloned()), request);
+            self.context.metrics.latency.requested(&session.state.ids(keys.iter().cloned()), request);
         }
         self.context.companions_touched(&session.state, keys);
         if session.synced.is_some() {

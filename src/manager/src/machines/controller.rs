@@ -107,10 +107,6 @@ impl Controller for Machines {
     const NAME: &'static str = "machines";
     const QUEUE: fn(&Context) -> &Queue<Key> = |context| &context.queues.machines;
 
-    fn context(&self) -> &Context {
-        &self.context
-    }
-
     fn at_once(&self) -> usize {
         8
     }

@@ -110,7 +110,7 @@ mod tests {
             api.answers("GET", NODE, 200, node(manager));
             api.answers("PATCH", NODE, 200, node(manager));
             let context = fixtures::context(api.client());
-            let seen = serde_json::from_value(node(manager)).unwrap();
+            let seen = fixtures::object(node(manager));
             assert_eq!(context.machines.node("n", Some(&seen)), [Key::Left("g".into())]);
             context.leadership.lead_without_lease();
             let done = Machines::new(&context).left("g").await;
@@ -129,8 +129,8 @@ mod tests {
         let pool = json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "MachineNodePool", "metadata": {"name": "p"},
             "spec": {"machineGroupName": "g", "nodePool": [], "machineTypeStock": []}});
         let cache = &context.machines;
-        cache.pool(Change::Applied(serde_json::from_value(pool).unwrap()));
-        let seen = serde_json::from_value(node(keys::MANAGER)).unwrap();
+        cache.pool(Change::Applied(fixtures::object(pool)));
+        let seen = fixtures::object(node(keys::MANAGER));
         assert!(!cache.node("n", Some(&seen)).contains(&left));
         assert!(!cache.all().contains(&left));
         let gone = Change::Gone { namespace: String::new(), name: "p".to_owned(), uid: String::new() };

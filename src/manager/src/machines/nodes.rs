@@ -191,6 +191,7 @@ fn is_type(key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures;
 
     const T1: &str = "imperator.tenzen-y.io/t1";
     const T2: &str = "imperator.tenzen-y.io/t2";
@@ -198,7 +199,7 @@ mod tests {
     fn node(labels: Value, annotations: Value, taints: Value) -> NodeSummary {
         let node = json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "7", "labels": labels,
             "annotations": annotations}, "spec": {"taints": taints}});
-        NodeSummary::of(&serde_json::from_value(node).unwrap())
+        NodeSummary::of(&fixtures::object(node))
     }
 
     fn entry(mode: Mode, taint: bool, type_: &str) -> PoolNode {

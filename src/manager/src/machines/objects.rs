@@ -148,12 +148,11 @@ mod tests {
     use k8s_openapi::api::core::v1::Service;
 
     fn machine() -> Machine {
-        serde_json::from_value(json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
+        fixtures::object(json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
             "metadata": {"name": "m", "uid": "u", "labels": {keys::MACHINE_GROUP: "g"}},
             "spec": {"nodePool": [{"name": "n", "mode": "ready", "machineType": [{"name": "t"}]}],
                 "machineTypes": [{"name": "t", "available": 2, "spec": {"cpu": "4000m", "memory": "8Gi",
                     "gpu": {"type": "nvidia.com/gpu", "num": 1, "family": "turing"}}}]}}))
-        .unwrap()
     }
 
     fn args() -> ManagerArgs {
@@ -168,7 +167,7 @@ mod tests {
     fn live(change: impl FnOnce(&mut Value)) -> StatefulSet {
         let mut live = set(2);
         change(&mut live);
-        serde_json::from_value(live).unwrap()
+        fixtures::object(live)
     }
 
     #[test]
@@ -207,7 +206,7 @@ mod tests {
             (&own, &sleeping, false),
             (&sleeping, &own, false),
         ] {
-            let live: StatefulSet = serde_json::from_value(live.clone()).unwrap();
+            let live: StatefulSet = fixtures::object(live.clone());
             assert_eq!(is_up_to_date(&live, wanted), same);
         }
     }
@@ -255,9 +254,9 @@ mod tests {
         let mut other = service.clone();
         other["spec"]["clusterIP"] = json!("10.0.0.1");
         other["spec"]["ports"][0]["targetPort"] = json!(80);
-        assert!(is_up_to_date(&serde_json::from_value::<Service>(other.clone()).unwrap(), &service));
+        assert!(is_up_to_date(&fixtures::object::<Service>(other.clone()), &service));
         other["spec"]["selector"]["x"] = json!("y");
-        assert!(!is_up_to_date(&serde_json::from_value::<Service>(other).unwrap(), &service));
+        assert!(!is_up_to_date(&fixtures::object::<Service>(other), &service));
     }
 
     #[test]

@@ -71,12 +71,13 @@ impl PodSummary {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures;
     use serde_json::{Value, json};
 
     fn seen(namespace: &str, name: &str, role: &str, owner: Value) -> Option<Role> {
         let pod = json!({"metadata": {"name": name, "namespace": namespace, "ownerReferences": owner,
             "labels": {keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: role}}});
-        PodSummary::of(&serde_json::from_value(pod).unwrap(), "core").map(|seen| seen.role)
+        PodSummary::of(&fixtures::object(pod), "core").map(|seen| seen.role)
     }
 
     #[test]
@@ -86,7 +87,7 @@ mod tests {
             let pod = json!({"metadata": {"name": "g-t-0", "namespace": "core", "ownerReferences": owner,
                 "labels": {keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: role}},
                 "status": {"containerStatuses": [{"name": "c", "state": {"waiting": waiting}}]}});
-            PodSummary::of(&serde_json::from_value(pod).unwrap(), "core").unwrap().trouble
+            PodSummary::of(&fixtures::object(pod), "core").unwrap().trouble
         };
         let again = json!({"reason": "CrashLoopBackOff"});
         assert_eq!(of("reservation", again.clone()), Some(Cause::CrashLoop));

@@ -48,8 +48,7 @@ impl Machines {
             return if held { self.release(name, &pool).await } else { Ok(Action::Done) };
         }
         // Before any node: what is written there is removed again for certain.
-        if let Some(written) =
-            writes::finalizer_of(&self.pool_api(), &*pool, keys::POOL_FINALIZER, true).await?
+        if let Some(written) = writes::finalizer(&self.pool_api(), &*pool, keys::POOL_FINALIZER, true).await?
         {
             self.context.feeds.pools.answer(written.clone());
             pool = Arc::new(written);
@@ -216,8 +215,7 @@ impl Machines {
 
     async fn finish_release(&self, name: &str, pool: &MachineNodePool) -> Result<Action, kube::Error> {
         // A pool that is deleted with its last finalizer is answered too, and no longer exists.
-        if let Some(written) =
-            writes::finalizer_of(&self.pool_api(), pool, keys::POOL_FINALIZER, false).await?
+        if let Some(written) = writes::finalizer(&self.pool_api(), pool, keys::POOL_FINALIZER, false).await?
             && !written.finalizers().is_empty()
         {
             self.context.feeds.pools.answer(written);

@@ -36,10 +36,6 @@ impl Controller for Offloadings {
     const NAME: &'static str = "offloading";
     const QUEUE: fn(&Context) -> &Queue<Namespace> = |context| &context.queues.offloadings;
 
-    fn context(&self) -> &Context {
-        &self.0
-    }
-
     fn at_once(&self) -> usize {
         8
     }
@@ -61,22 +57,30 @@ impl Controller for Offloadings {
             None => {}
             Some(true) => {
                 if let Some(written) =
-                    writes::finalizer_of(&api, &*object, keys::OFFLOADING_FINALIZER, true).await?
+                    writes::finalizer(&api, &*object, keys::OFFLOADING_FINALIZER, true).await?
                 {
                     object = Arc::new(written);
                 }
-                if !self.label(namespace, &object, true).await? {
+                let labelled = label(context, namespace, &object, true).await;
+                // No field of the status can say that the API server refuses it.
+                if let Err(kube::Error::Api(refused)) = &labelled {
+                    let key = keys::OFFLOADED;
+                    let message =
+                        format!("the label {key} of namespace {namespace} can't be written: {refused}");
+                    context.events.offloading(&object, Cause::NotOffloaded, &message).await;
+                }
+                if !labelled? {
                     return Ok(Action::Wait);
                 }
             }
             Some(false) => {
                 // One that is being deleted without the finalizer has no label left to remove.
                 let is_labelled = held || object.metadata.deletion_timestamp.is_none();
-                if is_labelled && !self.label(namespace, &object, false).await? {
+                if is_labelled && !label(context, namespace, &object, false).await? {
                     return Ok(Action::Wait);
                 }
                 if let Some(written) =
-                    writes::finalizer_of(&api, &*object, keys::OFFLOADING_FINALIZER, false).await?
+                    writes::finalizer(&api, &*object, keys::OFFLOADING_FINALIZER, false).await?
                 {
                     if written.finalizers().is_empty() && object.metadata.deletion_timestamp.is_some() {
                         return Ok(Action::Done);
@@ -100,28 +104,6 @@ impl Controller for Offloadings {
             context.events.offloading(&object, cause, &message).await;
         }
         Ok(Action::Done)
-    }
-}
-
-impl Offloadings {
-    /// Sets the namespace's label, or takes it off. Returns whether the label is right now, as [`label`] does. An Event reports that the API
-    /// server refuses it, as no field of the status can.
-    async fn label(
-        &self,
-        namespace: &str,
-        object: &NamespaceOffloading,
-        offloaded: bool,
-    ) -> Result<bool, kube::Error> {
-        let context = &*self.0;
-        let labelled = label(context, namespace, object, offloaded).await;
-        if let Err(kube::Error::Api(refused)) = &labelled
-            && offloaded
-        {
-            let message =
-                format!("the label {} of namespace {namespace} can't be written: {refused}", keys::OFFLOADED);
-            context.events.offloading(object, Cause::NotOffloaded, &message).await;
-        }
-        labelled
     }
 }
 
@@ -241,10 +223,9 @@ mod tests {
             ("n", "Remote", true, Some(false)),
             ("kube-system", "Remote", false, Some(false)),
         ] {
-            let mut object: NamespaceOffloading = serde_json::from_value(json!({
+            let mut object: NamespaceOffloading = fixtures::object(json!({
                 "apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
-                "metadata": {"name": NAME, "namespace": namespace}, "spec": {"podOffloadingStrategy": strategy}}))
-            .unwrap();
+                "metadata": {"name": NAME, "namespace": namespace}, "spec": {"podOffloadingStrategy": strategy}}));
             if deleted {
                 let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH);
                 object.metadata.deletion_timestamp = Some(now);
@@ -285,7 +266,7 @@ mod tests {
             let (code, body) = found;
             api.answers("GET", OBJECT, code, body.clone());
             let context = fixtures::context(api.client());
-            let known = serde_json::from_value(object(known, &held)).unwrap();
+            let known = fixtures::object(object(known, &held));
             context.offloadings.object(outrigger_runtime::cache::Change::Applied(known));
             let done = Offloadings(context).step(&"n".into()).await;
             let written = api.calls("PATCH").iter().filter(|(path, _)| path.starts_with(NAMESPACE)).count();

@@ -130,11 +130,11 @@ pub(super) fn patch(before: Option<&NamespaceOffloadingStatus>, wanted: &Namespa
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures;
 
     fn object(spec: Value, status: Value) -> NamespaceOffloading {
-        serde_json::from_value(json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
+        fixtures::object(json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
             "metadata": {"name": "offloading", "namespace": "n", "generation": 7}, "spec": spec, "status": status}))
-        .unwrap()
     }
 
     fn nodes() -> BTreeMap<String, Labels> {
@@ -229,7 +229,7 @@ mod tests {
         );
         let mut stored = serde_json::to_value(&first).unwrap();
         json_patch::merge(&mut stored, &patch(Some(&first), &fewer));
-        assert_eq!(serde_json::from_value::<NamespaceOffloadingStatus>(stored).unwrap(), fewer);
+        assert_eq!(fixtures::object::<NamespaceOffloadingStatus>(stored), fewer);
         let none = compute(&object(json!({"podOffloadingStrategy": "Local"}), Value::Null), &nodes(), t1);
         assert_eq!(patch(Some(&fewer), &none)["remoteNamespacesConditions"], json!({"c1": null}));
     }

@@ -96,9 +96,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fixtures;
 
     fn caller(name: &str) -> Caller {
-        Caller::new(serde_json::from_value(json!({"username": name})).unwrap())
+        Caller::new(fixtures::object(json!({"username": name})))
     }
 
     fn users() -> Users {
@@ -138,7 +139,7 @@ mod tests {
         let with = |uid: &str, token: usize| {
             let user = json!({"username": "jane", "uid": uid, "groups": [format!("group-{token}")],
                 "extra": {"authentication.kubernetes.io/credential-id": [format!("JTI={token}")]}});
-            Caller::new(serde_json::from_value(user).unwrap())
+            Caller::new(fixtures::object(user))
         };
         let own = [users.turn(&with("1", 0)).await.unwrap(), users.turn(&with("1", 1)).await.unwrap()];
         assert!(users.turn(&with("1", 2)).await.is_err(), "two are answered at the same time");

@@ -7,7 +7,6 @@ use outrigger_core::map::HashMap;
 use std::time::Duration;
 
 use kube::api::Api;
-use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
 use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
 use outrigger_core::ids::TenantId;
@@ -39,19 +38,16 @@ impl DeletedRules {
         if self.confirmed.lock().contains_key(uid) {
             return Ok(true);
         }
-        let name = rule.name.as_str();
         let gone = if rule.name.is_admin() {
             let rules: Api<AdminWorkloadRule> = Api::namespaced(context.client.clone(), &rule.namespace);
-            match found(rules.get(name).await)?.filter(|live| is_live(live, uid)) {
+            match found(rules.get(rule.name.as_str()).await)?.filter(|live| is_live(live, uid)) {
                 None => true,
                 // This may change again, so it is not remembered.
                 Some(live) => return is_for_others(&context.client, &live, tenant).await,
             }
         } else {
-            let rules: Api<PartialObjectMeta<WorkloadRule>> =
-                Api::namespaced(context.client.clone(), &rule.namespace);
             // One that is being deleted may wait for its companions. The garbage collector deletes those.
-            found(rules.get(name).await)?.is_none_or(|live| live.uid().as_deref() != Some(uid))
+            state(&context.client, rule).await?.is_none_or(|(live, _)| live != uid)
         };
         if gone {
             let (mut confirmed, now) = (self.confirmed.lock(), context.environment.clock.now());
@@ -66,11 +62,11 @@ impl DeletedRules {
 pub(crate) async fn state(client: &Client, rule: &RuleId) -> Result<Option<(String, i64)>, kube::Error> {
     let (client, name) = (client.clone(), rule.name.as_str());
     let metadata = if rule.name.is_admin() {
-        let rules: Api<PartialObjectMeta<AdminWorkloadRule>> = Api::namespaced(client, &rule.namespace);
-        found(rules.get(name).await)?.map(|rule| rule.metadata)
+        let rules: Api<AdminWorkloadRule> = Api::namespaced(client, &rule.namespace);
+        found(rules.get_metadata(name).await)?.map(|rule| rule.metadata)
     } else {
-        let rules: Api<PartialObjectMeta<WorkloadRule>> = Api::namespaced(client, &rule.namespace);
-        found(rules.get(name).await)?.map(|rule| rule.metadata)
+        let rules: Api<WorkloadRule> = Api::namespaced(client, &rule.namespace);
+        found(rules.get_metadata(name).await)?.map(|rule| rule.metadata)
     };
     Ok(metadata.map(|of| (of.uid.unwrap_or_default(), of.generation.unwrap_or_default())))
 }

@@ -1,43 +1,27 @@
 //! Keeps the ResourceClaimTemplates of rules: creates missing ones again, and deletes those that no companion names.
 
-use std::fmt::Debug;
-use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::core::PartialObjectMeta;
-use kube::{Client, Resource, ResourceExt};
-use outrigger_api::{AdminWorkloadRule, WorkloadRule};
+use kube::{Client, ResourceExt};
 use outrigger_core::claim::Template;
 use outrigger_core::ids::TenantId;
 use outrigger_core::rule::Rule;
 use outrigger_core::{claim, fault, keys};
 use outrigger_runtime::watch;
-use serde::de::DeserializeOwned;
 use tracing::info;
 
+use super::deleted;
 use crate::companions::refusal::WriteFailure;
 use crate::companions::templates;
 use crate::context::Context;
+use crate::state::RuleId;
 use crate::state::companions::CompanionCache;
-use crate::state::{Namespace, RuleId};
-use crate::writes;
 
 /// The pause after a write that failed.
 const AGAIN: Duration = Duration::from_secs(5);
-
-/// Where a rule's templates are.
-#[derive(Debug, Clone)]
-struct TemplateLocation {
-    /// The rule's tenant; `None` for an admin rule.
-    tenant: Option<TenantId>,
-    /// The namespace of the companions, which name them.
-    namespace: Namespace,
-    /// Whether the rule is in the same namespace, and so owns them.
-    owned: bool,
-}
 
 /// How a rule's companions use its templates.
 #[derive(Debug, Clone, Copy, Default)]
@@ -72,13 +56,12 @@ pub(super) async fn keep(context: &Context, id: &RuleId) {
         }
         (tenant, rule.clone(), TemplateUse::of(&data.companions, rule))
     };
-    let location = TemplateLocation { tenant: Some(tenant), namespace: id.namespace.clone(), owned: true };
     // The first companion may be created at any time.
-    step(context, id, &location, &rule, TemplateUse { any: true, ..found }).await;
+    step(context, id, Some(&tenant), &rule, TemplateUse { any: true, ..found }).await;
 }
 
 /// The templates of an admin rule, which serve the companions of all tenants: the leader's to keep.
-pub(crate) async fn keep_admins(context: &Context, id: &RuleId, rule: &Arc<Rule>) {
+pub(crate) async fn keep_admins(context: &Context, id: &RuleId, rule: &Rule) {
     if !context.templates.concern(rule) {
         return;
     }
@@ -87,35 +70,34 @@ pub(crate) async fn keep_admins(context: &Context, id: &RuleId, rule: &Arc<Rule>
         let one = TemplateUse::of(&store.lock(), rule);
         found = TemplateUse { any: found.any || one.any, earlier: found.earlier || one.earlier };
     }
-    let admin = context.states.admin();
     // Also while no tenant exists, or the rule is about none.
-    let location =
-        TemplateLocation { tenant: None, namespace: admin.resources.clone(), owned: admin.owned() };
-    step(context, id, &location, rule, found).await;
+    step(context, id, None, rule, found).await;
 }
 
-async fn step(context: &Context, id: &RuleId, location: &TemplateLocation, rule: &Rule, found: TemplateUse) {
+/// `tenant`: the rule's; `None` for an admin rule.
+async fn step(context: &Context, id: &RuleId, tenant: Option<&TenantId>, rule: &Rule, found: TemplateUse) {
     let (client, known) = (&context.client, &context.templates);
-    let wanted = claim::templates(rule, location.tenant.as_ref(), &location.namespace, location.owned);
-    if found.any && known.lacks(&location.namespace, rule, &wanted) {
-        match create(context, id, location, rule, &wanted).await {
+    let (namespace, owned) = context.states.resources(id.name.is_admin(), &id.namespace);
+    let wanted = claim::templates(rule, tenant, &namespace, owned);
+    if found.any && known.lacks(&namespace, rule, &wanted) {
+        match create(context, id, &namespace, rule, &wanted).await {
             // A refusal is shown by the companion that can't be created because of it.
             Ok(()) | Err(WriteFailure::Refused(_)) => {}
             Err(failure) => {
                 let reason = failure.to_string();
-                info!(rule = %rule.name(), namespace = %location.namespace, reason, "creating ResourceClaimTemplates failed; retrying");
+                info!(rule = %rule.name(), %namespace, reason, "creating ResourceClaimTemplates failed; retrying");
                 context.queues.rules.add_after(id.clone(), AGAIN);
             }
         }
     }
-    let unwanted = known.unwanted(&location.namespace, rule, &wanted);
+    let unwanted = known.unwanted(&namespace, rule, &wanted);
     if (found.earlier && !fault("claim-templates-go-while-they-are-named")) || unwanted.is_empty() {
         return;
     }
     let tidied = async {
-        let settled = is_settled(client, id, location, rule).await?;
+        let settled = is_settled(client, id, &namespace, rule).await?;
         if settled {
-            templates::delete(client, &location.namespace, rule, unwanted).await?;
+            templates::delete(client, &namespace, rule, unwanted).await?;
         }
         Ok::<_, kube::Error>(settled)
     };
@@ -123,7 +105,7 @@ async fn step(context: &Context, id: &RuleId, location: &TemplateLocation, rule:
         Ok(true) => {}
         Ok(false) => context.queues.rules.add_after(id.clone(), AGAIN),
         Err(error) => {
-            info!(rule = %rule.name(), namespace = %location.namespace, %error, "deleting ResourceClaimTemplates failed; retrying");
+            info!(rule = %rule.name(), %namespace, %error, "deleting ResourceClaimTemplates failed; retrying");
             context.queues.rules.add_after(id.clone(), AGAIN);
         }
     }
@@ -134,12 +116,12 @@ async fn step(context: &Context, id: &RuleId, location: &TemplateLocation, rule:
 async fn create(
     context: &Context,
     id: &RuleId,
-    location: &TemplateLocation,
+    namespace: &str,
     rule: &Rule,
     wanted: &[Template],
 ) -> Result<(), WriteFailure> {
     match is_known(&context.client, id, rule).await {
-        Ok(true) => context.templates.ensure(context, &location.namespace, rule, wanted).await,
+        Ok(true) => context.templates.ensure(context, namespace, rule, wanted).await,
         Ok(false) => Err(WriteFailure::CacheStale),
         Err(error) => Err(WriteFailure::of(&error)),
     }
@@ -148,12 +130,7 @@ async fn create(
 /// Whether the API server has the rule as it is known here, and no companion of it that was made from another template. The
 /// caches may be stale: templates are not deleted because one of them lacks a companion that names them, or the rule's
 /// latest state.
-async fn is_settled(
-    client: &Client,
-    id: &RuleId,
-    location: &TemplateLocation,
-    rule: &Rule,
-) -> Result<bool, kube::Error> {
+async fn is_settled(client: &Client, id: &RuleId, namespace: &str, rule: &Rule) -> Result<bool, kube::Error> {
     if !is_known(client, id, rule).await? {
         return Ok(false);
     }
@@ -164,7 +141,7 @@ async fn is_settled(
             && annotation(keys::TEMPLATE_HASH) != Some(rule.template_hash())
             && !fault("claim-templates-go-while-they-are-named")
     };
-    let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &location.namespace);
+    let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), namespace);
     let mut settled = true;
     watch::list(&pods, ListParams::default().labels(&labels), |pod| settled &= !earlier(&pod)).await?;
     Ok(settled)
@@ -172,27 +149,14 @@ async fn is_settled(
 
 /// Whether the API server has the rule as it is known here.
 async fn is_known(client: &Client, id: &RuleId, rule: &Rule) -> Result<bool, kube::Error> {
-    if id.name.is_admin() {
-        has::<AdminWorkloadRule>(client, id, rule).await
-    } else {
-        has::<WorkloadRule>(client, id, rule).await
-    }
-}
-
-async fn has<K>(client: &Client, id: &RuleId, rule: &Rule) -> Result<bool, kube::Error>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
-{
-    let rules: Api<K> = Api::namespaced(client.clone(), &id.namespace);
-    let live = writes::found(rules.get_metadata(id.name.as_str()).await)?;
-    Ok(live.is_some_and(|live| {
-        live.uid().as_deref() == Some(rule.uid()) && live.metadata.generation == Some(rule.generation())
-    }))
+    let live = deleted::state(client, id).await?;
+    Ok(live.is_some_and(|(uid, generation)| uid == rule.uid() && generation == rule.generation()))
 }
 
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
+    use outrigger_api::{AdminWorkloadRule, WorkloadRule};
     use outrigger_core::ids::RuleName;
     use outrigger_runtime::cache::Change;
     use outrigger_runtime::fake_api::{FakeApi, failure, not_found};
@@ -216,18 +180,14 @@ mod tests {
     }
 
     fn rule() -> Rule {
-        serde_json::from_value::<WorkloadRule>(object(1)).unwrap().compile().unwrap()
-    }
-
-    fn location() -> TemplateLocation {
-        TemplateLocation { tenant: TenantId::new("blue").ok(), namespace: "n".into(), owned: true }
+        fixtures::object::<WorkloadRule>(object(1)).compile().unwrap()
     }
 
     #[tokio::test]
     async fn templates_are_not_deleted_on_the_word_of_a_cache_that_may_be_behind() {
         let api = FakeApi::default();
-        let (id, location, rule) = (id(), location(), rule());
-        let settled = async || is_settled(&api.client(), &id, &location, &rule).await.ok();
+        let (id, rule) = (id(), rule());
+        let settled = async || is_settled(&api.client(), &id, "n", &rule).await.ok();
         let companion = |uid: &str, hash: &str| json!({"metadata": {"name": hash, "annotations": {keys::RULE_UID: uid, keys::TEMPLATE_HASH: hash}}});
         let list = |items: Vec<serde_json::Value>| json!({"metadata": {}, "items": items});
         api.answers("GET", RULE, 200, object(1));
@@ -247,7 +207,7 @@ mod tests {
         let mut known = object(1);
         known["spec"]["deviceClaims"] = json!([{"name": "engine", "spec": {"devices": {"requests": [
             {"name": "engine", "exactly": {"deviceClassName": "engine", "count": 1}}]}}}]);
-        let rule = serde_json::from_value::<WorkloadRule>(known).unwrap().compile().unwrap();
+        let rule = fixtures::object::<WorkloadRule>(known).compile().unwrap();
         let used = TemplateUse { any: true, earlier: false };
         for (code, answer, created) in [
             (200, object(1), 1),
@@ -258,7 +218,7 @@ mod tests {
             let api = FakeApi::default();
             let context = fixtures::context(api.client());
             api.answers("GET", RULE, code, answer);
-            step(&context, &id(), &location(), &rule, used).await;
+            step(&context, &id(), TenantId::new("blue").ok().as_ref(), &rule, used).await;
             assert_eq!(api.calls("POST").len(), created, "{code}");
             let again = context.queues.rules.counts().delayed;
             assert!(created == 1 || again == 1, "{code}: it is looked at again");
@@ -272,11 +232,10 @@ mod tests {
                 "uid": "u", "controller": true});
             let metadata = json!({"namespace": "n", "name": name, "uid": name, "ownerReferences": [owner],
                 "annotations": {keys::RULE_UID: "u"}});
-            serde_json::from_value(json!({"metadata": metadata})).unwrap()
+            fixtures::object(json!({"metadata": metadata}))
         };
         let api = FakeApi::default();
         let context = fixtures::context(api.client());
-        let (id, location, rule) = (id(), location(), rule());
         context.templates.changed(Change::Applied(template("before")));
         api.answers("GET", RULE, 200, object(1));
         // The rule's next state, which is as the first, gets its template from another replica.
@@ -291,7 +250,7 @@ mod tests {
             200,
             json!({"kind": "Status", "status": "Success"}),
         );
-        step(&context, &id, &location, &rule, TemplateUse::default()).await;
+        step(&context, &id(), TenantId::new("blue").ok().as_ref(), &rule(), TemplateUse::default()).await;
         let deleted: Vec<String> = api.calls("DELETE").into_iter().map(|(path, _)| path).collect();
         assert!(
             matches!(&deleted[..], [path] if path.starts_with(&format!("{TEMPLATES}/before"))),
@@ -308,14 +267,14 @@ mod tests {
         let context = fixtures::context(api.client());
         let template = json!({"metadata": {"namespace": "universe", "name": "t", "uid": "t",
             "annotations": {keys::RULE_UID: "u", keys::ADMIN_RULE: "r"}}});
-        context.templates.changed(Change::Applied(serde_json::from_value(template).unwrap()));
-        let object: AdminWorkloadRule = serde_json::from_value(fixtures::admin_rule()).unwrap();
+        context.templates.changed(Change::Applied(fixtures::object(template)));
+        let object: AdminWorkloadRule = fixtures::object(fixtures::admin_rule());
         let rule = object.compile().unwrap().rule;
         api.answers("GET", ADMIN_RULE, 200, fixtures::admin_rule());
         api.answers("GET", "/api/v1/namespaces/universe/pods", 200, json!({"metadata": {}, "items": []}));
         api.answers("DELETE", TEMPLATE, 200, json!({"kind": "Status", "status": "Success"}));
         let id = context.states.admin_rule_id(rule.name());
-        keep_admins(&context, &id, &Arc::new(rule)).await;
+        keep_admins(&context, &id, &rule).await;
         assert_eq!(api.calls("DELETE").len(), 1);
     }
 }

@@ -16,7 +16,7 @@ use outrigger_core::claim::{self, Template};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::reason::Cause;
 use outrigger_core::workload::Workload;
-use outrigger_core::{companion, fault, validate};
+use outrigger_core::{companion, fault};
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::debug;
@@ -27,7 +27,7 @@ use crate::companions::refusal::{WriteFailure, of_template};
 use crate::companions::templates;
 use crate::context::Context;
 use crate::queue::Queue;
-use crate::state::status_pace::{PACE, pace, same_verdicts};
+use crate::state::status_pace::{PACE, same_verdicts};
 use crate::state::{CompanionId, Namespace, RuleId, TenantData, TenantState, Why, WrittenStatus};
 use crate::tenants;
 use crate::worker::{Action, Controller};
@@ -44,14 +44,6 @@ impl Controller for Rules {
     const NAME: &'static str = "rules";
     const LEADER_ONLY: bool = false;
     const QUEUE: fn(&Context) -> &Queue<RuleId> = |context| &context.queues.rules;
-
-    fn context(&self) -> &Context {
-        &self.0
-    }
-
-    fn at_once(&self) -> usize {
-        16
-    }
 
     async fn step(&self, id: &RuleId) -> Result<Action, kube::Error> {
         if id.name.is_admin() { admin::step(&self.0, id).await } else { step(&self.0, id).await }
@@ -73,18 +65,15 @@ async fn step(context: &Context, id: &RuleId) -> Result<Action, kube::Error> {
     if let Some(last) = last {
         // Somebody has written the rule since then. That may be a replica that has taken the tenant over, of which this one has
         // not heard: its watch of Tenants may be silent. Two replicas would write over each other until it hears.
-        if last.resource_version != over.resource_version && !still_acts(context, &state, id).await? {
+        if last.shown != over.resource_version && !still_acts(context, &state, id).await? {
             return Ok(Action::Done);
         }
     }
     let rules: Api<WorkloadRule> = Api::namespaced(context.client.clone(), &id.namespace);
     let written = writes::status(&rules, &over, &status).await?;
     debug!(rule = %id.name, namespace = %id.namespace, "status written");
-    let last = WrittenStatus {
-        at: context.environment.clock.now(),
-        resource_version: written.resource_version().unwrap_or_default(),
-        bytes: validate::json_bytes(&written),
-    };
+    let version = written.resource_version().unwrap_or_default();
+    let last = WrittenStatus::new(&written, version, context.environment.clock.now());
     context.feeds.rules.answer(written);
     state.lock().status_written(&id.name, &over.uid, last);
     // The replica whose dry run was refused writes the Event of a refusal.
@@ -133,9 +122,7 @@ impl StatusChange {
     fn left(&self, data: &mut TenantData, now: Instant) -> Duration {
         let counts = self.before.observed_generation == self.status.observed_generation
             && same_verdicts(&self.before.conditions, &self.status.conditions);
-        let own = self.last.as_ref().map_or(Duration::ZERO, |last| {
-            pace(last.bytes, counts).saturating_sub(now.duration_since(last.at))
-        });
+        let own = self.last.as_ref().map(|last| last.left(counts, now)).unwrap_or_default();
         let limits = data.limits.unwrap_or_default();
         own.max(data.status_bytes.left(&limits, now))
     }

@@ -5,14 +5,13 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 use outrigger_api::WorkloadRuleStatus;
-use outrigger_api::conditions::Status;
 use outrigger_core::companion::{self, Observed};
 use outrigger_core::ids::RuleName;
 use outrigger_core::reason::Cause;
 use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::tenant::Limits;
 
-use crate::conditions::{ConditionValue, conditions, rejected};
+use crate::conditions::{ConditionValue, and_more, conditions, fine, rejected, unknown, wrong};
 use crate::state::registry::Registry;
 use crate::state::{RuleEntry, TenantData};
 use crate::usage;
@@ -45,12 +44,6 @@ pub(super) fn compute(
     }
 }
 
-const INVALID: &str = Cause::Invalid.as_str();
-const REFUSED: &str = Cause::Refused.as_str();
-const NO_MATCH: &str = Cause::NoMatch.as_str();
-const LIMIT_REACHED: &str = Cause::LimitReached.as_str();
-const NOT_SENT: &str = Cause::AnnotationsNotSent.as_str();
-
 fn accepted_condition(entry: &RuleEntry) -> ConditionValue {
     if let Some(rejected) =
         rejected(&entry.errors, entry.validation.refusal().map(|why| why.message.as_str()))
@@ -58,13 +51,9 @@ fn accepted_condition(entry: &RuleEntry) -> ConditionValue {
         return rejected;
     }
     if entry.validation.has_passed() {
-        return (Status::True, "Valid", "the rule is served".to_owned());
+        return fine("Valid", "the rule is served");
     }
-    (
-        Status::Unknown,
-        Cause::Untried.as_str(),
-        "the API server has not said yet whether it takes the template".to_owned(),
-    )
+    unknown(Cause::Untried, "the API server has not said yet whether it takes the template")
 }
 
 fn synced_condition(name: &RuleName, data: &TenantData) -> ConditionValue {
@@ -72,28 +61,23 @@ fn synced_condition(name: &RuleName, data: &TenantData) -> ConditionValue {
     let refusal = usage::refusal(data.index.refused_count(), &data.limits.unwrap_or_default());
     match (data.index.synced(), stream.connected, stream.lost_at) {
         (true, true, _) => match (refusal, data.not_sent(name)) {
-            (None, None) => (Status::True, "StreamConnected", "the tenant's workloads are known".to_owned()),
-            (None, Some(not_sent)) => (Status::Unknown, NOT_SENT, not_sent),
-            (Some(refusal), None) => (Status::False, LIMIT_REACHED, refusal),
+            (None, None) => fine("StreamConnected", "the tenant's workloads are known"),
+            (None, Some(not_sent)) => unknown(Cause::AnnotationsNotSent, not_sent),
+            (Some(refusal), None) => wrong(Cause::LimitReached, refusal),
             (Some(refusal), Some(not_sent)) => {
-                (Status::False, LIMIT_REACHED, format!("{refusal}; and {not_sent}"))
+                wrong(Cause::LimitReached, format!("{refusal}; and {not_sent}"))
             }
         },
-        (_, false, Some(since)) => (
-            Status::Unknown,
-            Cause::StreamLost.as_str(),
+        (_, false, Some(since)) => unknown(
+            Cause::StreamLost,
             format!(
                 "the tenant's agent has not been connected since {since:.0}; companions stay as they are"
             ),
         ),
-        (false, true, _) => (
-            Status::Unknown,
-            Cause::Syncing.as_str(),
-            "the tenant's agent is connected and has not yet listed all workloads".to_owned(),
-        ),
-        (_, false, None) => {
-            (Status::Unknown, Cause::NoStream.as_str(), "the tenant's agent has not connected yet".to_owned())
+        (false, true, _) => {
+            unknown(Cause::Syncing, "the tenant's agent is connected and has not yet listed all workloads")
         }
+        (_, false, None) => unknown(Cause::NoStream, "the tenant's agent has not connected yet"),
     }
 }
 
@@ -130,39 +114,36 @@ impl StatusInput<'_> {
     fn matched_condition(&self) -> ConditionValue {
         let known = self.data.index.workloads();
         match (self.entry.errors.is_empty(), self.matched()) {
-            (false, _) => (Status::Unknown, INVALID, "see the Accepted condition".to_owned()),
+            (false, _) => unknown(Cause::Invalid, "see the Accepted condition"),
             (true, 0) if self.data.index.over_limit(self.name).is_some() => {
-                (Status::Unknown, LIMIT_REACHED, "see the Ready condition".to_owned())
+                unknown(Cause::LimitReached, "see the Ready condition")
             }
             (true, 0) if self.data.not_sent(self.name).is_some() => {
-                (Status::Unknown, NOT_SENT, "see the Synced condition".to_owned())
+                unknown(Cause::AnnotationsNotSent, "see the Synced condition")
             }
-            (true, 0) => (Status::False, NO_MATCH, format!("none of {known} known workloads matches")),
-            (true, n) => (Status::True, "Matches", format!("{n} of {known} known workloads match")),
+            (true, 0) => wrong(Cause::NoMatch, format!("none of {known} known workloads matches")),
+            (true, n) => fine("Matches", format!("{n} of {known} known workloads match")),
         }
     }
 
     fn ready_condition(&self) -> ConditionValue {
         if !self.entry.errors.is_empty() {
-            return (Status::False, INVALID, "see the Accepted condition".to_owned());
+            return wrong(Cause::Invalid, "see the Accepted condition");
         }
         if let Some(refusal) = self.entry.validation.refusal() {
-            return (Status::False, REFUSED, refusal.message.clone());
+            return wrong(Cause::Refused, &refusal.message);
         }
         let mut refused = self.data.refusals.of_rule(self.name);
         if let Some((_, first)) = refused.next() {
-            let others = match refused.count() {
-                0 => String::new(),
-                more => format!(" (and {more} more)"),
-            };
-            return (Status::False, REFUSED, format!("{}{others}", first.why.message));
+            let others = and_more(refused.count(), "");
+            return wrong(Cause::Refused, format!("{}{others}", first.why.message));
         }
         if let Some(most) = self.data.index.over_limit(self.name) {
-            return (Status::False, LIMIT_REACHED, self.over_limit(most));
+            return wrong(Cause::LimitReached, self.over_limit(most));
         }
         if self.matched() == 0 {
             let note = self.data.companions.counts(self.name).lingering_note();
-            return (Status::True, NO_MATCH, format!("no companion is wanted{note}"));
+            return fine(Cause::NoMatch.as_str(), format!("no companion is wanted{note}"));
         }
         let counts = self.data.companions.counts(self.name);
         let wanted = self.wanted();
@@ -172,14 +153,15 @@ impl StatusInput<'_> {
         let impaired = self.impaired(&mut message, counts.impaired);
         message.push_str(&counts.lingering_note());
         if counts.ready >= wanted && !earlier {
-            return impaired.map_or((Status::True, "AllReady", message.clone()), |cause| {
-                (Status::False, cause.as_str(), message)
-            });
+            return match impaired {
+                Some(cause) => wrong(cause, message),
+                None => fine("AllReady", message),
+            };
         }
         message.push_str(&counts.leaving_note());
         message.push_str(&self.waiting_note());
         if let Some(none) = self.without_dpu() {
-            return (Status::False, Cause::NoDpu.as_str(), format!("{message}; {none}"));
+            return wrong(Cause::NoDpu, format!("{message}; {none}"));
         }
         let mut waiting = self.data.companions.of_rule(self.name);
         let waiting = waiting.find(|(_, o)| !o.ready && o.ended.is_none() && !o.message.is_empty());
@@ -191,8 +173,7 @@ impl StatusInput<'_> {
             let _ = write!(message, "; {}: {why}", companion::name(&key, tenant));
             cause = unplaced.map_or(cause, |(cause, _)| cause);
         }
-        let cause = if earlier { Cause::RollingOut } else { cause };
-        (Status::False, cause.as_str(), message)
+        wrong(if earlier { Cause::RollingOut } else { cause }, message)
     }
 
     /// A note about matches whose companions [wait](outrigger_core::rule::Rule::waits).

@@ -21,11 +21,25 @@ fn rule(resource_version: &str) -> Value {
     rule
 }
 
+/// The API server takes the rule's template.
+fn passes(context: &Context, id: &RuleId) {
+    let state = context.states.state(&id.namespace);
+    state.lock().rules.get_mut(&id.name).unwrap().validation = TemplateValidation::passed();
+}
+
+/// The status, the reason and the message of the condition of this type that the rule should have now.
+fn condition(context: &Context, id: &RuleId, kind: &str) -> (String, String, String) {
+    let state = context.states.state(&id.namespace);
+    let conditions = status_change(context, &state, id).unwrap().status.conditions;
+    let condition = conditions.into_iter().find(|condition| condition.type_ == kind).unwrap();
+    (condition.status, condition.reason, condition.message)
+}
+
 /// The context of a manager whose only tenant has the rule, and knows no workload yet.
 fn world(api: &FakeApi) -> (Arc<Context>, RuleId) {
     let context = fixtures::context(api.client());
     let state = fixtures::served_tenant(&context);
-    state.lock().apply_rule(&serde_json::from_value(rule("5")).unwrap());
+    state.lock().apply_rule(&fixtures::object(rule("5")));
     let id = RuleId { namespace: "tenant-blue".into(), name: RuleName::new("r").unwrap() };
     (context, id)
 }
@@ -45,7 +59,7 @@ async fn a_status_is_written_over_what_it_was_computed_from_and_nothing_else() {
     assert!(matches!(conflict, Err(kube::Error::Api(status)) if status.code == 409), "it is looked at again");
     assert_eq!(written(), ["5"]);
     // The watch shows what the other has written.
-    state.lock().apply_rule(&serde_json::from_value(rule("6")).unwrap());
+    state.lock().apply_rule(&fixtures::object(rule("6")));
     let mut after = rule("7");
     after["status"] = json!({"observedGeneration": 1});
     api.answers("PATCH", STATUS, 200, after);
@@ -65,7 +79,7 @@ async fn a_status_waits_as_long_as_its_rule_is_large() {
             let workloads = workloads.iter().map(|name| fixtures::workload(name)).collect();
             state.lock().index.sync(workloads);
         };
-        state.lock().rules.get_mut(&id.name).unwrap().validation = TemplateValidation::passed();
+        passes(&context, &id);
         known(&["a"]);
         let mut object = rule("6");
         object["metadata"]["annotations"] = json!({"a": "x".repeat(bytes)});
@@ -95,7 +109,7 @@ async fn overwritten(api: &FakeApi) -> (Arc<Context>, RuleId) {
     api.answers("PATCH", STATUS, 200, rule("6"));
     assert_eq!(step(&context, &id).await.unwrap(), Action::Requeue(PACE));
     let state = context.states.state("tenant-blue");
-    state.lock().apply_rule(&serde_json::from_value(rule("7")).unwrap());
+    state.lock().apply_rule(&fixtures::object(rule("7")));
     (context, id)
 }
 
@@ -133,15 +147,7 @@ async fn matches_that_are_left_out_are_reported_and_taken_in_when_there_is_room(
     let (context, id) = world(&api);
     let state = context.states.state("tenant-blue");
     let workload = |i: usize| fixtures::workload(&format!("w{i}"));
-    let condition_of = |kind: &str| {
-        let data = state.lock();
-        let entry = &data.rules[&id.name];
-        let status =
-            status::compute(&id.name, entry, &data, &context.registry, context.environment.clock.wall());
-        let condition = status.conditions.into_iter().find(|c| c.type_ == kind).unwrap();
-        (condition.status, condition.reason, condition.message)
-    };
-    let reason = |kind: &str| condition_of(kind).1;
+    let reason = |kind: &str| condition(&context, &id, kind).1;
     {
         let mut data = state.lock();
         data.index.limit(0);
@@ -149,13 +155,13 @@ async fn matches_that_are_left_out_are_reported_and_taken_in_when_there_is_room(
         object["spec"]["workloadTerms"] =
             json!([{"matchExpressions": [{"key": ".metadata.resourceName", "operator": "Exists"}]}]);
         object["metadata"]["generation"] = json!(2);
-        data.apply_rule(&serde_json::from_value(object).unwrap());
-        data.rules.get_mut(&id.name).unwrap().validation = TemplateValidation::passed();
+        data.apply_rule(&fixtures::object(object));
         data.index.sync((0..WORKLOADS).map(workload).collect());
     }
+    passes(&context, &id);
     assert_eq!((reason("Matched"), reason("Ready")), ("LimitReached".to_owned(), "LimitReached".to_owned()));
     state.lock().index.limit(3);
-    let (status, _, message) = condition_of("Ready");
+    let (status, _, message) = condition(&context, &id, "Ready");
     assert_eq!(status, "False");
     assert!(message.starts_with("3 matches of this rule are served, and some are not"), "{message}");
     assert!(message.contains("more than 3 workloads"), "{message}");
@@ -200,17 +206,14 @@ async fn a_rule_on_all_dpus_is_ready_once_each_has_a_ready_companion_and_there_i
     let mut all = rule("6");
     all["metadata"]["generation"] = json!(2);
     all["spec"]["dpuSelectionPolicy"] = json!("SameNodeAll");
-    state.lock().apply_rule(&serde_json::from_value(all).unwrap());
-    state.lock().rules.get_mut(&id.name).unwrap().validation = TemplateValidation::passed();
+    state.lock().apply_rule(&fixtures::object(all));
+    passes(&context, &id);
     let on_host = |id: &str| Workload { node_name: Some("h".into()), ..fixtures::workload(id) };
     state.lock().index.sync(["a", "b"].map(on_host).into());
     let template_hash = state.lock().index.rule(&id.name).unwrap().template_hash().to_owned();
-    let ready = || {
-        let status = status_change(&context, &state, &id).unwrap().status;
-        let ready = status.conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap();
-        (status.matched, ready.reason, ready.message)
-    };
-    let (matched, reason, message) = ready();
+    let ready = || condition(&context, &id, "Ready");
+    let (_, reason, message) = ready();
+    let matched = status_change(&context, &state, &id).unwrap().status.matched;
     assert_eq!((matched, reason.as_str()), (Some(2), "NoDPU"));
     assert!(
         message.starts_with("0 of 2 companions are ready; no DPU of tenant blue is in host h"),
@@ -238,7 +241,7 @@ async fn a_rule_on_all_dpus_is_ready_once_each_has_a_ready_companion_and_there_i
 async fn a_rule_is_ready_once_its_companions_have_the_amounts_of_its_template() {
     let (context, id) = world(&FakeApi::default());
     let state = context.states.state("tenant-blue");
-    state.lock().rules.get_mut(&id.name).unwrap().validation = TemplateValidation::passed();
+    passes(&context, &id);
     state.lock().index.sync(["a", "b"].map(fixtures::workload).into());
     let template_hash = state.lock().index.rule(&id.name).unwrap().template_hash().to_owned();
     let shows = |workload: &str, trouble: Option<Cause>| {
@@ -252,9 +255,7 @@ async fn a_rule_is_ready_once_its_companions_have_the_amounts_of_its_template() 
             ..Observed::default()
         };
         state.lock().companions.applied(workload, key, observed);
-        let status = status_change(&context, &state, &id).unwrap().status;
-        let ready = status.conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap();
-        (ready.status, ready.reason, ready.message)
+        condition(&context, &id, "Ready")
     };
     let is = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
     shows("a", None);
@@ -285,12 +286,11 @@ async fn a_rule_is_ready_once_its_companions_have_the_amounts_of_its_template() 
 async fn a_rule_says_how_many_of_its_workloads_are_not_scheduled_yet() {
     let (context, id) = world(&FakeApi::default());
     let state = context.states.state("tenant-blue");
-    state.lock().rules.get_mut(&id.name).unwrap().validation = TemplateValidation::passed();
+    passes(&context, &id);
     let says = |gated: [bool; 2]| {
         let workload = |(id, gated)| Workload { gated, ..fixtures::workload(id) };
         state.lock().index.sync(["a", "b"].into_iter().zip(gated).map(workload).collect());
-        let status = status_change(&context, &state, &id).unwrap().status;
-        status.conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap().message
+        condition(&context, &id, "Ready").2
     };
     let ready = "0 of 2 companions are ready";
     for (gated, count) in [([true, true], 2), ([true, false], 1)] {

@@ -36,7 +36,7 @@ impl TenantData {
         let (mut keys, rules) = self.index.set_known(known);
         for rule in &rules {
             // What was undecided may exist, and be wanted no longer.
-            let exist = self.with_companions(rule, |companions| {
+            let exist = self.read_companions(rule, |companions| {
                 companions.of_rule(rule).map(|(key, _)| key).collect::<Vec<_>>()
             });
             keys.extend(exist.into_iter().flatten());

@@ -5,6 +5,7 @@ use outrigger_core::ids::RuleName;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::tenant::Limits;
 
+use super::companions::CompanionCache;
 use super::tenant::TenantData;
 
 /// Companions of a rule that are asked to give way after one step.
@@ -46,23 +47,19 @@ impl TenantData {
         }
         let admin = rule.is_admin();
         let room = self.lingering_room(admin);
-        let Some(count) = self.with_companions(rule, |companions| companions.lingering()) else {
-            return Vec::new();
-        };
+        let Some(count) = self.read_companions(rule, CompanionCache::lingering) else { return Vec::new() };
         let asked = if admin { &mut self.lingering_asked.admin } else { &mut self.lingering_asked.own };
         if asked.replace((count, room)) == Some((count, room)) {
             return Vec::new();
         }
-        self.with_companions(rule, |companions| companions.lingering_beyond(room, AT_ONCE))
+        self.read_companions(rule, |companions| companions.lingering_beyond(room, AT_ONCE))
             .unwrap_or_default()
     }
 
     /// Whether the companion of a workload that has ended has to give way to others.
-    pub(crate) fn gives_way(&mut self, key: &CompanionKey) -> bool {
+    pub(crate) fn gives_way(&self, key: &CompanionKey) -> bool {
         let room = self.lingering_room(key.rule.is_admin());
-        room == 0
-            || self
-                .with_companions(&key.rule, |companions| companions.gives_way(key, room))
-                .unwrap_or_default()
+        let gives_way = |companions: &CompanionCache| companions.gives_way(key, room);
+        room == 0 || self.read_companions(&key.rule, gives_way).unwrap_or_default()
     }
 }

@@ -398,21 +398,15 @@ impl TenantData {
         Some((cause, format!("{}{colon}{words}", cause.meaning())))
     }
 
-    /// The status of the companion with this key, if there is something to send about it.
+    /// The status of the companion with this key, if there is something to send about it. `companions`: those of its rule.
     fn outcome_of(
         &self,
         key: &CompanionKey,
+        companions: &CompanionCache,
         registry: &Registry,
         was_ready: bool,
         now: Timestamp,
     ) -> Option<Outcome> {
-        let admin = self.admin_companions.as_ref().filter(|_| key.rule.is_admin()).map(|store| store.lock());
-        let companions: &CompanionCache = match &admin {
-            Some(admin) => admin,
-            // Looked after from elsewhere.
-            None if key.rule.is_admin() => return None,
-            None => &self.companions,
-        };
         let observed = companions.get(key);
         // That those on other DPUs have been ready says nothing of one that is new.
         let is_new = || !observed.map_or_else(|| companions.has_run(key), |o| o.was_ready);

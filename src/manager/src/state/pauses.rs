@@ -93,11 +93,11 @@ impl WritePauses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outrigger_core::ids::RuleName;
+    use crate::fixtures;
 
     #[test]
     fn pauses_double_and_are_forgiven() {
-        let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
+        let key = fixtures::key("w");
         let mut pauses = FailurePauses::default();
         let t = Instant::now();
         assert_eq!(pauses.wait(&key, t), Some(FIRST));
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn facts_that_go_on_changing_are_written_less_and_less_often() {
-        let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
+        let key = fixtures::key("w");
         let (mut facts, t) = (WritePauses::default(), Instant::now());
         let second = Duration::from_secs(1);
         assert_eq!(facts.write(&key, t), Ok(()));
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(facts.write(&key, t + second * 60), Ok(()), "after a quiet while");
         assert_eq!(facts.write(&key, t + second * 61), Ok(()), "it starts again");
         for i in 0..1000 {
-            let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: i.to_string().into() };
+            let key = fixtures::key(&i.to_string());
             assert_eq!(facts.write(&key, t + second * 100 * i), Ok(()));
         }
         assert!(facts.by_key.len() < 100, "{}", facts.by_key.len());

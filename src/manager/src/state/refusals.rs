@@ -58,10 +58,6 @@ impl Refusals {
         self.by_key.get(key)
     }
 
-    pub(crate) fn contains_key(&self, key: &CompanionKey) -> bool {
-        self.by_key.contains_key(key)
-    }
-
     /// How many companions are wanted and refused.
     pub(crate) fn len(&self) -> usize {
         self.by_key.len()
@@ -151,12 +147,9 @@ fn of_rule<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::key;
 
     const PAUSE: Duration = Duration::from_secs(30);
-
-    fn key(workload: &str) -> CompanionKey {
-        CompanionKey { rule: RuleName::new("r").unwrap(), workload: workload.into() }
-    }
 
     fn refusal(cause: Cause, message: &str, until: Instant) -> Refusal {
         Refusal { why: Why::new(cause, message), generation: 1, until }

@@ -57,7 +57,8 @@ struct RegistryData {
     in_host: HashMap<String, BTreeSet<String>>,
     /// Nodes by the tenant that their label names.
     of_owner: HashMap<String, BTreeSet<String>>,
-    quotas: HashMap<String, Quota>,
+    /// What of each namespace has reached its limit, in words.
+    quotas: HashMap<String, Vec<String>>,
     /// How often the host or the owner of a DPU has changed.
     epoch: u64,
 }
@@ -117,13 +118,6 @@ pub(crate) struct NodeChange {
     pub changed: bool,
     /// Hosts whose DPU may take companions now, or no longer.
     pub hosts: BTreeSet<String>,
-}
-
-/// How much of a tenant's limits is used.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Quota {
-    /// What has reached its limit, in words.
-    pub full: Vec<String>,
 }
 
 impl Registry {
@@ -235,7 +229,7 @@ impl Registry {
 
     /// What of a tenant's namespace has reached its limit.
     pub(crate) fn full(&self, namespace: &str) -> Vec<String> {
-        self.data.read().quotas.get(namespace).map(|quota| quota.full.clone()).unwrap_or_default()
+        self.data.read().quotas.get(namespace).cloned().unwrap_or_default()
     }
 
     /// Whether the caller may act for a tenant now, and the tenant. Returns PERMISSION_DENIED, with the same message after the
@@ -379,17 +373,17 @@ impl Registry {
 
     /// A ResourceQuota of a tenant's namespace has changed. Whether that matters.
     pub(crate) fn quota(&self, change: Change<ResourceQuota>) -> (String, bool) {
-        let (namespace, quota) = match change {
+        let (namespace, full) = match change {
             Change::Applied(quota) => (quota.namespace().unwrap_or_default(), full(&quota)),
-            Change::Gone { namespace, .. } => (namespace, Quota::default()),
+            Change::Gone { namespace, .. } => (namespace, Vec::new()),
         };
         let mut data = self.data.write();
-        let before = if quota.full.is_empty() {
+        let before = if full.is_empty() {
             data.quotas.remove(&namespace)
         } else {
-            data.quotas.insert(namespace.clone(), quota.clone())
+            data.quotas.insert(namespace.clone(), full.clone())
         };
-        let changed = before.unwrap_or_default() != quota;
+        let changed = before.unwrap_or_default() != full;
         (namespace, changed)
     }
 }
@@ -461,7 +455,7 @@ fn list<K: Clone + Eq + Hash>(
 pub(crate) const CLAIMS: &str = "count/resourceclaims.resource.k8s.io";
 
 /// What a quota has no room left for.
-fn full(quota: &ResourceQuota) -> Quota {
+fn full(quota: &ResourceQuota) -> Vec<String> {
     let status = quota.status.clone().unwrap_or_default();
     let used = status.used.unwrap_or_default();
     let mut full = Vec::new();
@@ -477,7 +471,7 @@ fn full(quota: &ResourceQuota) -> Quota {
             full.push(format!("spec.{limit}: {used} of {hard}"));
         }
     }
-    Quota { full }
+    full
 }
 
 /// A number of objects as a Quantity, which the API server writes with a suffix where it has only zeros (`10k`).

@@ -94,7 +94,7 @@ pub(crate) struct Availability {
 }
 
 /// Whether a companion is ready and stays so, as far as is known.
-fn serves(o: &Observed) -> bool {
+pub(crate) fn serves(o: &Observed) -> bool {
     o.ready && !o.terminating && !o.is_changing()
 }
 
@@ -349,7 +349,7 @@ impl TenantData {
         for key in &companions.collect::<Vec<_>>() {
             let wanted = matches!(self.index.desired(key), Desired::Wanted { .. });
             if wanted
-                && self.with_companions(&key.rule, |companions| companions.get(key).is_none()) == Some(true)
+                && self.read_companions(&key.rule, |companions| companions.get(key).is_none()) == Some(true)
                 && !fault("takeover-forgets-what-is-down")
             {
                 self.rollouts.missing(key);
@@ -359,18 +359,17 @@ impl TenantData {
     }
 
     /// The record that a companion waits for its groups from now on, where one is missing: a JSON merge patch.
-    pub(crate) fn hold_record(&mut self, key: &CompanionKey, at: Moment) -> Option<Value> {
+    pub(crate) fn hold_record(&self, key: &CompanionKey, at: Moment) -> Option<Value> {
         if !self.rollouts.by_rule.get(&key.rule)?.held.contains(&key.workload) {
             return None;
         }
         let generation = self.rules.get(&key.rule)?.generation;
-        let record = |companions: &mut CompanionCache| {
-            let companion = companions.get(key)?;
+        let record = |companion: &Observed| {
             let unrecorded = Permission::without_groups(key, Some(companion), generation, at);
             let since = format!("{:.3}", at.wall);
             (unrecorded == Permission::Unrecorded).then(|| Held::mark(companion, &since, generation))
         };
-        self.with_companions(&key.rule, record).flatten()
+        self.read_companion(key, record).flatten()
     }
 
     /// Whether a companion of an earlier template may be replaced now; otherwise it waits for its turn.
@@ -396,22 +395,15 @@ impl TenantData {
     }
 
     /// Whether a companion is ready, and isn't being deleted.
-    pub(crate) fn serves(&mut self, key: &CompanionKey) -> bool {
-        let serves = |companions: &mut CompanionCache| companions.get(key).is_some_and(serves);
-        self.with_companions(&key.rule, serves).unwrap_or_default()
+    pub(crate) fn serves(&self, key: &CompanionKey) -> bool {
+        self.read_companion(key, serves).unwrap_or_default()
     }
 
-    /// Whether a companion with this uid may be replaced as [`Self::may_replace`] has decided. One that was down then needed no room in the
-    /// rollout; it may be ready since, and has to ask again. `Some` has the resourceVersion with which one that is down is replaced: it
-    /// may be ready by now, which the watch hasn't shown yet.
-    pub(crate) fn replaceable(&mut self, key: &CompanionKey, uid: &str) -> Option<Option<u64>> {
-        let companion =
-            |companions: &mut CompanionCache| companions.get(key).filter(|o| o.uid == uid).cloned();
-        let companion = self.with_companions(&key.rule, companion).flatten()?;
-        if !serves(&companion) {
-            return Some(Some(companion.resource_version).filter(|version| *version > 0));
-        }
-        self.rollouts.concerns(key).then_some(None)
+    /// The companion with this uid, if it may be replaced as [`Self::may_replace`] has decided. One that was down then needed no room in the
+    /// rollout; it may be ready since, and has to ask again.
+    pub(crate) fn replaceable(&self, key: &CompanionKey, uid: &str) -> Option<Observed> {
+        let companion = self.read_companion(key, Observed::clone).filter(|o| o.uid == uid)?;
+        (!serves(&companion) || self.rollouts.concerns(key)).then_some(companion)
     }
 
     /// Companions whose turn in a rollout has come.
@@ -453,7 +445,7 @@ impl TenantData {
     /// A companion may be other than before.
     pub(crate) fn companion_observed(&mut self, key: &CompanionKey) {
         if self.rollouts.concerns(key) {
-            let now = self.with_companions(&key.rule, |companions| companions.get(key).cloned()).flatten();
+            let now = self.read_companion(key, Observed::clone);
             self.rollouts.observed(key, now.as_ref());
         }
         self.forget_if_unwanted(key);
@@ -461,9 +453,9 @@ impl TenantData {
 
     /// The companions of a rule for a workload on single DPUs that are missing, and that something waits for. Once they aren't wanted any
     /// longer, a step of each is needed, which forgets it: nothing else would bring its key, and its place would never be free.
-    pub(crate) fn missing_on_dpus(&mut self, key: &CompanionKey) -> Vec<CompanionKey> {
-        let gone = |companions: &mut CompanionCache| companions.gone_on_dpus(key).collect();
-        let mut missing: Vec<_> = self.with_companions(&key.rule, gone).unwrap_or_default();
+    pub(crate) fn missing_on_dpus(&self, key: &CompanionKey) -> Vec<CompanionKey> {
+        let gone = |companions: &CompanionCache| companions.gone_on_dpus(key).collect();
+        let mut missing: Vec<_> = self.read_companions(&key.rule, gone).unwrap_or_default();
         missing.extend(self.rollouts.on_dpus(key));
         missing
     }

@@ -8,9 +8,9 @@ use outrigger_core::field::FieldError;
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::rule::Rule;
-use tokio::time::Instant;
 
 use super::companions::CompanionCache;
+use super::status_pace::Written;
 use super::tenant::TenantData;
 use super::validation::TemplateValidation;
 
@@ -37,15 +37,8 @@ pub(crate) struct RuleEntry {
     pub origin: String,
 }
 
-/// A status that this replica has written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct WrittenStatus {
-    pub at: Instant,
-    /// The rule's resourceVersion since then.
-    pub resource_version: String,
-    /// Bytes of the rule, its status among them, as JSON.
-    pub bytes: usize,
-}
+/// A status that this replica has written, and the rule's resourceVersion since then.
+pub(crate) type WrittenStatus = Written<String>;
 
 impl RuleEntry {
     /// Whether its status says that it is accepted as it is.
@@ -107,21 +100,9 @@ impl TenantData {
             return if passed { self.released(&name, refused) } else { Vec::new() };
         }
         entry.revision = rule_wire::message(object).revision;
-        let mut keys = match object.compile() {
-            Ok(rule) => {
-                let rule = if entry.origin.is_empty() { rule } else { rule.into_copied() };
-                entry.validation = self.validation_of(&rule, &entry);
-                self.rules.insert(name.clone(), entry);
-                self.index.apply_rule(Arc::new(rule))
-            }
-            // A rule that can no longer be served keeps the companions it has.
-            Err(errors) => {
-                self.rules.insert(name.clone(), RuleEntry { errors, ..entry });
-                self.index.remove_rule(&name)
-            }
-        };
-        self.refusals.forget_rule(&name);
-        self.rollouts.restart(&name);
+        let rule = object.compile().map_err(|errors| entry.errors = errors).ok();
+        let rule = rule.map(|rule| if entry.origin.is_empty() { rule } else { rule.into_copied() });
+        let mut keys = self.replace_rule(&name, entry, rule.map(Arc::new));
         // Those of workloads that are gone, or of which it wasn't decided whether they match.
         keys.extend(self.companions.of_rule(&name).map(|(key, _)| key));
         keys
@@ -140,22 +121,33 @@ impl TenantData {
             return Vec::new();
         }
         let changes = known.is_some();
+        let mut keys = self.replace_rule(name, entry, rule);
+        // As in `file_rule`; before the tenant had the rule, nothing of it was undecided.
+        let of_rule = |companions: &CompanionCache| match changes {
+            true => companions.of_rule(name).map(|(key, _)| key).collect(),
+            false => companions.ended(name),
+        };
+        keys.extend(self.read_companions(name, of_rule).into_iter().flatten());
+        self.notify_of_annotations();
+        keys
+    }
+
+    /// A rule says something else than before. One that can't be served, `None`, keeps the companions it has. Returns the companions of
+    /// the matches that this changes.
+    fn replace_rule(
+        &mut self,
+        name: &RuleName,
+        entry: RuleEntry,
+        rule: Option<Arc<Rule>>,
+    ) -> Vec<CompanionKey> {
         let validation = rule.as_ref().map(|rule| self.validation_of(rule, &entry)).unwrap_or_default();
         self.rules.insert(name.clone(), RuleEntry { validation, ..entry });
         self.refusals.forget_rule(name);
         self.rollouts.restart(name);
-        let mut keys = match rule {
+        match rule {
             Some(rule) => self.index.apply_rule(rule),
             None => self.index.remove_rule(name),
-        };
-        // As in `file_rule`; before the tenant had the rule, nothing of it was undecided.
-        let of_rule = |companions: &mut CompanionCache| match changes {
-            true => companions.of_rule(name).map(|(key, _)| key).collect(),
-            false => companions.ended(name),
-        };
-        keys.extend(self.with_companions(name, of_rule).into_iter().flatten());
-        self.notify_of_annotations();
-        keys
+        }
     }
 
     /// A rule is deleted. Returns the companions that it had, which the garbage collector deletes.
@@ -165,7 +157,7 @@ impl TenantData {
         self.with_companions(name, |companions| companions.forget_missing(name));
         self.refusals.forget_rule(name);
         let mut keys = self.index.remove_rule(name);
-        keys.extend(self.with_companions(name, |companions| companions.ended(name)).into_iter().flatten());
+        keys.extend(self.read_companions(name, |companions| companions.ended(name)).into_iter().flatten());
         self.notify_of_annotations();
         keys
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use outrigger_core::tenant::Limits;
+use outrigger_core::validate::json_bytes;
 use outrigger_runtime::bucket::{Bucket, Rate};
+use serde::Serialize;
 use tokio::time::Instant;
 
 /// Least time between two writes of one rule's status.
@@ -29,9 +31,30 @@ const PART: u64 = 4;
 /// Least bytes in a second of all statuses of a tenant, however few bytes its calls may have.
 const LEAST: u64 = 64 << 10;
 
-/// Least time between two writes of the status of an object of so many bytes. `only_counts`: the next status differs in nothing
-/// else ([`same_verdicts`]).
-pub(crate) fn pace(bytes: usize, only_counts: bool) -> Duration {
+/// The last write of an object's status by this replica.
+#[derive(Debug, Clone)]
+pub(crate) struct Written<T> {
+    pub at: Instant,
+    /// Bytes of the object, its status among them, as JSON.
+    pub bytes: usize,
+    /// What the object shows since then, until somebody else writes it.
+    pub shown: T,
+}
+
+impl<T> Written<T> {
+    /// The write whose answer is this object.
+    pub(crate) fn new(object: &impl Serialize, shown: T, at: Instant) -> Self {
+        Self { at, bytes: json_bytes(object), shown }
+    }
+
+    /// How long the next write has to wait. `only_counts`: the next status differs in nothing else ([`same_verdicts`]).
+    pub(crate) fn left(&self, only_counts: bool, now: Instant) -> Duration {
+        pace(self.bytes, only_counts).saturating_sub(now.duration_since(self.at))
+    }
+}
+
+/// Least time between two writes of the status of an object of so many bytes.
+fn pace(bytes: usize, only_counts: bool) -> Duration {
     if bytes <= BYTES {
         return PACE;
     }

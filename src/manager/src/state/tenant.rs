@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use outrigger_core::companion::Observed;
 use outrigger_core::fault;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::{CompanionKey, HostDpus, TenantIndex};
@@ -111,17 +112,32 @@ impl TenantData {
 
     /// The companions of a rule for a workload that are on single DPUs, or should be.
     pub(crate) fn on_dpus(&self, key: &CompanionKey) -> BTreeSet<CompanionKey> {
-        let mut all: BTreeSet<CompanionKey> = match (key.rule.is_admin(), &self.admin_companions) {
-            (false, _) => self.companions.on_dpus(key).collect(),
-            (true, Some(store)) => store.lock().on_dpus(key).collect(),
-            // Looked after from elsewhere.
-            (true, None) => return BTreeSet::new(),
-        };
+        let exist =
+            self.read_companions(&key.rule, |companions| companions.on_dpus(key).collect::<BTreeSet<_>>());
+        let Some(mut all) = exist else { return BTreeSet::new() };
         all.extend(self.index.companions_of(key).into_iter().filter(|key| key.dpu().is_some()));
         all
     }
 
-    /// The cache that holds the companions of a rule; `None` where another namespace of the tenant has them.
+    /// What `f` reads of the companions of a rule; `None` where another namespace of the tenant has them, and looks after them.
+    pub(crate) fn read_companions<R>(
+        &self,
+        rule: &RuleName,
+        f: impl FnOnce(&CompanionCache) -> R,
+    ) -> Option<R> {
+        if rule.is_admin() {
+            self.admin_companions.as_ref().map(|store| f(&store.lock()))
+        } else {
+            Some(f(&self.companions))
+        }
+    }
+
+    /// What `f` reads of a companion; `None` where it doesn't exist, or another namespace of the tenant has it.
+    pub(crate) fn read_companion<R>(&self, key: &CompanionKey, f: impl FnOnce(&Observed) -> R) -> Option<R> {
+        self.read_companions(&key.rule, |companions| companions.get(key).map(f)).flatten()
+    }
+
+    /// The same as [`Self::read_companions`], for changes.
     pub(crate) fn with_companions<R>(
         &mut self,
         rule: &RuleName,

@@ -163,14 +163,6 @@ impl Controller for UnusedClaims {
     const LEADER_ONLY: bool = false;
     const QUEUE: fn(&Context) -> &Queue<TenantId> = |context| &context.queues.unused_claims;
 
-    fn context(&self) -> &Context {
-        &self.0
-    }
-
-    fn at_once(&self) -> usize {
-        16
-    }
-
     async fn step(&self, id: &TenantId) -> Result<Action, kube::Error> {
         let unused = self.0.states.of(id).iter().find_map(|state| state.lock().stream.unused_claim());
         if let Some(claim) = unused {
@@ -194,14 +186,6 @@ impl Controller for StreamStatuses {
     const NAME: &'static str = "stream statuses";
     const LEADER_ONLY: bool = false;
     const QUEUE: fn(&Context) -> &Queue<TenantId> = |context| &context.queues.stream_statuses;
-
-    fn context(&self) -> &Context {
-        &self.0
-    }
-
-    fn at_once(&self) -> usize {
-        16
-    }
 
     async fn step(&self, id: &TenantId) -> Result<Action, kube::Error> {
         for state in self.0.states.of(id) {
@@ -254,7 +238,7 @@ mod tests {
     /// The watch lists this Tenant, at this version.
     fn list(context: &Context, tenant: Value, version: u64) {
         context.feeds.tenants.event(Event::ListStarted);
-        context.feeds.tenants.event(Event::Listed(serde_json::from_value(tenant).unwrap()));
+        context.feeds.tenants.event(Event::Listed(fixtures::object(tenant)));
         context.feeds.tenants.event(Event::ListCompleted { version });
     }
 
@@ -263,8 +247,7 @@ mod tests {
         const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";
         let api = FakeApi::default();
         let context = fixtures::context(api.client());
-        context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
-        let state = context.states.state("tenant-blue");
+        let state = fixtures::state_of_blue(&context);
         let listed = |version| list(&context, fixtures::tenant_claimed(1, "another"), version);
         listed(9);
         let (id, me) = (TenantId::new("blue").unwrap(), context.identity.clone());
@@ -281,8 +264,7 @@ mod tests {
     async fn a_claim_is_not_unused_before_its_stream_could_have_it() {
         let api = FakeApi::default();
         let context = fixtures::context(api.client());
-        context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
-        let state = context.states.state("tenant-blue");
+        let state = fixtures::state_of_blue(&context);
         list(&context, fixtures::tenant_claimed(1, "another"), 9);
         let (id, me) = (TenantId::new("blue").unwrap(), context.identity.clone());
         let stream = state.lock().stream.begin(1, tokio::time::Instant::now()).unwrap().number;
@@ -299,11 +281,10 @@ mod tests {
     #[tokio::test]
     async fn a_restored_status_says_again_that_no_agent_is_connected() {
         let context = fixtures::context(FakeApi::default().client());
-        context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
-        let state = context.states.state("tenant-blue");
+        let state = fixtures::state_of_blue(&context);
         let (number, me) = (fixtures::connect(&state), context.identity.clone());
         let shown = || {
-            let tenant = serde_json::from_value(fixtures::tenant_claimed(1, &me)).unwrap();
+            let tenant = fixtures::object(fixtures::tenant_claimed(1, &me));
             context.tenant(Change::Applied(tenant));
             state.lock().stream.unwritten().map(|said| said.fields["connected"].clone())
         };
@@ -317,8 +298,7 @@ mod tests {
         const STATUS: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue/status";
         let api = FakeApi::default();
         let context = fixtures::context(api.client());
-        context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
-        let state = context.states.state("tenant-blue");
+        let state = fixtures::state_of_blue(&context);
         let number = fixtures::connect(&state);
         let connected = fixtures::tenant_claimed(1, &context.identity);
         list(&context, connected.clone(), 9);
@@ -342,7 +322,7 @@ mod tests {
         let api = FakeApi::default();
         let context = fixtures::context(api.client());
         let state = fixtures::served_tenant(&context);
-        let tenant = serde_json::from_value(fixtures::tenant_claimed(1, "")).unwrap();
+        let tenant = fixtures::object(fixtures::tenant_claimed(1, ""));
         context.registry.tenant(Change::Applied(tenant));
         let begin = move |state: &TenantState| {
             state.lock().stream.begin(9, tokio::time::Instant::now()).map(|begun| begun.number).unwrap()

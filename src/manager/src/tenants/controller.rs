@@ -71,14 +71,6 @@ impl Controller for Tenants {
     const NAME: &'static str = "tenants";
     const QUEUE: fn(&Context) -> &Queue<Key> = |context| &context.queues.tenants;
 
-    fn context(&self) -> &Context {
-        &self.context
-    }
-
-    fn at_once(&self) -> usize {
-        16
-    }
-
     fn gained(&self) {
         let Context { registry, states, queues, admin_rules, first_pass, .. } = &*self.context;
         // Other replicas have led meanwhile.
@@ -120,7 +112,7 @@ impl Tenants {
         if entry.deleting() {
             return self.release(id, &entry).await;
         }
-        let written = writes::finalizer_of(&self.api(), &*entry.object, keys::TENANT_FINALIZER, true).await?;
+        let written = writes::finalizer(&self.api(), &*entry.object, keys::TENANT_FINALIZER, true).await?;
         let over = Version::of(written.as_ref().unwrap_or(&entry.object));
         let found = match &entry.tenant {
             Err(_) => None,
@@ -211,7 +203,7 @@ impl Tenants {
             self.write(id, entry, &Version::of(&*entry.object), &wanted).await?;
             return Ok(Action::Requeue(PAUSE));
         }
-        writes::finalizer_of(&self.api(), &*entry.object, keys::TENANT_FINALIZER, false).await?;
+        writes::finalizer(&self.api(), &*entry.object, keys::TENANT_FINALIZER, false).await?;
         info!(tenant = %id, "released tenant");
         Ok(Action::Done)
     }

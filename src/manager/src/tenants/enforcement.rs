@@ -40,12 +40,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fixtures;
 
     const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/tenant-blue/resourceclaims";
 
     fn blue() -> Tenant {
         let object = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "blue"}, "spec": {}});
-        serde_json::from_value::<Object>(object).unwrap().compile().unwrap()
+        fixtures::object::<Object>(object).compile().unwrap()
     }
 
     #[tokio::test]

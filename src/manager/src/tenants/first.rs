@@ -13,8 +13,7 @@ use std::time::Duration;
 
 use outrigger_core::ids::TenantId;
 use outrigger_runtime::Process;
-use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tracing::warn;
 
 use crate::context::Context;
@@ -26,42 +25,30 @@ pub(crate) const TASK: &str = "reconciled tenants";
 /// isn't ready serves nobody.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The Tenants that have yet to be reconciled for the first time.
+/// The Tenants that have yet to be reconciled for the first time; `None` before this replica leads.
 #[derive(Debug, Default)]
-pub(crate) struct FirstPass {
-    /// `None` before this replica leads.
-    left: Mutex<Option<BTreeSet<TenantId>>>,
-    changed: Notify,
-}
+pub(crate) struct FirstPass(watch::Sender<Option<BTreeSet<TenantId>>>);
 
 impl FirstPass {
     /// This replica begins to lead, and has queued these Tenants. Another term than the first changes nothing.
     pub(crate) fn begin(&self, tenants: impl IntoIterator<Item = TenantId>) {
-        self.left.lock().get_or_insert_with(|| tenants.into_iter().collect());
-        self.changed.notify_waiters();
+        self.0.send_modify(|left| _ = left.get_or_insert_with(|| tenants.into_iter().collect()));
     }
 
     /// A Tenant has been reconciled, or that has failed.
     pub(crate) fn attempted(&self, tenant: &TenantId) {
-        let ended = self.left.lock().as_mut().is_some_and(|left| left.remove(tenant) && left.is_empty());
-        if ended {
-            self.changed.notify_waiters();
-        }
+        self.0.send_if_modified(|left| left.as_mut().is_some_and(|left| left.remove(tenant)));
     }
 
     /// How many Tenants are left; `None` before this replica leads.
     fn left(&self) -> Option<usize> {
-        self.left.lock().as_ref().map(BTreeSet::len)
+        self.0.borrow().as_ref().map(BTreeSet::len)
     }
 
     async fn ended(&self) {
-        loop {
-            let changed = self.changed.notified();
-            if self.left() == Some(0) {
-                return;
-            }
-            changed.await;
-        }
+        let ended = |left: &Option<BTreeSet<TenantId>>| left.as_ref().is_some_and(BTreeSet::is_empty);
+        // It fails where no sender is left, and this is one.
+        let _ = self.0.subscribe().wait_for(ended).await;
     }
 }
 

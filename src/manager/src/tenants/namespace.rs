@@ -282,6 +282,7 @@ pub(crate) async fn delete_rule(client: &Client, namespace: &str, rule: &Version
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures;
 
     #[test]
     fn a_quota_is_compared_by_its_numbers() {
@@ -301,7 +302,7 @@ mod tests {
         let of = |status: Value| {
             let quota =
                 json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {}, "status": status});
-            progress(&serde_json::from_value(quota).unwrap(), &hard)
+            progress(&fixtures::object(quota), &hard)
         };
         assert_eq!(of(json!({})), Progress::Waiting);
         let before = json!({"pods": "10", "count/rules.example.com": "3", CLAIMS: "171"});

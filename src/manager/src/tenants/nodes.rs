@@ -287,6 +287,7 @@ mod tests {
     use outrigger_runtime::fake_api::{FakeApi, not_found};
 
     use super::*;
+    use crate::fixtures;
 
     #[test]
     fn a_patch_keeps_what_others_have_put_there() {
@@ -327,9 +328,9 @@ mod tests {
         const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";
         api.answers("GET", TENANT, 200, tenant(2));
         assert_eq!(current().await, Some(false), "it isn't known here at all");
-        registry.tenant(Change::Applied(serde_json::from_value(tenant(1)).unwrap()));
+        registry.tenant(Change::Applied(fixtures::object(tenant(1))));
         assert_eq!(current().await, Some(false), "it may have got the host back");
-        registry.tenant(Change::Applied(serde_json::from_value(tenant(2)).unwrap()));
+        registry.tenant(Change::Applied(fixtures::object(tenant(2))));
         assert_eq!(current().await, Some(true));
         api.answers("GET", TENANT, 503, json!({}));
         assert_eq!(current().await, None);
@@ -340,14 +341,13 @@ mod tests {
     #[tokio::test]
     async fn a_tenant_gets_a_dpu_when_its_deletion_waits_for_the_manager() {
         let (api, node) = (FakeApi::default(), "/api/v1/nodes/dpu");
-        let context = crate::fixtures::context(api.client());
+        let context = fixtures::context(api.client());
         let tenant = |finalizers: Value| -> Tenant {
-            serde_json::from_value(json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
+            fixtures::object(json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
                 "metadata": {"name": "blue", "uid": "u", "finalizers": finalizers}, "spec": {"hosts": ["h"]}}))
-            .unwrap()
         };
         let dpu = json!({"metadata": {"name": "dpu", "labels": {keys::DPU_HOST: "h"}}});
-        let registered: Node = serde_json::from_value(dpu.clone()).unwrap();
+        let registered: Node = fixtures::object(dpu.clone());
         context.registry.node("dpu", Some(&registered));
         api.answers("GET", "/api/v1/pods", 200, json!({"metadata": {}, "items": []}));
         api.answers("GET", "/apis/outrigger.dev/v1alpha1/tenants/blue", 200, json!(tenant(json!([]))));
@@ -420,9 +420,9 @@ mod tests {
             (keys::MANAGER, false, &["tenant-blue"], false),
         ] {
             let api = FakeApi::default();
-            let context = crate::fixtures::context(api.client());
+            let context = fixtures::context(api.client());
             context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
-            let seen: Node = serde_json::from_value(node(manager)).unwrap();
+            let seen: Node = fixtures::object(node(manager));
             context.registry.node("dpu", Some(&seen));
             api.answers("GET", NODE, 200, node(manager));
             let (code, found) = if exists { (200, tenant.clone()) } else { (404, not_found()) };

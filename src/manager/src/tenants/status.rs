@@ -13,7 +13,7 @@ use outrigger_core::validate;
 use serde::Serialize;
 
 use super::namespace;
-use crate::conditions::{ConditionValue, conditions};
+use crate::conditions::{ConditionValue, conditions, fine, unknown, wrong};
 use crate::state::registry::{ENFORCED, Registry, TenantEntry};
 
 /// Names that a message lists.
@@ -42,14 +42,6 @@ impl ControllerStatus {
             conditions: status.conditions,
         }
     }
-}
-
-fn fine(reason: &'static str, message: impl Into<String>) -> ConditionValue {
-    (Status::True, reason, message.into())
-}
-
-fn wrong(cause: Cause, message: impl Into<String>) -> ConditionValue {
-    (Status::False, cause.as_str(), message.into())
 }
 
 /// The status that a tenant should have. `found`: what was found of its namespace, its level of enforcement, and the running Pods that
@@ -178,7 +170,7 @@ fn namespace_ready(tenant: &Tenant, state: Option<&namespace::State>) -> Conditi
                 tenant.namespace
             ),
         ),
-        None => (Status::Unknown, Cause::Unknown.as_str(), "not looked at yet".to_owned()),
+        None => unknown(Cause::Unknown, "not looked at yet"),
     }
 }
 
@@ -260,6 +252,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fixtures;
 
     /// As many tenants, each with a host of its own and a DPU in it. Every other DPU is labeled for the next tenant.
     fn registry(size: usize) -> Registry {
@@ -267,10 +260,10 @@ mod tests {
         for i in 0..size {
             let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
                 "metadata": {"name": format!("t{i}")}, "spec": {"hosts": [format!("h{i}")]}});
-            registry.tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));
+            registry.tenant(Change::Applied(fixtures::object(tenant)));
             let labels = json!({keys::DPU_HOST: format!("h{i}"), keys::NODE_TENANT: format!("t{}", (i + i % 2).min(size - 1))});
             let node = json!({"metadata": {"name": format!("n{i}"), "labels": labels}});
-            let node: Node = serde_json::from_value(node).unwrap();
+            let node: Node = fixtures::object(node);
             registry.node(&format!("n{i}"), Some(&node));
         }
         registry
@@ -306,7 +299,7 @@ mod tests {
         let mut status = ControllerStatus::now(&registry.get(&id).unwrap());
         let mut look = |level: Enforcement, refused: &[&str], seconds: i64| {
             let mut object = (*registry.get(&id).unwrap().object).clone();
-            object.status = Some(serde_json::from_value(serde_json::to_value(&status).unwrap()).unwrap());
+            object.status = Some(fixtures::object(serde_json::to_value(&status).unwrap()));
             registry.tenant(Change::Applied(object));
             let refused = refused.iter().map(ToString::to_string).collect();
             let found = (namespace::State::Ready, level, refused);
@@ -346,7 +339,7 @@ mod tests {
         let mut object = (*registry.get(&id).unwrap().object).clone();
         let exception = serde_json::json!({"name": "a", "requestedBy": "storage", "checks": ["ClaimsOfOtherPods"],
             "pods": ["web-*"], "until": "1970-01-01T00:00:58Z"});
-        object.spec.exceptions.push(serde_json::from_value(exception).unwrap());
+        object.spec.exceptions.push(fixtures::object(exception));
         registry.tenant(Change::Applied(object));
         let (status_57, _, message) = look(Enforcement::Enforce, &[], 57);
         let expected = "all checks are enforced, but for exceptions: a (until 1970-01-01T00:00:58Z)";
@@ -355,7 +348,7 @@ mod tests {
         look(Enforcement::Warn, &[], 59);
         // Nobody looks at the level of a tenant that isn't valid.
         let mut object = (*registry.get(&id).unwrap().object).clone();
-        object.status = Some(serde_json::from_value(serde_json::to_value(&status).unwrap()).unwrap());
+        object.status = Some(fixtures::object(serde_json::to_value(&status).unwrap()));
         registry.tenant(Change::Applied(object));
         let unseen = compute(&registry, &id, &registry.get(&id).unwrap(), None, at(60));
         assert_eq!(unseen.enforcement, status.enforcement);

@@ -2,13 +2,12 @@
 
 use k8s_openapi::api::core::v1::Node;
 use kube::api::Api;
-use outrigger_core::companion::DeleteReason;
+use outrigger_core::companion::{DeleteReason, Observed};
 use outrigger_core::fault;
 
 use super::Companion;
 use crate::companions::refusal::WriteFailure;
 use crate::dpu::Dpu;
-use crate::state::companions::CompanionCache;
 use crate::writes::found;
 
 impl Companion<'_> {
@@ -28,13 +27,8 @@ impl Companion<'_> {
     /// Asks whether the rule that the companion with this uid was made for is deleted. The rules' cache may be older than the
     /// companions': that it lacks the rule, or has another one of that name, is no reason to delete anything.
     async fn confirm_rule_deleted(&self, uid: &str) -> Result<(), WriteFailure> {
-        let key = &self.id.key;
-        let uid_of_rule = |companions: &mut CompanionCache| {
-            companions.get(key).filter(|o| o.uid == uid).map(|o| o.rule_uid.clone())
-        };
-        let rule_uid = self.state.lock().with_companions(&key.rule, uid_of_rule).flatten();
-        let Some(rule_uid) = rule_uid else { return Err(WriteFailure::CacheStale) };
-        let (rule, tenant) = (self.state.rule_id(&key.rule), &self.location.tenant);
+        let Some(Observed { rule_uid, .. }) = self.known(uid) else { return Err(WriteFailure::CacheStale) };
+        let (rule, tenant) = (self.state.rule_id(&self.id.key.rule), &self.location.tenant);
         match self.deleted_rules.is_deleted(self.context, &rule, &rule_uid, tenant).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(WriteFailure::Transient(
@@ -49,12 +43,9 @@ impl Companion<'_> {
     /// Asks whether the DPU of the companion with this uid is no longer in the host that the companion serves, or no longer the tenant's. The
     /// cache of Nodes may be older than that of companions.
     async fn confirm_dpu_gone(&self, uid: &str) -> Result<(), WriteFailure> {
-        let key = &self.id.key;
-        let host_of_uid = |companions: &mut CompanionCache| {
-            companions.get(key).filter(|o| o.uid == uid).map(|o| o.host.clone())
+        let (Some(Observed { host, .. }), Some(name)) = (self.known(uid), self.id.key.dpu()) else {
+            return Err(WriteFailure::CacheStale);
         };
-        let host = self.state.lock().with_companions(&key.rule, host_of_uid).flatten();
-        let (Some(host), Some(name)) = (host, key.dpu()) else { return Err(WriteFailure::CacheStale) };
         let nodes: Api<Node> = Api::all(self.context.client.clone());
         let node = found(nodes.get(name).await).map_err(|error| {
             WriteFailure::Transient(format!("the Node of the companion's DPU can't be read: {error}"))

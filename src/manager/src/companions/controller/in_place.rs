@@ -138,11 +138,9 @@ impl Companion<'_> {
     /// The companion's rule, and the companion and what changes of it in place, if it has this uid and may be changed still.
     fn as_known(&self, uid: &str) -> Option<(std::sync::Arc<Rule>, Observed, InPlace)> {
         let key = &self.id.key;
-        let mut data = self.state.lock();
+        let data = self.state.lock();
         let rule = data.index.rule(&key.rule)?.clone();
-        let observed = data.with_companions(&key.rule, |companions| companions.get(key).cloned());
-        let observed = observed.flatten()?;
-        data.replaceable(key, uid)?;
+        let observed = data.replaceable(key, uid)?;
         let change = in_place(&rule, &observed)?;
         Some((rule, observed, change))
     }

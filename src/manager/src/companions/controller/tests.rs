@@ -1,5 +1,4 @@
 use outrigger_core::companion::{self, Observed, StreamClaim};
-use outrigger_core::ids::RuleName;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::workload::Workload;
 use serde_json::json;
@@ -23,8 +22,7 @@ struct World {
 }
 
 fn id() -> CompanionId {
-    let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
-    CompanionId { namespace: "tenant-blue".into(), key }
+    CompanionId { namespace: "tenant-blue".into(), key: fixtures::key("w") }
 }
 
 impl World {
@@ -70,7 +68,7 @@ impl World {
         rule["metadata"]["generation"] = json!(generation);
         rule["spec"]["workloadTerms"] = json!([{"matchExpressions": [
             {"key": ".metadata.resourceName", "operator": "In", "values": [name]}]}]);
-        self.state().lock().apply_rule(&serde_json::from_value(rule).unwrap());
+        self.state().lock().apply_rule(&fixtures::object(rule));
     }
 
     async fn step(&self) -> Action {
@@ -95,7 +93,7 @@ async fn no_companion_is_created_once_the_tenant_is_lost_while_its_claim_templat
         let mut rule = fixtures::rule();
         rule["spec"]["deviceClaims"] = json!([{"name": "d", "spec": {"devices": {"requests": [
             {"name": "d", "exactly": {"deviceClassName": "c"}}]}}}]);
-        world.state().lock().apply_rule(&serde_json::from_value(rule).unwrap());
+        world.state().lock().apply_rule(&fixtures::object(rule));
         let state = world.state();
         world.api.meanwhile("POST", TEMPLATES, move || state.lock().closing = is_lost);
         let made = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",

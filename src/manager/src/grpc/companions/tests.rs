@@ -3,7 +3,6 @@ use std::time::Duration;
 use futures::{FutureExt, StreamExt};
 use outrigger_core::companion::Observed;
 use outrigger_core::ids::RuleName;
-use outrigger_core::index::CompanionKey;
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::fake_api::FakeApi;
 use outrigger_runtime::ready::Readiness;
@@ -11,7 +10,7 @@ use serde_json::json;
 use tonic::Code;
 
 use super::*;
-use crate::fixtures;
+use crate::fixtures::{self, key};
 use crate::state::{Refusal, Why};
 
 /// A replica that serves the tenant `blue`, whose rule `r` matches the workloads `v` and `w`.
@@ -22,20 +21,16 @@ struct World {
 
 type Messages = <CompanionOutcomes as CompanionService>::WatchStream;
 
-fn key(workload: &str) -> CompanionKey {
-    CompanionKey { rule: RuleName::new("r").unwrap(), workload: workload.into() }
-}
-
 impl World {
     fn new() -> Self {
         let context = fixtures::context(FakeApi::default().client());
         let mut tenant = fixtures::tenant_claimed(1, "me");
         tenant["spec"]["hosts"] = json!(["h"]);
-        context.registry.tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));
+        context.registry.tenant(Change::Applied(fixtures::object(tenant)));
         let state = fixtures::served_tenant(&context);
         let touched = {
             let mut data = state.lock();
-            data.apply_rule(&serde_json::from_value(fixtures::rule()).unwrap());
+            data.apply_rule(&fixtures::object(fixtures::rule()));
             data.assess_hosts(&context.registry, context.environment.clock.wall());
             data.outcomes.complete = data.stream.number();
             data.index.sync(["v", "w"].map(fixtures::workload).into())
@@ -169,7 +164,7 @@ async fn of_a_rule_of_the_platform_only_state_and_reason_are_reported() {
     admin["metadata"]["name"] = json!("secret");
     admin["metadata"]["uid"] = json!("a");
     admin["spec"]["ordering"] = json!("BeforeReady");
-    let admin: outrigger_api::AdminWorkloadRule = serde_json::from_value(admin).unwrap();
+    let admin: outrigger_api::AdminWorkloadRule = fixtures::object(admin);
     let compiled = Arc::new(admin.compile().unwrap().rule);
     let touched = {
         let mut data = state.lock();

@@ -36,7 +36,7 @@ fn tenant() -> (Arc<TenantState>, u64) {
     let state = TenantStates::default().state("tenant-blue");
     let stream = {
         let mut data = state.lock();
-        let keys = data.apply_rule(&serde_json::from_value(fixtures::rule()).unwrap());
+        let keys = data.apply_rule(&fixtures::object(fixtures::rule()));
         assert!(keys.is_empty() && data.index.rules().count() == 1);
         data.stream.begin(4, tokio::time::Instant::now()).unwrap().number
     };
@@ -61,10 +61,7 @@ fn names(keys: Vec<CompanionKey>) -> Vec<String> {
 
 fn desired(state: &TenantState, id: &str) -> &'static str {
     let data = state.lock();
-    let key = CompanionKey {
-        rule: outrigger_core::ids::RuleName::new("r").unwrap(),
-        workload: WorkloadId::new(id).unwrap().label_value().into(),
-    };
+    let key = fixtures::key(&WorkloadId::new(id).unwrap().label_value());
     match data.index.desired(&key) {
         Desired::Wanted { .. } => "wanted",
         Desired::Unwanted => "unwanted",

@@ -2,14 +2,14 @@ use outrigger_runtime::watch::Event;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::fixtures;
 
 fn machine(name: &str, group: &str, created: &str) -> Machine {
-    serde_json::from_value(json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
+    fixtures::object(json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
         "metadata": {"name": name, "uid": name, "creationTimestamp": created, "labels": {keys::MACHINE_GROUP: group}},
         "spec": {"nodePool": [{"name": "n", "mode": "ready", "machineType": [{"name": "t"}]},
                 {"name": "m", "mode": "maintenance", "machineType": [{"name": "t"}]}],
             "machineTypes": [{"name": "t", "spec": {"cpu": "1", "memory": "1Gi"}, "available": 4}]}}))
-    .unwrap()
 }
 
 fn pool(group: &str, created: &str, nodes: &[&str]) -> MachineNodePool {
@@ -17,33 +17,27 @@ fn pool(group: &str, created: &str, nodes: &[&str]) -> MachineNodePool {
         .iter()
         .map(|name| json!({"name": name, "mode": "ready", "machineType": [{"name": "t"}]}))
         .collect();
-    serde_json::from_value(json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "MachineNodePool",
+    fixtures::object(json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "MachineNodePool",
         "metadata": {"name": pool_name(group), "creationTimestamp": created, "generation": nodes.len(),
             "ownerReferences": [{"apiVersion": "v1", "kind": "Machine", "name": group, "uid": group, "controller": true}]},
         "spec": {"machineGroupName": group, "nodePool": nodes, "machineTypeStock": []}}))
-    .unwrap()
 }
 
 fn node(name: &str, version: u32, taints: Value) -> Node {
-    serde_json::from_value(
-        json!({"metadata": {"name": name, "uid": name, "resourceVersion": version.to_string()},
-        "spec": {"taints": taints}}),
-    )
-    .unwrap()
+    fixtures::object(json!({"metadata": {"name": name, "uid": name, "resourceVersion": version.to_string()},
+        "spec": {"taints": taints}}))
 }
 
 fn pod(namespace: &str, name: &str, role: &str, node: Option<&str>) -> Pod {
-    serde_json::from_value(json!({"metadata": {"name": name, "namespace": namespace,
+    fixtures::object(json!({"metadata": {"name": name, "namespace": namespace,
             "labels": {keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: role},
             "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "g-t", "uid": "s", "controller": true}]},
         "spec": {"nodeName": node, "containers": []}, "status": {"phase": "Pending"}}))
-    .unwrap()
 }
 
 fn guests_home() -> PartialObjectMeta<Namespace> {
     let labels = json!({keys::INJECT_RESOURCE: keys::INJECT_ENABLED});
-    serde_json::from_value(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"labels": labels}}))
-        .unwrap()
+    fixtures::object(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"labels": labels}}))
 }
 
 /// The Node exists and looks like this.
@@ -154,7 +148,7 @@ fn a_status_calls_nobody_but_the_machine_of_a_pool_that_says_something_else() {
     let cache = MachineCache::new("core");
     let mut object = machine("a", "g", EARLY);
     assert_eq!(cache.machine(Change::Applied(object.clone())), [m("a")]);
-    object.status = Some(serde_json::from_value(json!({"conditions": [], "availableMachines": []})).unwrap());
+    object.status = Some(fixtures::object(json!({"conditions": [], "availableMachines": []})));
     assert_eq!(cache.machine(Change::Applied(object.clone())), []);
     assert!(cache.get(|all| &all.machines, "a").unwrap().status.is_some());
     // What this replica has computed comes to be another: by a late request, for example.
@@ -171,13 +165,8 @@ fn a_status_calls_nobody_but_the_machine_of_a_pool_that_says_something_else() {
     let mut object = pool("g", EARLY, &["n"]);
     assert_eq!(cache.pool(Change::Applied(object.clone())), [m("g"), p("g")]);
     let says = |message: &str, nodes: Value| {
-        Some(
-            serde_json::from_value(
-                json!({"nodePool": nodes, "conditions": [{"type": "Ready", "status": "False",
-                "reason": "Failure", "message": message, "lastTransitionTime": EARLY}]}),
-            )
-            .unwrap(),
-        )
+        Some(fixtures::object(json!({"nodePool": nodes, "conditions": [{"type": "Ready", "status": "False",
+                "reason": "Failure", "message": message, "lastTransitionTime": EARLY}]})))
     };
     object.status = says("one", json!([]));
     assert_eq!(cache.pool(Change::Applied(object.clone())), [m("g")]);
@@ -192,12 +181,12 @@ fn a_status_calls_nobody_but_the_machine_of_a_pool_that_says_something_else() {
 
 #[tokio::test]
 async fn what_only_lost_its_label_is_seen_again_and_an_answer_brings_nothing_back() {
-    let context = crate::fixtures::context(outrigger_runtime::fake_api::FakeApi::default().client());
+    let context = fixtures::context(outrigger_runtime::fake_api::FakeApi::default().client());
     let feeds = &context.feeds;
     let set = |version: u32| -> StatefulSet {
         let metadata =
             json!({"name": "g-t", "namespace": "core", "uid": "u", "resourceVersion": version.to_string()});
-        serde_json::from_value(json!({"metadata": metadata})).unwrap()
+        fixtures::object(json!({"metadata": metadata}))
     };
     let is_known = || context.machines.get(|all| &all.sets, "g-t").is_some();
     feeds.sets.answer(set(1));

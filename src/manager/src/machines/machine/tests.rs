@@ -15,9 +15,8 @@ fn a_type_without_a_name_for_reservations_has_no_slots_and_others_keep_theirs() 
 
 #[test]
 fn what_others_have_in_the_namespace_is_not_taken_over() {
-    let machine: Machine = serde_json::from_value(json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1",
-        "kind": "Machine", "metadata": {"name": "m", "uid": "u"}, "spec": {"nodePool": [], "machineTypes": []}}))
-    .unwrap();
+    let machine: Machine = fixtures::object(json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1",
+        "kind": "Machine", "metadata": {"name": "m", "uid": "u"}, "spec": {"nodePool": [], "machineTypes": []}}));
     let labels = json!(domain::reservation_labels("g", "t"));
     let wanted = json!({"metadata": {"labels": labels}});
     let owner = |uid: &str, controller: bool| json!([{"apiVersion": "v1", "kind": "K", "name": "k", "uid": uid, "controller": controller}]);
@@ -30,10 +29,9 @@ fn what_others_have_in_the_namespace_is_not_taken_over() {
         ("some labels", &part, json!([]), false),
         ("labelled, of another", &labels, owner("v", true), false),
     ] {
-        let live: Service = serde_json::from_value(
+        let live: Service = fixtures::object(
             json!({"metadata": {"name": "g-t", "labels": labels, "ownerReferences": owners}}),
-        )
-        .unwrap();
+        );
         assert_eq!(unowned_problem(&live, &wanted, "Service core/g-t", &machine).is_none(), ours, "{name}");
     }
 }
@@ -50,7 +48,7 @@ async fn a_machine_that_only_the_cache_has_gets_no_objects() {
     let api = FakeApi::default();
     let context = fixtures::context(api.client());
     let machines = Machines::new(&context);
-    context.feeds.machines.answer(serde_json::from_value(machine("u")).unwrap());
+    context.feeds.machines.answer(fixtures::object(machine("u")));
     let created = async || {
         // The status can't be written where there is no such Machine.
         let _ = machines.machine("m").await;
@@ -60,12 +58,12 @@ async fn a_machine_that_only_the_cache_has_gets_no_objects() {
     assert!(!created().await, "it is deleted");
     api.answers("GET", MACHINE, 200, machine("v"));
     assert!(!created().await, "it is another one of that name");
-    context.feeds.machines.answer(serde_json::from_value(machine("u")).unwrap());
+    context.feeds.machines.answer(fixtures::object(machine("u")));
     let mut later = machine("u");
     later["metadata"]["generation"] = json!(2);
     api.answers("GET", MACHINE, 200, later);
     assert!(!created().await, "its spec is another one by now");
-    context.feeds.machines.answer(serde_json::from_value(machine("u")).unwrap());
+    context.feeds.machines.answer(fixtures::object(machine("u")));
     api.answers("GET", MACHINE, 200, machine("u"));
     assert!(created().await);
 }

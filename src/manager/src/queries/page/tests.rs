@@ -30,7 +30,7 @@ impl World {
         let touched = {
             let mut data = state.lock();
             for rule in rules {
-                data.apply_rule(&serde_json::from_value(rule.clone()).unwrap());
+                data.apply_rule(&fixtures::object(rule.clone()));
             }
             data.outcomes.complete = data.stream.number();
             data.index.sync(ids.iter().map(|id| fixtures::workload(id)).collect())

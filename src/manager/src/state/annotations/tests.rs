@@ -44,15 +44,14 @@ impl World {
         let mut this = Self::new();
         let mut rule = spec(fixtures::rule(), ordering);
         rule["metadata"]["annotations"] = json!({outrigger_core::keys::ORIGIN: origin});
-        this.data.apply_rule(&serde_json::from_value(rule).unwrap());
+        this.data.apply_rule(&fixtures::object(rule));
         this
     }
 
     fn admin() -> Self {
         let mut this = Self::new();
         this.rule = RuleName::admin("r").unwrap();
-        let rule: AdminWorkloadRule =
-            serde_json::from_value(spec(fixtures::admin_rule(), "Parallel")).unwrap();
+        let rule: AdminWorkloadRule = fixtures::object(spec(fixtures::admin_rule(), "Parallel"));
         let compiled = Arc::new(rule.compile().unwrap().rule);
         this.data.set_admin_rule(&this.rule, RuleEntry::default(), Some(compiled));
         this

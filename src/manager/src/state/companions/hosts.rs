@@ -86,16 +86,16 @@ mod tests {
     use std::collections::BTreeSet;
 
     use outrigger_core::companion::Observed;
-    use outrigger_core::ids::RuleName;
     use outrigger_core::index::CompanionKey;
     use outrigger_core::template::Kind;
     use proptest::prelude::*;
 
     use super::super::CompanionCache;
+    use crate::fixtures;
     use crate::state::rollout::Availability;
 
     fn key(workload: usize) -> CompanionKey {
-        CompanionKey { rule: RuleName::new("r").unwrap(), workload: workload.to_string().into() }
+        fixtures::key(&workload.to_string())
     }
 
     /// What a look at each companion says.

@@ -10,6 +10,7 @@ use outrigger_core::reason::Cause;
 
 use super::Outcome;
 use crate::state::TenantData;
+use crate::state::companions::CompanionCache;
 use crate::state::registry::Registry;
 
 impl TenantData {
@@ -21,7 +22,10 @@ impl TenantData {
         was_ready: bool,
         now: Timestamp,
     ) -> Option<Outcome> {
-        let of = |key: &CompanionKey| self.outcome_of(key, registry, was_ready, now);
+        let of = |key: &CompanionKey| {
+            let of = |companions: &CompanionCache| self.outcome_of(key, companions, registry, was_ready, now);
+            self.read_companions(&key.rule, of).flatten()
+        };
         let companions = match self.index.rule(&key.rule) {
             Some(rule) if !rule.policy().is_on_all() => return of(key),
             Some(_) => self.index.companions_of(key),

@@ -7,7 +7,7 @@ use outrigger_runtime::cache::Change;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fixtures;
+use crate::fixtures::{self, key};
 use crate::state::{Refusal, Why};
 
 mod all;
@@ -17,10 +17,6 @@ struct World {
     data: TenantData,
     registry: Registry,
     now: Timestamp,
-}
-
-fn key(workload: &str) -> CompanionKey {
-    CompanionKey { rule: RuleName::new("r").unwrap(), workload: workload.into() }
 }
 
 fn rule(ordering: &str) -> Value {
@@ -33,9 +29,8 @@ fn rule(ordering: &str) -> Value {
 fn dpu(ready: bool, owner: &str) -> Node {
     let ready = if ready { "True" } else { "False" };
     let labels = json!({keys::DPU_HOST: "h", keys::NODE_TENANT: owner});
-    serde_json::from_value(json!({"metadata": {"name": "n", "labels": labels},
+    fixtures::object(json!({"metadata": {"name": "n", "labels": labels},
         "status": {"conditions": [{"type": "Ready", "status": ready}]}}))
-    .unwrap()
 }
 
 impl World {
@@ -43,14 +38,14 @@ impl World {
         let registry = Registry::new(Default::default(), Vec::new());
         let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
             "metadata": {"name": "blue", "uid": "t", "generation": 1}, "spec": {"hosts": ["h"]}});
-        registry.tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));
+        registry.tenant(Change::Applied(fixtures::object(tenant)));
         registry.node("n", Some(&dpu(true, "blue")));
         let mut data =
             TenantData { tenant: outrigger_core::ids::TenantId::new("blue").ok(), ..TenantData::default() };
         data.stream.connected = true;
         let mut this = Self { data, registry, now: Timestamp::UNIX_EPOCH };
         let all = (0..workloads).map(|i| on_host(&format!("w{i}"))).collect();
-        let mut touched = this.data.apply_rule(&serde_json::from_value(rule("Parallel")).unwrap());
+        let mut touched = this.data.apply_rule(&fixtures::object(rule("Parallel")));
         touched.extend(this.data.index.sync(all));
         this.assess(&touched);
         this.data.assess_hosts(&this.registry, this.now);
@@ -139,7 +134,7 @@ fn a_companion_without_a_node_is_reported_by_what_of_its_template_no_dpu_has() {
     let mut model = rule("Parallel");
     model["spec"]["template"]["spec"]["nodeSelector"] = json!({"model": "bf9"});
     model["metadata"]["generation"] = json!(2);
-    world.data.apply_rule(&serde_json::from_value(model).unwrap());
+    world.data.apply_rule(&fixtures::object(model));
     let of = |world: &World| {
         let companion = world.data.report_of(&"w0".into(), world.now).unwrap().companions.remove(0);
         (companion.outcome.progress.cause, companion.faults)
@@ -193,7 +188,7 @@ fn a_host_is_reported_by_its_dpu_and_so_are_companions_that_wait_for_it() {
     assert!(world.registry.node("n", None).hosts.is_empty(), "nothing is other than before");
     let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
         "metadata": {"name": "blue", "uid": "t", "generation": 2}, "spec": {"hosts": ["i"]}});
-    world.registry.tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));
+    world.registry.tenant(Change::Applied(fixtures::object(tenant)));
     world.data.assess_hosts(&world.registry, world.now);
     assert_eq!(hosts(&mut world), h(None), "it is the tenant's no longer");
     assert_eq!(hosts(&mut world), Some(("i".to_owned(), Some(HostDpu::Absent))));
@@ -213,7 +208,7 @@ fn a_host_is_reported_by_the_name_of_its_node() {
     let names = |world: &mut World, generation: i64, entries: serde_json::Value| {
         let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
             "metadata": {"name": "blue", "uid": "t", "generation": generation}, "spec": {"hosts": ["h"], "hostNames": entries}});
-        let tenant: outrigger_api::Tenant = serde_json::from_value(tenant).unwrap();
+        let tenant: outrigger_api::Tenant = fixtures::object(tenant);
         let host_names = tenant.compile().unwrap().host_names;
         world.registry.tenant(Change::Applied(tenant));
         let touched = world.data.set_host_names(&host_names);
@@ -252,7 +247,7 @@ fn changes_of_one_workload_are_one_message_with_the_last_state() {
     // A rule that has workloads wait changes what is sent about each.
     let mut ordered = rule("BeforeReady");
     ordered["metadata"]["generation"] = json!(2);
-    let touched = world.data.apply_rule(&serde_json::from_value(ordered).unwrap());
+    let touched = world.data.apply_rule(&fixtures::object(ordered));
     world.assess(&touched);
     assert_eq!(world.data.outcomes.next_workload(number).as_deref(), Some("w0"));
     assert!(world.data.report_of(&"w0".into(), world.now).unwrap().companions[0].outcome.ordering.gates());

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::*;
+use crate::fixtures;
 
 fn id(name: &str) -> TenantId {
     TenantId::new(name).unwrap()
@@ -14,7 +15,7 @@ fn id(name: &str) -> TenantId {
 
 fn tenant(name: &str, spec: Value) -> Change<Tenant> {
     let object = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": name}, "spec": spec});
-    Change::Applied(serde_json::from_value(object).unwrap())
+    Change::Applied(fixtures::object(object))
 }
 
 fn node(name: &str, host: Option<&str>, owner: Option<&str>, taints: Value) -> Node {
@@ -22,7 +23,7 @@ fn node(name: &str, host: Option<&str>, owner: Option<&str>, taints: Value) -> N
     labels.extend(host.map(|host| (keys::DPU_HOST.to_owned(), json!(host))));
     labels.extend(owner.map(|owner| (keys::NODE_TENANT.to_owned(), json!(owner))));
     let object = json!({"metadata": {"name": name, "labels": labels, "resourceVersion": "7"}, "spec": {"taints": taints}});
-    serde_json::from_value(object).unwrap()
+    fixtures::object(object)
 }
 
 /// The Node exists and looks like this.
@@ -115,7 +116,7 @@ fn a_tenant_that_goes_or_is_wrong_is_not_served() {
     let Change::Applied(mut blue) = tenant("blue", json!({"identities": ["spiffe://x/blue"]})) else {
         panic!()
     };
-    blue.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+    blue.metadata.deletion_timestamp = Some(fixtures::object(json!("2026-01-01T00:00:00Z")));
     registry.tenant(Change::Applied(blue));
     let status = registry.authorize(&caller(&["spiffe://x/blue"]), &id("blue")).unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, "tenant blue is being deleted"));
@@ -163,7 +164,7 @@ fn a_full_quota_is_reported() {
         let count = "count/workloadrules.workload.universe.nvidia.com";
         let object = json!({"metadata": {"name": "q", "namespace": "n"},
             "status": {"hard": {"pods": "5", count: "2"}, "used": {"pods": used, count: "1"}}});
-        Change::Applied(serde_json::from_value(object).unwrap())
+        Change::Applied(fixtures::object(object))
     };
     assert_eq!(registry.quota(quota("4")), ("n".to_owned(), false));
     assert_eq!(registry.quota(quota("5")), ("n".to_owned(), true));

@@ -8,7 +8,7 @@ const MAX: UpdateStrategy =
     UpdateStrategy::RollingUpdate(outrigger_core::rollout::MaxUnavailable::Percent(25));
 
 fn key(i: usize) -> CompanionKey {
-    CompanionKey { rule: RuleName::new("r").unwrap(), workload: format!("w{i:03}").into() }
+    crate::fixtures::key(&format!("w{i:03}"))
 }
 
 fn pod(hash: &str, ready: bool) -> Observed {

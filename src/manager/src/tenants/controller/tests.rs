@@ -73,7 +73,7 @@ async fn a_rule_that_a_manager_has_written_for_a_tenant_that_does_not_exist_is_d
         let controller = controller(&api);
         let context = &controller.context;
         context.states.set_tenant("tenant-blue", Some(blue()));
-        context.rule(Change::Applied(serde_json::from_value(rule(manager)).unwrap()));
+        context.rule(Change::Applied(fixtures::object(rule(manager))));
         assert_eq!(context.queues.tenants.next().await, Key::Tenant(blue()));
         api.answers("GET", &format!("{RULES}/r"), 200, rule(manager));
         let (code, found) = if exists { (200, tenant("u", false)) } else { (404, not_found()) };
@@ -97,7 +97,7 @@ async fn a_rule_that_a_manager_has_written_for_a_tenant_that_does_not_exist_is_d
 async fn rules_of_a_tenant_that_is_recreated_meanwhile_stay_in_its_adopted_namespace() {
     let api = FakeApi::default();
     let controller = controller(&api);
-    let former: Tenant = serde_json::from_value(tenant("former", true)).unwrap();
+    let former: Tenant = fixtures::object(tenant("former", true));
     controller.context.registry.tenant(Change::Applied(former));
     let namespace =
         json!({"metadata": {"name": "tenant-blue", "uid": "n", "labels": {keys::TENANT: "blue"}}});
@@ -141,10 +141,7 @@ async fn what_belongs_to_a_tenant_that_was_recreated_is_not_released_with_the_fo
     let api = FakeApi::default();
     let controller = controller(&api);
     with_companion(&api, &controller);
-    controller
-        .context
-        .registry
-        .tenant(Change::Applied(serde_json::from_value(tenant("former", true)).unwrap()));
+    controller.context.registry.tenant(Change::Applied(fixtures::object(tenant("former", true))));
     for live in [tenant("new", false), tenant("former", false)] {
         api.answers("GET", TENANT, 200, live);
         assert_eq!(controller.tenant(&blue()).await.unwrap(), Action::Requeue(PAUSE));
@@ -161,7 +158,7 @@ async fn what_belongs_to_a_tenant_that_was_recreated_is_not_released_with_the_fo
 async fn a_status_is_not_written_over_that_of_another_leader() {
     let api = FakeApi::default();
     let controller = controller(&api);
-    controller.context.registry.tenant(Change::Applied(serde_json::from_value(tenant("u", false)).unwrap()));
+    controller.context.registry.tenant(Change::Applied(fixtures::object(tenant("u", false))));
     let entry = controller.context.registry.get(&blue()).unwrap();
     let wanted = status::terminating(&entry, "Pods", 0, Timestamp::UNIX_EPOCH);
     api.answers("PATCH", STATUS, 409, failure(409, "Conflict"));
@@ -180,7 +177,7 @@ async fn a_status_that_comes_to_be_another_than_the_computed_one_queues_its_tena
         let mut shown = tenant("u", false);
         shown["metadata"]["resourceVersion"] = json!(version);
         shown["status"] = status;
-        serde_json::from_value(shown).unwrap()
+        fixtures::object(shown)
     };
     feeds.tenants.answer(shown("5", json!(null)));
     let entry = registry.get(&blue()).unwrap();

@@ -3,6 +3,7 @@ use outrigger_runtime::environment::Environment;
 use outrigger_runtime::fake_api::{FakeApi, failure};
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::watch::Event;
+use parking_lot::Mutex;
 use serde_json::json;
 
 use clap::{Args, FromArgMatches};
@@ -27,11 +28,11 @@ impl Replica {
         let process = Process::simulated(args, Environment::system());
         let context = fixtures::context(api.client());
         start(&process, &context);
-        worker::start(&process, Tenants::new(&context));
+        worker::start(&process, &context, Tenants::new(&context));
         for id in ["blue", "red"] {
             let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
                 "metadata": {"name": id, "uid": id, "resourceVersion": "1"}, "spec": {}});
-            context.registry.tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));
+            context.registry.tenant(Change::Applied(fixtures::object(tenant)));
         }
         Self { api, process, context }
     }
@@ -111,6 +112,6 @@ async fn a_tenant_whose_namespace_was_just_made_is_served_before_the_watch_shows
     assert!(context.states.tenant_of("tenant-blue").is_some());
     let mut gone = namespace;
     gone["metadata"]["resourceVersion"] = json!("8");
-    context.feeds.namespaces.event(Event::Deleted(serde_json::from_value(gone).unwrap()));
+    context.feeds.namespaces.event(Event::Deleted(fixtures::object(gone)));
     assert_eq!(context.states.tenant_of("tenant-blue"), None);
 }

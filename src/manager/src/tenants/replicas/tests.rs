@@ -75,7 +75,7 @@ fn world(renewed: &str) -> (FakeApi, Arc<Context>) {
     let api = FakeApi::default();
     let context = fixtures::context(api.client());
     context.leadership.lead_without_lease();
-    let tenant = serde_json::from_value(fixtures::tenant_claimed(4, "other-1")).unwrap();
+    let tenant = fixtures::object(fixtures::tenant_claimed(4, "other-1"));
     context.registry.tenant(Change::Applied(tenant));
     let key = format!("{}other-1", prefix());
     let lease = json!({"metadata": {"name": keys::MANAGER_REPLICAS, "uid": "l", "resourceVersion": "9",
@@ -144,7 +144,7 @@ async fn the_entry_of_a_former_replica_is_removed_when_it_holds_no_claim() {
     {
         let (api, context) = world(&(Timestamp::now() - age).to_string());
         if !holds {
-            let tenant = serde_json::from_value(fixtures::tenant_claimed(5, "")).unwrap();
+            let tenant = fixtures::object(fixtures::tenant_claimed(5, ""));
             context.registry.tenant(Change::Applied(tenant));
         }
         round(&context, &mut Sightings::default()).await;

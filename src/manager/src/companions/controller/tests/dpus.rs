@@ -22,7 +22,7 @@ impl World {
         rule["spec"]["dpuSelectionPolicy"] = json!("SameNodeAll");
         let state = world.state();
         let mut data = state.lock();
-        data.apply_rule(&serde_json::from_value(rule).unwrap());
+        data.apply_rule(&fixtures::object(rule));
         data.index.sync(vec![Workload { node_name: Some("h".into()), ..fixtures::workload("w") }]);
         drop(data);
         world
@@ -31,7 +31,7 @@ impl World {
     /// The watch of Nodes shows the DPU `d1`, or that it is deleted.
     fn shows_dpu(&self, is_there: bool) {
         let context = &self.controller.context;
-        let node: Option<Node> = is_there.then(|| serde_json::from_value(node("h")).unwrap());
+        let node: Option<Node> = is_there.then(|| fixtures::object(node("h")));
         context.registry.node("d1", node.as_ref());
         let now = context.environment.clock.wall();
         let touched = self.state().lock().assess_host("h", &context.registry, now);
@@ -46,13 +46,13 @@ async fn the_step_without_a_dpu_makes_nothing_and_queues_one_for_each_dpu() {
     let queued = || world.controller.context.queues.companions.counts().ready;
     assert_eq!(queued(), 0, "there is no DPU");
     world.shows_dpu(true);
-    let Context { latency, metrics, .. } = &*world.controller.context;
+    let latency = &world.controller.context.metrics.latency;
     latency.requested(&[id()], &latency.request(&tracing::Span::none()));
     world.step().await;
     assert_eq!((queued(), world.api.calls("POST").len()), (1, 0));
     latency.begin(&on("d1")).created();
     let mut registry = prometheus_client::registry::Registry::default();
-    registry.register("lag", "", metrics.latency.clone());
+    registry.register("lag", "", latency.histogram.clone());
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
     assert!(text.contains("lag_count 1"), "the workload's message has asked for it: {text}");

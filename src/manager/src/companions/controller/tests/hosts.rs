@@ -14,7 +14,7 @@ impl World {
         tenant["metadata"]["generation"] = json!(generation);
         tenant["metadata"]["resourceVersion"] = json!((100 + generation).to_string());
         tenant["spec"] = json!({"hosts": ["h", "i"], "hostNames": entries});
-        let tenant: Tenant = serde_json::from_value(tenant).unwrap();
+        let tenant: Tenant = fixtures::object(tenant);
         self.controller.context.tenant(Change::Applied(tenant));
     }
 
@@ -25,7 +25,7 @@ impl World {
         rule["spec"]["dpuSelectionPolicy"] = json!("SameNode");
         let state = world.state();
         let mut data = state.lock();
-        data.apply_rule(&serde_json::from_value(rule).unwrap());
+        data.apply_rule(&fixtures::object(rule));
         let workload = Workload { node_name: Some(node.into()), ..fixtures::workload("w") };
         data.index.sync(vec![workload]);
         let rule = data.index.rule(&id().key.rule).unwrap().clone();

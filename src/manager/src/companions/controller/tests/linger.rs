@@ -35,7 +35,7 @@ impl Lingering {
         let mut rule = fixtures::rule();
         rule["metadata"]["generation"] = json!(generation);
         rule["spec"]["lingerSeconds"] = json!(linger.map(|linger| linger.as_secs()));
-        self.world.state().lock().apply_rule(&serde_json::from_value(rule).unwrap())
+        self.world.state().lock().apply_rule(&fixtures::object(rule))
     }
 
     fn ends(&self) {

@@ -45,7 +45,7 @@ impl Resized {
     fn asks(&self, generation: i64, cpu: &str) {
         let state = self.world.state();
         let mut data = state.lock();
-        data.apply_rule(&serde_json::from_value(asking(generation, cpu)).unwrap());
+        data.apply_rule(&fixtures::object(asking(generation, cpu)));
         data.rules.get_mut(&id().key.rule).unwrap().validation = TemplateValidation::passed();
     }
 
@@ -56,16 +56,14 @@ impl Resized {
         rule["spec"]["updateStrategy"] = json!({"rollingUpdate": {"mutableFields": "InPlace"}});
         let state = self.world.state();
         let mut data = state.lock();
-        data.apply_rule(&serde_json::from_value(rule).unwrap());
+        data.apply_rule(&fixtures::object(rule));
         data.rules.get_mut(&id().key.rule).unwrap().validation = TemplateValidation::passed();
     }
 
     /// A companion of the former rule that isn't ready.
     fn former(&self) -> Observed {
-        let state = self.world.state();
-        let mut data = state.lock();
-        let known = data.with_companions(&id().key.rule, |companions| companions.get(&id().key).cloned());
-        Observed { ready: false, ..known.flatten().unwrap() }
+        let known = self.world.state().lock().read_companion(&id().key, Observed::clone);
+        Observed { ready: false, ..known.unwrap() }
     }
 
     /// The watch shows a companion that is made from the rule as it is now.

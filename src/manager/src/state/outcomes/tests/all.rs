@@ -9,7 +9,7 @@ impl World {
         let mut rule = rule("BeforeReady");
         rule["metadata"]["generation"] = json!(2);
         rule["spec"]["dpuSelectionPolicy"] = json!("SameNodeAll");
-        let touched = world.data.apply_rule(&serde_json::from_value(rule).unwrap());
+        let touched = world.data.apply_rule(&fixtures::object(rule));
         world.assess(&touched);
         world.shows_dpu("n", None);
         world
@@ -33,8 +33,7 @@ impl World {
 fn handed_over() -> Node {
     let taint = json!({"key": keys::HANDOVER, "value": "blue", "effect": "NoSchedule"});
     let labels = json!({keys::DPU_HOST: "h"});
-    serde_json::from_value(json!({"metadata": {"name": "n", "labels": labels}, "spec": {"taints": [taint]}}))
-        .unwrap()
+    fixtures::object(json!({"metadata": {"name": "n", "labels": labels}, "spec": {"taints": [taint]}}))
 }
 
 #[test]
@@ -102,7 +101,7 @@ fn companions_of_a_rule_that_cannot_be_served_stay_and_are_reported() {
     let mut rule = rule("BeforeReady");
     rule["metadata"]["generation"] = json!(3);
     rule["spec"]["dpuSelectionPolicy"] = json!("Elsewhere");
-    let touched = world.data.apply_rule(&serde_json::from_value(rule).unwrap());
+    let touched = world.data.apply_rule(&fixtures::object(rule));
     world.assess(&touched);
     assert_eq!(world.stage(), (Stage::Ready, None));
     assert_eq!(world.data.on_dpus(&key("w0")), BTreeSet::from([d1]));

@@ -48,11 +48,11 @@ impl Tenant {
         let mut name = key(0).rule;
         if rule["kind"] == "AdminWorkloadRule" {
             name = RuleName::admin("r").unwrap();
-            let rule: AdminWorkloadRule = serde_json::from_value(rule.clone()).unwrap();
+            let rule: AdminWorkloadRule = fixtures::object(rule.clone());
             let compiled = Arc::new(rule.compile().unwrap().rule);
             data.set_admin_rule(&name, RuleEntry::default(), Some(compiled));
         } else {
-            data.apply_rule(&serde_json::from_value(rule.clone()).unwrap());
+            data.apply_rule(&fixtures::object(rule.clone()));
         }
         data.rules.get_mut(&name).unwrap().validation = TemplateValidation::passed();
         data.index.sync(workloads);
@@ -69,8 +69,8 @@ impl Tenant {
         keys
     }
 
-    fn observed(&mut self, key: &CompanionKey) -> Observed {
-        self.data.with_companions(&key.rule, |of| of.get(key).cloned()).flatten().unwrap()
+    fn observed(&self, key: &CompanionKey) -> Observed {
+        self.data.read_companion(key, Observed::clone).unwrap()
     }
 
     /// The hash of the new template.

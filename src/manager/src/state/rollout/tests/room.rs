@@ -91,23 +91,23 @@ fn a_companion_that_has_lost_its_room_is_waited_for_until_the_deadline_of_the_pl
 fn what_another_manager_has_deleted_counts_as_having_run() {
     let mut t = Tenant::with_rule(&fixtures::rule(), workloads(3));
     let keys = t.keys();
-    let has_run = |t: &mut Tenant| {
-        let key = |key: &CompanionKey| t.data.with_companions(&key.rule, |of| of.has_run(key)).unwrap();
+    let has_run = |t: &Tenant| {
+        let key = |key: &CompanionKey| t.data.read_companions(&key.rule, |of| of.has_run(key)).unwrap();
         keys.iter().map(key).collect::<Vec<_>>()
     };
     for key in &keys {
         t.data.companions.deleted(outrigger_core::template::Kind::Pod, &key.workload);
         t.data.companions.unwanted(key);
     }
-    assert_eq!(has_run(&mut t), [false; 3]);
+    assert_eq!(has_run(&t), [false; 3]);
     t.shows(&keys[0], pod("old", false));
     t.data.first_sync(&keys);
-    assert_eq!(has_run(&mut t), [false, true, true]);
+    assert_eq!(has_run(&t), [false, true, true]);
     t.data.companions.forget_missing(&key(0).rule);
-    assert_eq!(has_run(&mut t), [false; 3]);
+    assert_eq!(has_run(&t), [false; 3]);
     t.data.first_sync(&keys);
     t.data.companions.forget_all_missing();
-    assert_eq!(has_run(&mut t), [false; 3]);
+    assert_eq!(has_run(&t), [false; 3]);
 }
 
 #[test]
@@ -135,10 +135,10 @@ fn one_that_was_down_when_its_turn_came_is_replaced_only_while_it_is() {
     let down = Observed { resource_version: 7, ..pod("old", false) };
     t.shows(&keys[0], down);
     assert_eq!(t.ask_about(vec![keys[0].clone()]), [0], "it costs nothing");
-    assert_eq!(t.data.replaceable(&keys[0], "old"), Some(Some(7)));
-    assert_eq!(t.data.replaceable(&keys[0], "another"), None);
+    let ready = |t: &Tenant, uid: &str| t.data.replaceable(&keys[0], uid).map(|o| o.ready);
+    assert_eq!((ready(&t, "old"), ready(&t, "another")), (Some(false), None));
     t.shows(&keys[0], pod("old", true));
-    assert_eq!(t.data.replaceable(&keys[0], "old"), None, "it has to ask again");
+    assert_eq!(ready(&t, "old"), None, "it has to ask again");
     assert_eq!(t.ask_about(vec![keys[0].clone()]), [0]);
-    assert_eq!(t.data.replaceable(&keys[0], "old"), Some(None));
+    assert_eq!(ready(&t, "old"), Some(true));
 }
