@@ -15,6 +15,7 @@ pub mod annotations;
 mod binding;
 mod budget_watches;
 mod companions;
+mod conditions;
 pub mod connect;
 mod context;
 mod disruption;

@@ -21,8 +21,9 @@ pub(crate) use self::bind::{Bind, Verdict};
 use self::known::Known;
 use self::start::Starts;
 pub(crate) use self::start::{ClaimName, Start};
-use super::decide::{Condition, decide};
+use super::decide::decide;
 use super::received::Companions;
+use crate::conditions::Condition;
 use crate::metrics::{Metrics, WriteOutcome};
 use crate::paced::{self, FORBIDDEN, Queue, Step};
 

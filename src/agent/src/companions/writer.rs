@@ -19,7 +19,7 @@ use tracing::{debug, warn};
 
 use super::Board;
 use super::board::Write;
-use super::decide::{Condition, Status};
+use crate::conditions::Condition;
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
 use crate::paced::FORBIDDEN;
@@ -92,16 +92,12 @@ impl Writer {
     /// The patch. The list of conditions is merged by their types, so all others stay.
     fn patch(&self, write: &Write) -> Value {
         let now = self.context.environment.clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let conditions = write.conditions.iter().map(|new| {
-            let Condition { status, reason, message } = &new.condition;
-            let mut condition =
-                json!({"type": new.kind, "status": status.to_string(), "reason": reason, "message": message});
-            if new.transition {
-                condition["lastTransitionTime"] = json!(now);
-            }
-            condition
-        });
-        json!({"metadata": {"uid": write.id.as_str()}, "status": {"conditions": conditions.collect::<Vec<_>>()}})
+        let conditions: Vec<Value> = write
+            .conditions
+            .iter()
+            .map(|new| new.condition.patch(new.kind, new.transition.then_some(&*now)))
+            .collect();
+        json!({"metadata": {"uid": write.id.as_str()}, "status": {"conditions": conditions}})
     }
 
     async fn event(&self, write: &Write, condition: &Condition) {
@@ -118,8 +114,7 @@ impl Writer {
             uid: Some(write.id.to_string()),
             ..ObjectReference::default()
         };
-        let is_problem =
-            condition.status != Status::True && !condition.reason.parse().is_ok_and(Cause::is_progress);
+        let is_problem = !condition.is_true() && !condition.reason.parse().is_ok_and(Cause::is_progress);
         let events = &self.context.events;
         let result = events
             .try_publish(is_problem, &condition.reason, "TellCompanions", &condition.message, &about)

@@ -17,8 +17,8 @@ use tracing::{debug, info, warn};
 
 use super::Hosts;
 use super::board::{Part, Write};
-use super::decide::Condition;
 use super::received::HostListener;
+use crate::conditions::Condition;
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
 
@@ -158,20 +158,15 @@ impl Writer {
     /// The patch of the status. The list of conditions is merged by their types, so all others stay.
     fn condition(&self, write: &Write, wanted: Option<&Condition>) -> Value {
         let now = self.context.environment.clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let mut condition = json!({"type": keys::DPU_READY});
-        match wanted {
-            None => condition["$patch"] = json!("delete"),
-            Some(Condition { status, reason, message }) => {
-                condition["status"] = json!(status);
-                condition["reason"] = json!(reason);
-                condition["message"] = json!(message);
+        let condition = match wanted {
+            None => json!({"type": keys::DPU_READY, "$patch": "delete"}),
+            Some(wanted) => {
+                let stays = write.has.condition.as_ref().is_some_and(|has| has.status == wanted.status);
+                let mut condition = wanted.patch(keys::DPU_READY, (!stays).then_some(&*now));
                 condition["lastHeartbeatTime"] = json!(now);
-                let before = write.has.condition.as_ref().map(|condition| &condition.status);
-                if before != Some(status) {
-                    condition["lastTransitionTime"] = json!(now);
-                }
+                condition
             }
-        }
+        };
         json!({"metadata": {"uid": write.uid}, "status": {"conditions": [condition]}})
     }
 }

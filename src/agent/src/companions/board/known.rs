@@ -15,8 +15,9 @@ use tokio::time::Instant;
 use super::start::ClaimName;
 use super::{Link, NewCondition, SILENCE, Write};
 use crate::binding::Allocation;
-use crate::companions::decide::{Condition, Conditions, Knowledge};
+use crate::companions::decide::{Conditions, Knowledge};
 use crate::companions::received::{Companions, Rules};
+use crate::conditions::Condition;
 use crate::paced::Pace;
 use crate::pod::{is_gated, workload};
 

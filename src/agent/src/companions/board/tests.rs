@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use outrigger_api::conditions::Status;
 use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
 use outrigger_core::reason::Cause;
@@ -7,7 +8,6 @@ use outrigger_core::rule::{ExpressionSpec, Operator, Ordering, RuleSpec};
 use outrigger_proto::companion::{Companion, CompanionState};
 use serde_json::json;
 
-use super::super::decide::Status;
 use super::*;
 
 const AFTER: Duration = Duration::from_secs(15);
@@ -20,7 +20,7 @@ fn id(name: &str) -> WorkloadId {
 fn pod(name: &str, gated: bool, conditions: &[(&str, &Condition)]) -> Pod {
     let conditions: Vec<_> = conditions
         .iter()
-        .map(|(kind, c)| json!({"type": kind, "status": c.status.to_string(), "reason": c.reason, "message": c.message}))
+        .map(|(kind, c)| json!({"type": kind, "status": c.status.as_str(), "reason": c.reason, "message": c.message}))
         .collect();
     let gates = if gated { json!([{"conditionType": keys::COMPANIONS_GATE}]) } else { json!([]) };
     serde_json::from_value(json!({"metadata": {"name": name, "namespace": "n", "uid": name},
@@ -66,7 +66,7 @@ impl Stage {
             let first = &write.conditions[0].condition;
             all.push((
                 write.name.clone(),
-                format!("{} {}", first.status, first.reason),
+                format!("{} {}", first.status.as_str(), first.reason),
                 write.event.is_some(),
             ));
             let (gated, has) = self.pods.get_mut(&write.id).unwrap();
