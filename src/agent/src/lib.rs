@@ -34,6 +34,7 @@ mod sender;
 mod settings;
 mod store;
 mod stream;
+mod writes;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

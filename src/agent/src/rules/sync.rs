@@ -7,11 +7,11 @@ use std::time::Duration;
 use futures::StreamExt;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use kube::api::{Api, PatchParams};
+use kube::api::Api;
 use outrigger_api::WorkloadRule;
+use outrigger_core::fault;
 use outrigger_core::ids::RuleName;
 use outrigger_core::map::{HashMap, HashSet};
-use outrigger_core::{fault, keys};
 use outrigger_proto::v1;
 use outrigger_runtime::calls::found;
 use tokio::time::Instant;
@@ -361,10 +361,6 @@ impl Syncer {
     fn api(&self) -> Api<WorkloadRule> {
         Api::namespaced(self.context.client.clone(), &self.namespace)
     }
-}
-
-fn params() -> PatchParams {
-    PatchParams { field_manager: Some(keys::AGENT.to_owned()), ..PatchParams::default() }
 }
 
 #[cfg(test)]

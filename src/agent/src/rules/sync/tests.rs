@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use outrigger_api::rule_wire;
+use outrigger_core::keys;
 use outrigger_proto::v1::workload_rule_service_server::{WorkloadRuleService, WorkloadRuleServiceServer};
 use outrigger_runtime::environment::Environment;
 use outrigger_runtime::events::Events;
