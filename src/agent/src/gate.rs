@@ -36,8 +36,8 @@ use crate::companions::Board;
 use crate::context::Context;
 use crate::first::Publishing;
 use crate::namespaces::Scope;
-use crate::pod_watches::changed;
 use crate::rules::{ORDERING_NOT_ENFORCED, RuleStore};
+use crate::waits::changed;
 
 /// Maximum number of connections. API servers keep a few each.
 const CONNECTIONS: usize = 128;
@@ -275,9 +275,8 @@ impl Enforces {
 }
 
 impl Follower {
-    /// Runs forever. Without a store there are no rules; a store has been listed. Events are written beside it, because gates and claims
-    /// of new Pods don't wait for them.
-    pub(crate) async fn run(self, store: Option<Arc<RuleStore>>, scope: watch::Receiver<Option<Scope>>) {
+    /// Runs forever. The rules have been listed. Events are written beside it, because gates and claims of new Pods don't wait for them.
+    pub(crate) async fn run(self, store: Arc<RuleStore>, scope: watch::Receiver<Option<Scope>>) {
         let (reports, mut events) = mpsc::channel(MAX_REPORTS);
         let context = self.context.clone();
         let publish = async {
@@ -290,11 +289,11 @@ impl Follower {
 
     async fn follow(
         mut self,
-        store: Option<Arc<RuleStore>>,
+        store: Arc<RuleStore>,
         mut scope: watch::Receiver<Option<Scope>>,
         reports: mpsc::Sender<Report>,
     ) {
-        let mut changes = store.as_ref().map_or_else(|| watch::channel(()).1, |store| store.changes());
+        let mut changes = store.changes();
         let _ = tokio::time::timeout(PATIENCE, scope.wait_for(Option::is_some)).await;
         let mut ordered = Ordered::new();
         let (mut enforced_before, mut binding) = (None, false);
@@ -302,7 +301,7 @@ impl Follower {
             let enforces = self.enforcement.now();
             let namespaces_unknown = scope.borrow_and_update().is_none();
             let namespaces = namespaces(scope.borrow().as_ref());
-            let all = store.as_ref().map(|store| store.all()).unwrap_or_default();
+            let all = store.all();
             let added = update(&mut ordered, &all);
             let rules: Vec<Arc<Rule>> = ordered.values().map(|(_, _, rule)| rule.clone()).collect();
             self.board.expect(rules.clone());

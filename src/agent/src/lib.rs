@@ -34,6 +34,7 @@ mod sender;
 mod settings;
 mod store;
 mod stream;
+mod waits;
 mod writes;
 
 use std::collections::BTreeSet;
@@ -168,7 +169,7 @@ pub fn assemble(
     let store = Arc::new(WorkloadStore::new(board.clone()));
     report(process, &store, &board, &context.metrics);
     let rules = watch_rules(process, &context, &args.rules_namespace);
-    let selection = selection(process, &context, rules.as_ref(), allowed);
+    let selection = selection(process, &context, rules.clone(), allowed);
     let scope = match scope {
         Some(scope) => watch::channel(Some(scope)).1,
         None => configured(process, &context, &args.rules_namespace),
@@ -184,11 +185,12 @@ pub fn assemble(
     let enforcement = Enforcement { served, devices };
     let follower =
         gate::Follower { context: context.clone(), caches, board, enforcement: enforcement.clone() };
-    follow_gates(process, follower, rules.as_ref(), scope.clone(), settled);
+    follow_gates(process, follower, rules.clone(), scope.clone(), settled);
     let forbidden = process.readiness.warning(budget_watches::BUDGETS);
     let watches = pod_watches::pods(context.clone(), store.clone(), scope, selection, listed, forbidden);
     process.spawn("pods", watches);
-    if let Some(WatchedRules { store: rules, listed }) = rules {
+    if !args.rules_namespace.is_empty() {
+        let WatchedRules { store: rules, listed } = rules;
         let ready = process.readiness.wait_for("workload rules");
         let syncer = Syncer {
             context: context.clone(),
@@ -215,39 +217,37 @@ pub fn assemble(
 fn follow_gates(
     process: &Process,
     follower: gate::Follower,
-    rules: Option<&WatchedRules>,
+    WatchedRules { store, listed }: WatchedRules,
     scope: watch::Receiver<Option<Scope>>,
     settled: Option<watch::Receiver<bool>>,
 ) {
-    let rules = rules.map(|WatchedRules { store, listed }| (store.clone(), listed.clone()));
     process.spawn("gates", async move {
         if let Some(mut settled) = settled {
             // Until it is known what the cluster's devices have, no Pod gets a weaker claim.
             let _ = tokio::time::timeout(gate::PATIENCE, settled.wait_for(|settled| *settled)).await;
         }
-        let Some((store, listed)) = rules else { return follower.run(None, scope).await };
         listed.done().await;
-        follower.run(Some(store), scope).await;
+        follower.run(store, scope).await;
     });
 }
 
+#[derive(Clone)]
 struct WatchedRules {
     store: Arc<RuleStore>,
     /// Done when all rules have been listed.
     listed: Readiness,
 }
 
-/// Watches the rules of a namespace, unless it is empty. A cluster without the definition of the kind has no rules.
-fn watch_rules(process: &Process, context: &Context, namespace: &str) -> Option<WatchedRules> {
-    if namespace.is_empty() {
-        return None;
-    }
+/// Watches the rules of a namespace. There are none if its name is empty, or in a cluster without the definition of the kind.
+fn watch_rules(process: &Process, context: &Context, namespace: &str) -> WatchedRules {
     const WHAT: &str = "workload rules";
     let (store, listed) = (Arc::new(RuleStore::default()), Readiness::default());
-    let rules: Api<WorkloadRule> = Api::namespaced(context.client.clone(), namespace);
-    let watch = Watch::of(rules, WHAT).optional().environment(&context.environment);
-    process.spawn(WHAT, watch.follow(listed.wait_for(WHAT), store.watch()));
-    Some(WatchedRules { store, listed })
+    if !namespace.is_empty() {
+        let rules: Api<WorkloadRule> = Api::namespaced(context.client.clone(), namespace);
+        let watch = Watch::of(rules, WHAT).optional().environment(&context.environment);
+        process.spawn(WHAT, watch.follow(listed.wait_for(WHAT), store.watch()));
+    }
+    WatchedRules { store, listed }
 }
 
 /// Publishes the selection of annotations. There is none before the rules are listed: workloads without the annotations
@@ -255,18 +255,13 @@ fn watch_rules(process: &Process, context: &Context, namespace: &str) -> Option<
 fn selection(
     process: &Process,
     context: &Arc<Context>,
-    rules: Option<&WatchedRules>,
+    WatchedRules { store, listed }: WatchedRules,
     allowed: Allowed,
 ) -> watch::Receiver<Option<Selection>> {
     let (sender, receiver) = watch::channel(None);
     let (clock, asked) = (context.environment.clock, context.asked.subscribe());
-    let rules = rules.map(|WatchedRules { store, listed }| (store.clone(), listed.clone()));
     process.spawn("annotations", async move {
-        let mut store = None;
-        if let Some((rules, listed)) = rules {
-            listed.done().await;
-            store = Some(rules);
-        }
+        listed.done().await;
         annotations::follow(clock, store, allowed, asked, sender).await;
     });
     receiver

@@ -9,9 +9,10 @@ use std::time::Duration;
 use outrigger_core::map::HashMap;
 use outrigger_runtime::bucket::{Bucket, Rate};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use crate::metrics::WriteOutcome;
+use crate::waits::until;
 
 /// Longest pause after a write has failed.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
@@ -195,14 +196,10 @@ pub(crate) async fn next<T>(changed: &Notify, take: impl Fn() -> Result<T, Optio
             }
             Err(wake) => wake,
         };
-        let Some(at) = wake else {
-            woken.await;
-            continue;
-        };
         tokio::select! {
             biased;
             () = woken => {}
-            () = sleep_until(at) => {}
+            () = until(wake) => {}
         }
     }
 }

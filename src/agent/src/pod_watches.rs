@@ -3,7 +3,6 @@
 //! Only the selected annotations of a Pod are kept, so all Pods are read again when rules name further ones.
 
 use std::collections::BTreeMap;
-use std::future::pending;
 use std::sync::Arc;
 
 use kube::Api;
@@ -18,6 +17,7 @@ use crate::budget_watches::{BudgetWatches, Running};
 use crate::context::Context;
 use crate::namespaces::Scope;
 use crate::store::WorkloadStore;
+use crate::waits::changed;
 
 struct PodWatch {
     running: Running,
@@ -120,12 +120,5 @@ pub(crate) async fn pods(
             () = changed(&mut scope) => {}
             () = changed(&mut selection) => {}
         }
-    }
-}
-
-/// Waits for a change; forever if the channel is closed.
-pub(crate) async fn changed<T>(channel: &mut watch::Receiver<T>) {
-    if channel.changed().await.is_err() {
-        pending::<()>().await;
     }
 }

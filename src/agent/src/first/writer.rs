@@ -30,7 +30,7 @@ use super::write::{Key, Write};
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
 use crate::namespaces::Scope;
-use crate::pod_watches::changed;
+use crate::waits::changed;
 use crate::writes;
 
 /// Number of writes at the same time.
