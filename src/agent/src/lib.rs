@@ -190,7 +190,7 @@ pub fn assemble(
     let watches = pod_watches::pods(context.clone(), store.clone(), scope, selection, listed, forbidden);
     process.spawn("pods", watches);
     if !args.rules_namespace.is_empty() {
-        let WatchedRules { store: rules, listed } = rules;
+        let WatchedRules { store: rules, listed, changes } = rules;
         let ready = process.readiness.wait_for("workload rules");
         let syncer = Syncer {
             context: context.clone(),
@@ -205,7 +205,7 @@ pub fn assemble(
             // A round before all rules are listed would take the missing ones for orphans.
             listed.done().await;
             ready.done();
-            syncer.run().await;
+            syncer.run(changes).await;
         });
     }
     let connected = process.readiness.wait_for("manager");
@@ -217,7 +217,7 @@ pub fn assemble(
 fn follow_gates(
     process: &Process,
     follower: gate::Follower,
-    WatchedRules { store, listed }: WatchedRules,
+    WatchedRules { store, listed, .. }: WatchedRules,
     scope: watch::Receiver<Option<Scope>>,
     settled: Option<watch::Receiver<bool>>,
 ) {
@@ -236,18 +236,21 @@ struct WatchedRules {
     store: Arc<RuleStore>,
     /// Done when all rules have been listed.
     listed: Readiness,
+    /// The changes of the store, those of the first list among them.
+    changes: watch::Receiver<()>,
 }
 
 /// Watches the rules of a namespace. There are none if its name is empty, or in a cluster without the definition of the kind.
 fn watch_rules(process: &Process, context: &Context, namespace: &str) -> WatchedRules {
     const WHAT: &str = "workload rules";
     let (store, listed) = (Arc::new(RuleStore::default()), Readiness::default());
+    let changes = store.changes();
     if !namespace.is_empty() {
         let rules: Api<WorkloadRule> = Api::namespaced(context.client.clone(), namespace);
         let watch = Watch::of(rules, WHAT).optional().environment(&context.environment);
         process.spawn(WHAT, watch.follow(listed.wait_for(WHAT), store.watch()));
     }
-    WatchedRules { store, listed }
+    WatchedRules { store, listed, changes }
 }
 
 /// Publishes the selection of annotations. There is none before the rules are listed: workloads without the annotations
@@ -255,7 +258,7 @@ fn watch_rules(process: &Process, context: &Context, namespace: &str) -> Watched
 fn selection(
     process: &Process,
     context: &Arc<Context>,
-    WatchedRules { store, listed }: WatchedRules,
+    WatchedRules { store, listed, .. }: WatchedRules,
     allowed: Allowed,
 ) -> watch::Receiver<Option<Selection>> {
     let (sender, receiver) = watch::channel(None);
