@@ -25,7 +25,7 @@ use super::decide::decide;
 use super::received::Companions;
 use crate::conditions::Condition;
 use crate::metrics::{Metrics, WriteOutcome};
-use crate::paced::{self, FORBIDDEN, Queue, Step};
+use crate::paced::{self, FORBIDDEN, Queue, Wait};
 
 mod bind;
 mod known;
@@ -372,38 +372,33 @@ impl State {
     }
 
     /// Compares a Pod with the conditions that it should have.
-    fn examine(&mut self, id: &WorkloadId, after: Duration, now: Instant) -> Step<Write> {
-        let Some(known) = self.pods.get_mut(id) else { return Step::Nothing };
+    fn examine(&mut self, id: &WorkloadId, after: Duration, now: Instant) -> Result<Write, Wait> {
+        let known = self.pods.get_mut(id).ok_or(Wait::Change)?;
         // A write in progress examines the Pod once more.
         if known.pace.is_busy() || known.deleted {
-            return Step::Nothing;
+            return Err(Wait::Change);
         }
         let (knowledge, due) = known.knowledge(self.link, self.stream, after, now);
         let lasted = due.is_some_and(|due| due <= now);
         let awaited = match &self.ordered {
             Some(ordered) => known.awaited(ordered),
             // Its gate could open too early.
-            None if known.gated() => return Step::Nothing,
+            None if known.gated() => return Err(Wait::Change),
             None => None,
         };
         let new = decide(knowledge, &known.has, known.gated(), lasted, awaited);
         if new.is_empty() {
-            return due.filter(|due| *due > now).map_or(Step::Nothing, Step::Later);
+            return Err(Wait::until(due.filter(|due| *due > now)));
         }
         if let Some(until) = self.forbidden.get(&known.namespace).filter(|until| **until > now) {
-            return Step::Later(*until);
-        }
-        if let Some(at) = known.pace.next(POD_WRITES, now) {
-            return Step::Later(at);
+            return Err(Wait::Until(*until));
         }
         let opens = new.gate.as_ref().is_some_and(Condition::is_true);
-        let (bucket, rate) = if opens { (&mut self.openings, OPENINGS) } else { (&mut self.writes, WRITES) };
-        let all = bucket.next(rate, now);
-        if all > now {
-            return if known.gated() && !opens { Step::Later(now + CLOSING) } else { Step::Full(all) };
-        }
-        bucket.spend(rate, 1.0, now);
-        known.pace.begin(POD_WRITES, now);
+        let all = if opens { (&mut self.openings, OPENINGS) } else { (&mut self.writes, WRITES) };
+        known.pace.begin(Some(POD_WRITES), all, 1.0, now).map_err(|wait| match wait {
+            Wait::Full(_) if known.gated() && !opens => Wait::Until(now + CLOSING),
+            wait => wait,
+        })?;
         let event = known.news(&new).filter(|_| {
             let own = known.events.get_or_insert_with(|| Bucket::new(now));
             let there = own.next(POD_EVENTS, now) == now && self.events.take(EVENTS, now);
@@ -412,7 +407,7 @@ impl State {
             }
             there
         });
-        Step::Write(known.write(id, new, event))
+        Ok(known.write(id, new, event))
     }
 }
 

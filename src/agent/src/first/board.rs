@@ -28,7 +28,7 @@ use crate::companions::Board;
 use crate::metrics::WriteOutcome;
 use crate::namespaces::Scope;
 use crate::nodes::{Knowledge, ReceivedHosts};
-use crate::paced::{self, Pace, Queue, Step};
+use crate::paced::{self, Pace, Queue, Wait};
 
 mod binding;
 mod hosts;
@@ -369,7 +369,7 @@ impl State {
         }
     }
 
-    fn examine(&mut self, key: &Key, now: Instant) -> Step<(Key, Write)> {
+    fn examine(&mut self, key: &Key, now: Instant) -> Result<(Key, Write), Wait> {
         let (wish, due) = match key {
             Key::Node(name) => self.slices_of(name, now),
             Key::Namespace(name) => (self.template_of(name), None),
@@ -380,22 +380,14 @@ impl State {
         };
         let (Some(pace), Some(write)) = (pace, wish) else {
             self.forbidden.remove(key);
-            return due.map_or(Step::Nothing, Step::Later);
+            return Err(Wait::until(due));
         };
         // A write in progress examines it once more.
         if pace.is_busy() {
-            return Step::Nothing;
+            return Err(Wait::Change);
         }
-        if let Some(at) = pace.next(CHANGES, now) {
-            return Step::Later(at);
-        }
-        let all = self.writes.next(WRITES, now);
-        if all > now {
-            return Step::Full(all);
-        }
-        pace.begin(CHANGES, now);
-        self.writes.spend(WRITES, write.cost(), now);
-        Step::Write((key.clone(), write))
+        pace.begin(Some(CHANGES), (&mut self.writes, WRITES), write.cost(), now)?;
+        Ok((key.clone(), write))
     }
 
     /// Returns what has to be written for a Node, and when silence about it will mean something.
