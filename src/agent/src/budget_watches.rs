@@ -3,20 +3,21 @@
 //! Budgets are hints. Where the agent may not read them, everything else goes on, and `/readyz?verbose` says so.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::{Api, Client};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
 use outrigger_runtime::environment::Environment;
 use outrigger_runtime::ready::{Readiness, Warning};
 use outrigger_runtime::watch::{Event, Watch};
 use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 use crate::store::WorkloadStore;
@@ -28,28 +29,41 @@ pub(crate) const BUDGETS: &str = "pod disruption budgets";
 
 /// A watch that can be stopped.
 pub(crate) struct Running {
-    stop: CancellationToken,
     task: JoinHandle<()>,
+    /// Done after the first complete list.
+    pub(crate) listed: Readiness,
 }
 
 impl Running {
-    pub(crate) fn start(watching: impl Future<Output = ()> + Send + 'static) -> Self {
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
-        let task = tokio::spawn(async move {
-            tokio::select! {
-                biased;
-                () = stopped.cancelled() => {}
-                () = watching => {}
-            }
-        });
-        Self { stop, task }
+    /// Starts a watch of this name.
+    pub(crate) fn start<K>(
+        watch: Watch<K>,
+        name: &'static str,
+        sink: impl FnMut(Event<K>) + Send + 'static,
+    ) -> Self
+    where
+        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let listed = Readiness::default();
+        let task = tokio::spawn(watch.follow(listed.wait_for(name), sink));
+        Self { task, listed }
     }
 
     /// Stops the watch and waits until it sends no more events.
     pub(crate) async fn stop(self) {
-        self.stop.cancel();
+        self.task.abort();
         let _ = self.task.await;
+    }
+}
+
+/// The objects of one namespace, or of all.
+pub(crate) fn api<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
     }
 }
 
@@ -95,7 +109,7 @@ pub(crate) struct BudgetWatches {
     environment: Environment,
     store: Arc<WorkloadStore>,
     refusals: Arc<Refusals>,
-    watches: BTreeMap<Option<String>, (Running, Readiness)>,
+    watches: BTreeMap<Option<String>, Running>,
 }
 
 impl BudgetWatches {
@@ -108,7 +122,7 @@ impl BudgetWatches {
 
     /// Starts and stops watches so that there is one for each of these namespaces.
     pub(crate) async fn update(&mut self, names: &BTreeSet<Option<String>>) {
-        for (name, (watch, _)) in self.watches.extract_if(.., |name, _| !names.contains(name)) {
+        for (name, watch) in self.watches.extract_if(.., |name, _| !names.contains(name)) {
             watch.stop().await;
             self.refusals.set(&name, false);
         }
@@ -120,24 +134,19 @@ impl BudgetWatches {
         }
     }
 
-    fn start(&self, name: Option<String>) -> (Running, Readiness) {
-        let api: Api<PodDisruptionBudget> = match &name {
-            Some(name) => Api::namespaced(self.client.clone(), name),
-            None => Api::all(self.client.clone()),
-        };
-        let (listed, refusals) = (Readiness::default(), self.refusals.clone());
-        let watch = Watch::of(api, BUDGETS).optional().environment(&self.environment);
+    fn start(&self, name: Option<String>) -> Running {
+        let refusals = self.refusals.clone();
+        let watch: Watch<PodDisruptionBudget> = Watch::of(api(&self.client, name.as_deref()), BUDGETS);
         let mut sink = self.store.budgets(name.clone());
-        let watching = watch.follow(listed.wait_for(BUDGETS), move |event| {
+        Running::start(watch.optional().environment(&self.environment), BUDGETS, move |event| {
             refusals.event(&name, &event);
             sink(event);
-        });
-        (Running::start(watching), listed)
+        })
     }
 
     /// Waits a moment for the first lists.
     pub(crate) async fn listed(&self) {
-        let lists = self.watches.values().map(|(_, listed)| listed.done());
+        let lists = self.watches.values().map(|watch| watch.listed.done());
         // Without them the workloads are sent again when their budgets are known.
         let _ = timeout(PATIENCE, join_all(lists)).await;
     }
@@ -178,8 +187,8 @@ mod tests {
             "spec": {"selector": {}},
             "status": {"currentHealthy": 0, "desiredHealthy": 1, "disruptionsAllowed": 0, "expectedPods": 1}});
         api.answers("GET", PATH, 200, json!({"metadata": {"resourceVersion": "1"}, "items": [budget]}));
-        for (_, listed) in watches.watches.values() {
-            listed.done().await;
+        for watch in watches.watches.values() {
+            watch.listed.done().await;
         }
         assert_eq!((readiness.warnings().len(), groups()), (0, 1));
 

@@ -4,10 +4,12 @@
 //! manager is unreachable or slow, one message is sent, and memory doesn't grow with the number of changes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::Resource;
 use outrigger_api::workload_wire;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::map::{HashMap, HashSet, remove_from};
@@ -304,19 +306,12 @@ impl WorkloadStore {
             }
         });
         self.feeds.lock().insert(namespace.clone(), feed.clone());
-        let mut first = Some(HashSet::default());
-        move |event| {
-            match (&event, &mut first) {
-                (Event::ListStarted, Some(listed)) => listed.clear(),
-                (Event::Listed(pod), Some(listed)) => listed.extend(id(pod)),
-                _ => {}
-            }
-            let completed = matches!(event, Event::ListCompleted { .. });
-            feed.event(event);
-            if completed && let Some(listed) = first.take() {
-                this.retain(namespace.as_deref(), &listed);
-            }
-        }
+        sink(feed, id, move |listed| {
+            this.remove_all(|workload| {
+                namespace.as_deref().is_none_or(|name| name == workload.resource_namespace)
+                    && !listed.contains(&workload.id)
+            });
+        })
     }
 
     /// Records that the watch of these Pods has stopped.
@@ -335,14 +330,7 @@ impl WorkloadStore {
 
     pub(crate) fn keep_namespaces(&self, namespaces: &BTreeSet<String>) {
         self.joined.lock().budgets.keep_namespaces(namespaces);
-        let gone: Vec<WorkloadId> = {
-            let state = self.state.lock();
-            let others = state.workloads.values().filter(|w| !namespaces.contains(&w.resource_namespace));
-            others.map(|w| w.id.clone()).collect()
-        };
-        for id in &gone {
-            self.remove(id);
-        }
+        self.remove_all(|workload| !namespaces.contains(&workload.resource_namespace));
     }
 
     /// Applies a Pod. A Pod that has terminated is not a workload.
@@ -400,21 +388,10 @@ impl WorkloadStore {
     ) -> impl FnMut(Event<PodDisruptionBudget>) + Send + use<> {
         let (this, store) = (self.clone(), self.clone());
         let feed = Feed::new(move |change| store.budget(change));
-        let mut first = Some(HashSet::default());
-        move |event| {
-            match (&event, &mut first) {
-                (Event::ListStarted, Some(listed)) => listed.clear(),
-                (Event::Listed(budget), Some(listed)) => listed.extend(budget.metadata.uid.clone()),
-                _ => {}
-            }
-            let completed = matches!(event, Event::ListCompleted { .. });
-            feed.event(event);
-            if completed && let Some(listed) = first.take() {
-                this.change_budgets(|budgets| {
-                    budgets.retain(namespace.as_deref(), |uid| listed.contains(uid))
-                });
-            }
-        }
+        let uid = |budget: &PodDisruptionBudget| budget.metadata.uid.clone();
+        sink(feed, uid, move |listed| {
+            this.change_budgets(|budgets| budgets.retain(namespace.as_deref(), |uid| listed.contains(uid)));
+        })
     }
 
     /// Records a change of a PodDisruptionBudget.
@@ -440,13 +417,12 @@ impl WorkloadStore {
         }
     }
 
-    /// Removes the workloads that a complete list lacks.
-    fn retain(&self, namespace: Option<&str>, listed: &HashSet<WorkloadId>) {
+    /// Removes all workloads that are gone.
+    fn remove_all(&self, is_gone: impl Fn(&Workload) -> bool) {
         let gone: Vec<WorkloadId> = {
             let state = self.state.lock();
-            let ours =
-                state.workloads.values().filter(|w| namespace.is_none_or(|n| n == w.resource_namespace));
-            ours.filter(|w| !listed.contains(&w.id)).map(|w| w.id.clone()).collect()
+            let gone = state.workloads.values().filter(|workload| is_gone(workload));
+            gone.map(|workload| workload.id.clone()).collect()
         };
         for id in &gone {
             self.remove(id);
@@ -522,6 +498,27 @@ pub(crate) fn message(workload: &Workload, too_large: &HashMap<WorkloadId, usize
 
 fn id(pod: &Pod) -> Option<WorkloadId> {
     WorkloadId::new(pod.metadata.uid.as_deref()?).ok()
+}
+
+/// Returns the sink for a watch that a feed follows. `retain` receives the ids of the objects that its first list has.
+fn sink<K: Resource, I: Eq + Hash>(
+    feed: Feed<K>,
+    id: impl Fn(&K) -> Option<I>,
+    retain: impl Fn(HashSet<I>),
+) -> impl FnMut(Event<K>) {
+    let mut first = Some(HashSet::default());
+    move |event| {
+        match (&event, &mut first) {
+            (Event::ListStarted, Some(listed)) => listed.clear(),
+            (Event::Listed(object), Some(listed)) => listed.extend(id(object)),
+            _ => {}
+        }
+        let completed = matches!(event, Event::ListCompleted { .. });
+        feed.event(event);
+        if completed && let Some(listed) = first.take() {
+            retain(listed);
+        }
+    }
 }
 
 #[cfg(test)]
