@@ -26,6 +26,7 @@ mod metrics;
 mod namespaces;
 mod nodes;
 mod paced;
+mod pauses;
 pub mod pod;
 mod pod_watches;
 mod proxy;
