@@ -3,69 +3,26 @@
 //! Budgets are hints. Where the agent may not read them, everything else goes on, and `/readyz?verbose` says so.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::core::NamespaceResourceScope;
-use kube::{Api, Client, Resource};
+use kube::Client;
 use outrigger_runtime::environment::Environment;
-use outrigger_runtime::ready::{Readiness, Warning};
+use outrigger_runtime::ready::Warning;
 use outrigger_runtime::watch::{Event, Watch};
 use parking_lot::Mutex;
-use serde::de::DeserializeOwned;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::context::Context;
+use crate::running::{Running, api};
 use crate::store::WorkloadStore;
 
 /// Time for which the first stream waits for the lists of budgets, so that it begins with all groups where that is possible.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The watches, as metrics and `/readyz?verbose` name them.
 pub(crate) const BUDGETS: &str = "pod disruption budgets";
-
-/// A watch that can be stopped.
-pub(crate) struct Running {
-    task: JoinHandle<()>,
-    /// Done after the first complete list.
-    pub(crate) listed: Readiness,
-}
-
-impl Running {
-    /// Starts a watch of this name.
-    pub(crate) fn start<K>(
-        watch: Watch<K>,
-        name: &'static str,
-        sink: impl FnMut(Event<K>) + Send + 'static,
-    ) -> Self
-    where
-        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-    {
-        let listed = Readiness::default();
-        let task = tokio::spawn(watch.follow(listed.wait_for(name), sink));
-        Self { task, listed }
-    }
-
-    /// Stops the watch and waits until it sends no more events.
-    pub(crate) async fn stop(self) {
-        self.task.abort();
-        let _ = self.task.await;
-    }
-}
-
-/// The objects of one namespace, or of all.
-pub(crate) fn api<K>(client: &Client, namespace: Option<&str>) -> Api<K>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-{
-    match namespace {
-        Some(namespace) => Api::namespaced(client.clone(), namespace),
-        None => Api::all(client.clone()),
-    }
-}
 
 /// Where the agent may not read budgets: the namespaces, `None` for all.
 #[derive(Debug)]
@@ -156,6 +113,7 @@ impl BudgetWatches {
 mod tests {
     use outrigger_runtime::fake_api::{FakeApi, failure};
     use outrigger_runtime::pod::Pod;
+    use outrigger_runtime::ready::Readiness;
     use outrigger_runtime::watch::Failed;
     use serde_json::json;
 

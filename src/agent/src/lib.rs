@@ -31,6 +31,7 @@ pub mod pod;
 mod pod_watches;
 mod proxy;
 pub mod rules;
+mod running;
 mod sender;
 mod settings;
 mod store;

@@ -12,9 +12,10 @@ use tokio::sync::watch;
 use tracing::info;
 
 use crate::annotations::Selection;
-use crate::budget_watches::{BudgetWatches, Running, api};
+use crate::budget_watches::BudgetWatches;
 use crate::context::Context;
 use crate::namespaces::Scope;
+use crate::running::{Running, api};
 use crate::store::WorkloadStore;
 use crate::waits::changed;
 

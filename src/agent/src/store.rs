@@ -4,12 +4,10 @@
 //! manager is unreachable or slow, one message is sent, and memory doesn't grow with the number of changes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::Hash;
 use std::sync::Arc;
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use kube::Resource;
 use outrigger_api::workload_wire;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::map::{HashMap, HashSet, remove_from};
@@ -27,6 +25,7 @@ use crate::binding::{Allocation, Allocations};
 use crate::companions::{Board, ClaimName};
 use crate::disruption::{Affected, Budgets};
 use crate::pod::{is_workload, workload};
+use crate::running::sink;
 
 #[derive(Debug, Default)]
 pub(crate) struct WorkloadStore {
@@ -498,27 +497,6 @@ pub(crate) fn message(workload: &Workload, too_large: &HashMap<WorkloadId, usize
 
 fn id(pod: &Pod) -> Option<WorkloadId> {
     WorkloadId::new(pod.metadata.uid.as_deref()?).ok()
-}
-
-/// Returns the sink for a watch that a feed follows. `retain` receives the ids of the objects that its first list has.
-fn sink<K: Resource, I: Eq + Hash>(
-    feed: Feed<K>,
-    id: impl Fn(&K) -> Option<I>,
-    retain: impl Fn(HashSet<I>),
-) -> impl FnMut(Event<K>) {
-    let mut first = Some(HashSet::default());
-    move |event| {
-        match (&event, &mut first) {
-            (Event::ListStarted, Some(listed)) => listed.clear(),
-            (Event::Listed(object), Some(listed)) => listed.extend(id(object)),
-            _ => {}
-        }
-        let completed = matches!(event, Event::ListCompleted { .. });
-        feed.event(event);
-        if completed && let Some(listed) = first.take() {
-            retain(listed);
-        }
-    }
 }
 
 #[cfg(test)]
