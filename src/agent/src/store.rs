@@ -27,10 +27,10 @@ use crate::disruption::{Affected, Budgets};
 use crate::pod::{is_workload, workload};
 use crate::running::sink;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct WorkloadStore {
     /// Learns of each Pod too.
-    board: Option<Arc<Board>>,
+    board: Arc<Board>,
     /// The feeds of the current watches, by their namespaces.
     feeds: Mutex<BTreeMap<Option<String>, Feed<Pod>>>,
     /// It is locked before `state`, for as long as a Pod, a claim or a PodDisruptionBudget is recorded.
@@ -122,7 +122,8 @@ impl WorkloadStore {
     pub(crate) fn new(board: Arc<Board>) -> Self {
         let changed = Changes { board: Some(board.clone()), ..Changes::default() };
         let state = Mutex::new(State { changed, ..State::default() });
-        Self { board: Some(board), state, ..Self::default() }
+        let (feeds, joined, changed) = Default::default();
+        Self { board, feeds, joined, state, changed }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -268,8 +269,8 @@ impl WorkloadStore {
         state.changed.insert(id.clone());
         state.insert(workload);
         drop(state);
-        if let Some(board) = self.board.as_ref().filter(|_| before != excess) {
-            board.too_large(&id, excess);
+        if before != excess {
+            self.board.too_large(&id, excess);
         }
         self.changed.notify_one();
     }
@@ -281,9 +282,7 @@ impl WorkloadStore {
     }
 
     fn drop_workload(&self, id: &WorkloadId) {
-        if let Some(board) = &self.board {
-            board.remove(id);
-        }
+        self.board.remove(id);
         let mut state = self.state.lock();
         if state.remove(id) {
             state.changed.insert(id.clone());
@@ -342,10 +341,8 @@ impl WorkloadStore {
             return;
         }
         let allocation = joined.allocations.pod(&id, &pod);
-        if let Some(board) = &self.board {
-            board.apply(&id, &pod);
-            board.allocated(&id, allocation.clone());
-        }
+        self.board.apply(&id, &pod);
+        self.board.allocated(&id, allocation.clone());
         match workload(pod) {
             Some(mut workload) => {
                 // Its companion starts on the DPU of the Node that the scheduler has chosen.
@@ -366,9 +363,7 @@ impl WorkloadStore {
         else {
             return;
         };
-        if let Some(board) = &self.board {
-            board.allocated(&id, allocation.clone());
-        }
+        self.board.allocated(&id, allocation.clone());
         let node_name = allocation.map(|allocation| allocation.node);
         let mut state = self.state.lock();
         let known = state.workloads.get_mut(&id).filter(|workload| workload.node_name != node_name);
@@ -426,6 +421,13 @@ impl WorkloadStore {
         for id in &gone {
             self.remove(id);
         }
+    }
+}
+
+#[cfg(test)]
+impl Default for WorkloadStore {
+    fn default() -> Self {
+        Self::new(Arc::default())
     }
 }
 

@@ -412,6 +412,13 @@ impl State {
 }
 
 #[cfg(test)]
+impl Default for Board {
+    fn default() -> Self {
+        Self::new(Clock::system(), Duration::from_secs(15), Metrics::default())
+    }
+}
+
+#[cfg(test)]
 impl Board {
     /// Whether the present state of a Pod is sent.
     pub(crate) fn is_sent(&self, id: &WorkloadId) -> bool {
