@@ -9,6 +9,7 @@ use outrigger_runtime::cache::Change;
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::node::Node;
 use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelValue;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -23,8 +24,8 @@ const WRITES: Rate = Rate { burst: 100.0, minute: 1500.0 };
 const NODE_WRITES: Rate = Rate { burst: 5.0, minute: 6.0 };
 
 /// What of a Node is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum Part {
     Condition,
     Taint,
 }

@@ -130,7 +130,7 @@ impl Writer {
         };
         let outcome = WriteOutcome::of(&result);
         // Counted before anything else shows it, so that who has seen a warning finds it counted.
-        self.context.metrics.node_write(part == Part::Taint, outcome);
+        self.context.metrics.node_write(part, outcome);
         match result {
             Ok(written) => {
                 // Before the write is done, so that the Node isn't compared with what it had.
