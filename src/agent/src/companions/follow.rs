@@ -7,18 +7,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::uri::PathAndQuery;
 use outrigger_api::wire_bounds::Bounds;
 use outrigger_core::annotations::{MAX_ASKED, is_key};
 use outrigger_core::ids::WorkloadId;
+use outrigger_proto::TENANT_ID;
 use outrigger_proto::companion::watch_response::Message;
 use outrigger_proto::companion::{WatchRequest, WatchResponse};
-use outrigger_proto::{TENANT_ID, shape};
 use outrigger_runtime::bucket::{Bucket, Rate};
 use outrigger_runtime::ready::Warning;
 use outrigger_runtime::telemetry::inject_metadata;
 use tokio::time::{sleep, sleep_until};
-use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
 use tracing::{debug, info, warn};
@@ -30,7 +28,7 @@ use crate::metrics::WatchEnd;
 use crate::nodes::HostListener;
 use crate::pauses::Pauses;
 use crate::rules::printable;
-use crate::rules::wire::Measured;
+use crate::rules::wire::measured;
 
 /// The call.
 const WATCH: &str = "/outrigger.companion.v1.CompanionService/Watch";
@@ -169,15 +167,10 @@ impl Follower {
     }
 
     async fn open(&self, channel: Channel) -> Result<Pin<Box<Streaming<WatchResponse>>>, Status> {
-        let shape = shape::method(WATCH).map(|method| method.response);
-        let shape = shape.ok_or_else(|| Status::internal("the agent lacks the call"))?;
-        let mut client = Grpc::new(channel).max_decoding_message_size(MESSAGE.bytes);
-        client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let (mut client, path, codec) = measured(channel, WATCH, MESSAGE).await?;
         let mut request = Request::new(WatchRequest {});
         request.metadata_mut().insert(TENANT_ID, self.context.tenant.clone());
         inject_metadata(request.metadata_mut());
-        let codec: Measured<WatchRequest, WatchResponse> = Measured::new(shape, MESSAGE);
-        let path = PathAndQuery::from_static(WATCH);
         Ok(Box::pin(client.server_streaming(request, path, codec).await?.into_inner()))
     }
 }
