@@ -198,42 +198,40 @@ impl Writer {
     ) -> Result<WriteOutcome, kube::Error> {
         let client = &self.context.client;
         let slices: Api<ResourceSlice> = Api::all(client.clone());
-        match (key, write) {
-            (Key::Node(node), Write::Slices(ops)) => {
+        let of = key.name();
+        match write {
+            Write::Slices(ops) => {
                 let requests = ops.len();
                 for op in ops {
                     self.write_slice(&slices, op, deleted).await?;
                 }
-                info!(node, requests, "changed the devices of a Node");
+                info!(node = of, requests, "changed the devices of a Node");
             }
-            (Key::Node(node), Write::Orphans(orphans)) => {
-                if Api::<Node>::all(client.clone()).get_opt(node).await?.is_some() {
-                    debug!(node, "the watch of Nodes lacks one that exists; asking again");
+            Write::Orphans(orphans) => {
+                if Api::<Node>::all(client.clone()).get_opt(of).await?.is_some() {
+                    debug!(node = of, "the watch of Nodes lacks one that exists; asking again");
                     return Ok(WriteOutcome::Failed);
                 }
                 for (name, uid) in orphans {
                     delete(&slices, &name, &uid).await?;
                     deleted.push(uid);
                 }
-                info!(node, "deleted the devices of a Node that is gone");
+                info!(node = of, "deleted the devices of a Node that is gone");
             }
-            (Key::Namespace(namespace), Write::CreateTemplate(template)) => {
-                let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), namespace);
+            Write::CreateTemplate(template) => {
+                let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), of);
                 let written = api.create(&writes::post(), &template).await?;
                 let hold = Hold::of_template(&written.name_any());
                 if let Some((_, feed)) = self.templates.iter().find(|(of, _)| Some(*of) == hold) {
                     feed.answer(written);
                 }
-                info!(namespace, "created the claim template of a namespace");
+                info!(namespace = of, "created the claim template of a namespace");
             }
-            (Key::Namespace(namespace), Write::DeleteTemplate(hold, uid)) => {
-                let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), namespace);
+            Write::DeleteTemplate(hold, uid) => {
+                let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), of);
                 delete(&api, hold.template(), &uid).await?;
                 deleted.push(uid);
             }
-            // Nothing asks for these.
-            (Key::Node(_), Write::CreateTemplate(_) | Write::DeleteTemplate(..))
-            | (Key::Namespace(_), Write::Slices(_) | Write::Orphans(_)) => {}
         }
         Ok(WriteOutcome::Ok)
     }
@@ -264,19 +262,16 @@ impl Writer {
     }
 
     fn failed(&self, key: &Key, error: &kube::Error) -> WriteOutcome {
-        let what = match key {
-            Key::Node(name) | Key::Namespace(name) => name,
-        };
         match error {
             kube::Error::Api(status) if status.code == 403 => {
                 if writes::forbid(&self.forbidden, "publish devices", status) {
-                    warn!(of = what, reason = %status.message, "may not publish devices");
+                    warn!(of = key.name(), reason = %status.message, "may not publish devices");
                 }
                 WriteOutcome::Forbidden
             }
             // Somebody else has changed it, or it is gone.
             error => {
-                debug!(of = what, %error, "failed to publish devices; retrying");
+                debug!(of = key.name(), %error, "failed to publish devices; retrying");
                 WriteOutcome::Failed
             }
         }
