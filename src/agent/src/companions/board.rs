@@ -182,7 +182,7 @@ impl Board {
         state.ordered = Some(ordered);
         let State { pods, queue, binds, .. } = &mut *state;
         for (id, known) in &*pods {
-            if known.gated() {
+            if known.gated {
                 queue.push(id.clone(), true);
             }
             if known.allocation.is_some() {
@@ -347,7 +347,7 @@ impl Board {
 impl State {
     fn push(&mut self, id: &WorkloadId) {
         if let Some(known) = self.pods.get(id) {
-            self.queue.push(id.clone(), known.gated());
+            self.queue.push(id.clone(), known.gated);
             if known.allocation.is_some() {
                 self.binds.push(id.clone(), true);
             }
@@ -356,7 +356,7 @@ impl State {
 
     fn push_all(&mut self) {
         for (id, known) in &self.pods {
-            self.queue.push(id.clone(), known.gated());
+            self.queue.push(id.clone(), known.gated);
             if known.allocation.is_some() {
                 self.binds.push(id.clone(), true);
             }
@@ -383,10 +383,10 @@ impl State {
         let awaited = match &self.ordered {
             Some(ordered) => known.awaited(ordered),
             // Its gate could open too early.
-            None if known.gated() => return Err(Wait::Change),
+            None if known.gated => return Err(Wait::Change),
             None => None,
         };
-        let new = decide(knowledge, &known.has, known.gated(), lasted, awaited);
+        let new = decide(knowledge, &known.has, known.gated, lasted, awaited);
         if new.is_empty() {
             return Err(Wait::until(due.filter(|due| *due > now)));
         }
@@ -396,7 +396,7 @@ impl State {
         let opens = new.gate.as_ref().is_some_and(Condition::is_true);
         let all = if opens { (&mut self.openings, OPENINGS) } else { (&mut self.writes, WRITES) };
         known.pace.begin(Some(POD_WRITES), all, 1.0, now).map_err(|wait| match wait {
-            Wait::Full(_) if known.gated() && !opens => Wait::Until(now + CLOSING),
+            Wait::Full(_) if known.gated && !opens => Wait::Until(now + CLOSING),
             wait => wait,
         })?;
         let event = known.news(&new).filter(|_| {
