@@ -346,3 +346,6 @@ fn report(process: &mut Process, store: &Arc<WorkloadStore>, board: &Arc<Board>,
         json!({"workloads": store.len(), "connected": connected.get() > 0, "companions": companions})
     });
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,8 @@
 //! Tests of the workloads and their changes.
 
-use std::time::Duration;
-
-use outrigger_runtime::environment::Clock;
-
 use super::*;
 use crate::annotations::Allowed;
-use crate::metrics::Metrics;
+use crate::tests::id;
 
 fn pod(uid: &str, namespace: &str, phase: &str) -> Pod {
     let json = format!(
@@ -225,10 +221,9 @@ async fn a_superseded_stream_takes_no_changes() {
 
 #[test]
 fn the_board_learns_when_a_pod_is_sent() {
-    let board = Arc::new(Board::new(Clock::system(), Duration::from_secs(15), Metrics::default()));
-    let store = Arc::new(WorkloadStore::new(board.clone()));
+    let store = Arc::new(WorkloadStore::default());
     let mut sink = store.pods(None);
-    let is_sent = || board.is_sent(&WorkloadId::new("a").unwrap());
+    let is_sent = || store.board.is_sent(&id("a"));
     sink(Event::Applied(pod("a", "x", "Pending")));
     assert!(!is_sent());
     assert_eq!(next(&store), Some(("update", "a".into())));
@@ -267,7 +262,7 @@ fn of_a_pod_that_is_too_large_is_only_said_that_it_exists_until_it_is_smaller() 
     labelled("b", 0);
     assert_eq!((next(&store), next(&store)), (Some(("update", "b".into())), None));
     // The Pod itself is gone.
-    store.remove(&WorkloadId::new("a").unwrap());
+    store.remove(&id("a"));
     assert_eq!(next(&store), Some(("delete", "a".into())));
     assert_eq!(synced(&store), ["b"]);
     assert!(store.state.lock().too_large.is_empty());
