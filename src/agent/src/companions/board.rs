@@ -13,7 +13,7 @@ use outrigger_core::rule::Rule;
 use outrigger_runtime::bucket::{Bucket, Rate};
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::pod::Pod;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -146,6 +146,14 @@ impl Board {
         self.bindable.notify_one();
     }
 
+    /// A Pod has changed: it is examined once more, and those who wait for it ask once more.
+    fn examine_again(&self, mut state: MutexGuard<'_, State>, id: &WorkloadId) {
+        state.push(id);
+        state.wake(id);
+        drop(state);
+        self.notify();
+    }
+
     /// The state of the stream from the manager.
     pub(crate) fn link(&self) -> Link {
         self.state.lock().link
@@ -170,10 +178,7 @@ impl Board {
             }
         };
         state.starts.moved(id, before, claim);
-        state.push(id);
-        state.wake(id);
-        drop(state);
-        self.notify();
+        self.examine_again(state, id);
     }
 
     /// Records the rules by which workloads wait.
@@ -204,10 +209,7 @@ impl Board {
         known.too_large = excess;
         // The manager hears of this state only now.
         known.seen = self.clock.now();
-        state.push(id);
-        state.wake(id);
-        drop(state);
-        self.notify();
+        self.examine_again(state, id);
     }
 
     /// The present state of a Pod has to be sent to the manager.
@@ -223,10 +225,7 @@ impl Board {
         let mut state = self.state.lock();
         let Some(known) = state.pods.get_mut(id) else { return };
         known.sent = Some(now);
-        state.push(id);
-        state.wake(id);
-        drop(state);
-        self.notify();
+        self.examine_again(state, id);
     }
 
     /// A stream sends all Pods as they are now. What the manager has of them is complete when it says so.
@@ -271,10 +270,7 @@ impl Board {
         let before = known.reason();
         known.received = Some((stream, companions));
         self.metrics.reason_changed(before, known.reason());
-        state.push(id);
-        state.wake(id);
-        drop(state);
-        self.notify();
+        self.examine_again(state, id);
         true
     }
 
