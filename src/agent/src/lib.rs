@@ -284,9 +284,10 @@ fn hosts(
 ) -> (Vec<Arc<dyn HostListener>>, Option<Arc<Devices>>) {
     let clock = context.environment.clock;
     let hosts = args.node_conditions.then(|| Arc::new(Hosts::new(clock, args.node_taints)));
-    let foreign = || process.readiness.warning("claim templates");
-    let devices =
-        args.companions_first.then(|| Arc::new(Devices::new(clock, foreign()).notifying(board.clone())));
+    let devices = args.companions_first.then(|| {
+        let foreign = process.readiness.warning("claim templates");
+        Arc::new(Devices::new(clock, foreign, board.clone()))
+    });
     let mut listeners: Vec<Arc<dyn HostListener>> = Vec::new();
     listeners.extend(hosts.clone().map(|hosts| hosts as Arc<dyn HostListener>));
     listeners.extend(devices.clone().map(|devices| devices as Arc<dyn HostListener>));

@@ -50,7 +50,7 @@ pub(crate) struct Devices {
     /// It is known whether devices have binding conditions.
     settled: watch::Sender<bool>,
     /// Learns which Nodes have no devices any longer.
-    board: Option<Arc<Board>>,
+    board: Arc<Board>,
     /// Set while namespaces have templates of somebody else.
     foreign: Warning,
     /// Wakes a writer.
@@ -120,8 +120,8 @@ struct Template {
 }
 
 impl Devices {
-    /// `foreign` is set while namespaces have templates of somebody else.
-    pub(crate) fn new(clock: Clock, foreign: Warning) -> Self {
+    /// `foreign` is set while namespaces have templates of somebody else. `board` learns which Nodes have no devices any longer.
+    pub(crate) fn new(clock: Clock, foreign: Warning, board: Arc<Board>) -> Self {
         let now = clock.now();
         let state = State {
             pools: BTreeMap::new(),
@@ -139,15 +139,7 @@ impl Devices {
             class: Class::Unknown,
         };
         let (publishing, settled) = (watch::Sender::new(Publishing::Working), watch::Sender::new(false));
-        Self {
-            clock,
-            state: Mutex::new(state),
-            publishing,
-            settled,
-            board: None,
-            foreign,
-            changed: Notify::new(),
-        }
+        Self { clock, state: Mutex::new(state), publishing, settled, board, foreign, changed: Notify::new() }
     }
 
     /// Whether devices are published.
@@ -300,8 +292,8 @@ impl Devices {
             let withdrawn = state.withdrawn(key, now);
             let step = state.examine(key, now);
             self.announce(state);
-            if let (Key::Node(node), Some(board), Some(cause)) = (key, &self.board, withdrawn) {
-                board.withdrawn(node, cause);
+            if let (Key::Node(node), Some(cause)) = (key, withdrawn) {
+                self.board.withdrawn(node, cause);
             }
             step
         };
