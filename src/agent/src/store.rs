@@ -20,12 +20,15 @@ use outrigger_runtime::watch::Event;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use self::changes::Changes;
 use crate::annotations::Selection;
 use crate::binding::{Allocation, Allocations};
 use crate::companions::{Board, ClaimName};
 use crate::disruption::{Affected, Budgets};
 use crate::pod::{is_workload, workload};
 use crate::running::sink;
+
+mod changes;
 
 #[derive(Debug)]
 pub(crate) struct WorkloadStore {
@@ -80,39 +83,6 @@ struct State {
     stated: Option<Selection>,
     /// The changes of that reading that have not been sent yet.
     unsent: HashSet<WorkloadId>,
-}
-
-/// Workloads whose present state isn't sent yet. The board learns of each: until then the manager's silence says nothing of the Pod.
-#[derive(Debug, Default)]
-struct Changes {
-    ids: BTreeSet<WorkloadId>,
-    board: Option<Arc<Board>>,
-}
-
-impl Changes {
-    fn insert(&mut self, id: WorkloadId) {
-        if let Some(board) = &self.board {
-            board.unsent(&id);
-        }
-        self.ids.insert(id);
-    }
-
-    /// Returns one that is sent now.
-    fn take(&mut self) -> Option<WorkloadId> {
-        let id = self.ids.pop_first()?;
-        if let Some(board) = &self.board {
-            board.sent(&id);
-        }
-        Some(id)
-    }
-
-    /// All are sent now.
-    fn clear(&mut self) {
-        if let Some(board) = &self.board {
-            board.sent_all();
-        }
-        self.ids.clear();
-    }
 }
 
 struct Superseded;
@@ -381,19 +351,16 @@ impl WorkloadStore {
         namespace: Option<String>,
     ) -> impl FnMut(Event<PodDisruptionBudget>) + Send + use<> {
         let (this, store) = (self.clone(), self.clone());
-        let feed = Feed::new(move |change| store.budget(change));
+        let feed = Feed::new(move |change: Change<PodDisruptionBudget>| {
+            store.change_budgets(|budgets| match change {
+                Change::Applied(budget) => budgets.apply(&budget).into_iter().collect(),
+                Change::Gone { namespace, uid, .. } => budgets.remove(&namespace, &uid).into_iter().collect(),
+            });
+        });
         let uid = |budget: &PodDisruptionBudget| budget.metadata.uid.clone();
         sink(feed, uid, move |listed| {
             this.change_budgets(|budgets| budgets.retain(namespace.as_deref(), |uid| listed.contains(uid)));
         })
-    }
-
-    /// Records a change of a PodDisruptionBudget.
-    fn budget(&self, change: Change<PodDisruptionBudget>) {
-        self.change_budgets(|budgets| match change {
-            Change::Applied(budget) => budgets.apply(&budget).into_iter().collect(),
-            Change::Gone { namespace, uid, .. } => budgets.remove(&namespace, &uid).into_iter().collect(),
-        });
     }
 
     /// Changes the PodDisruptionBudgets, and records the workloads whose groups are others for that.
