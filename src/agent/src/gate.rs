@@ -277,7 +277,7 @@ impl Enforces {
 impl Follower {
     /// Runs forever. The rules have been listed. Events are written beside it, because gates and claims of new Pods don't wait for them.
     pub(crate) async fn run(self, store: Arc<RuleStore>, scope: watch::Receiver<Option<Scope>>) {
-        let (reports, mut events) = mpsc::channel(MAX_REPORTS);
+        let (reports, mut events) = mpsc::channel::<Report>(MAX_REPORTS);
         let context = self.context.clone();
         let publish = async {
             while let Some((about, text)) = events.recv().await {
