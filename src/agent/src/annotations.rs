@@ -20,8 +20,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::info;
 
-use crate::pod_watches;
 use crate::rules::RuleStore;
+use crate::waits;
 
 /// Delay after a change of the rules. Several rules are usually applied one after the other, and each new key causes
 /// all Pods to be read again.
@@ -172,26 +172,24 @@ impl AskedKeys {
     }
 }
 
-/// Watches the rules, which have been listed, and what the manager asks for, and publishes the selection. `rules`: `None` if there are
-/// none to watch.
+/// Watches the rules, which have been listed, and what the manager asks for, and publishes the selection.
 pub(crate) async fn follow(
     clock: Clock,
-    rules: Option<Arc<RuleStore>>,
+    rules: Arc<RuleStore>,
     allowed: Allowed,
     asked: watch::Receiver<BTreeSet<String>>,
     selections: watch::Sender<Option<Selection>>,
 ) {
-    let mut changed = rules.as_ref().map(|rules| rules.changes());
+    let mut changed = rules.changes();
     let mut received = asked.clone();
     let mut asked = AskedKeys { received: asked, keys: BTreeSet::new(), next: None };
     // Of keys that nobody names any longer, those that only the manager asked for stay its own.
     let (mut named, mut lent) = (NamedKeys::default(), NamedKeys::default());
     loop {
-        changed.iter_mut().for_each(watch::Receiver::mark_unchanged);
+        changed.mark_unchanged();
         received.mark_unchanged();
         let now = clock.now();
-        let all = rules.iter().flat_map(|rules| rules.all());
-        let keys = all.flat_map(|rule| keys_of(&rule).collect::<Vec<_>>()).collect();
+        let keys = rules.all().iter().flat_map(|rule| keys_of(rule)).collect();
         let due = asked.update(now);
         let next = [named.update(keys, now), lent.update(asked.keys.clone(), now), due];
         let selection = Selection::new(&allowed, named.keys(), &lent.keys());
@@ -207,27 +205,10 @@ pub(crate) async fn follow(
         });
         tokio::select! {
             biased;
-            () = until(next.into_iter().flatten().min()) => {}
-            open = async {
-                match &mut changed {
-                    Some(changed) => changed.changed().await.is_ok(),
-                    None => std::future::pending().await,
-                }
-            } => {
-                if !open {
-                    return;
-                }
-                tokio::time::sleep(SETTLE).await;
-            }
-            () = pod_watches::changed(&mut received) => tokio::time::sleep(SETTLE).await,
+            () = waits::until(next.into_iter().flatten().min()) => {}
+            () = waits::changed(&mut changed) => tokio::time::sleep(SETTLE).await,
+            () = waits::changed(&mut received) => tokio::time::sleep(SETTLE).await,
         }
-    }
-}
-
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }
 

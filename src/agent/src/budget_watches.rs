@@ -3,55 +3,26 @@
 //! Budgets are hints. Where the agent may not read them, everything else goes on, and `/readyz?verbose` says so.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::{Api, Client};
+use kube::Client;
 use outrigger_runtime::environment::Environment;
-use outrigger_runtime::ready::{Readiness, Warning};
+use outrigger_runtime::ready::Warning;
 use outrigger_runtime::watch::{Event, Watch};
 use parking_lot::Mutex;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
+use crate::running::{Running, api};
 use crate::store::WorkloadStore;
 
 /// Time for which the first stream waits for the lists of budgets, so that it begins with all groups where that is possible.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The watches, as metrics and `/readyz?verbose` name them.
 pub(crate) const BUDGETS: &str = "pod disruption budgets";
-
-/// A watch that can be stopped.
-pub(crate) struct Running {
-    stop: CancellationToken,
-    task: JoinHandle<()>,
-}
-
-impl Running {
-    pub(crate) fn start(watching: impl Future<Output = ()> + Send + 'static) -> Self {
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
-        let task = tokio::spawn(async move {
-            tokio::select! {
-                biased;
-                () = stopped.cancelled() => {}
-                () = watching => {}
-            }
-        });
-        Self { stop, task }
-    }
-
-    /// Stops the watch and waits until it sends no more events.
-    pub(crate) async fn stop(self) {
-        self.stop.cancel();
-        let _ = self.task.await;
-    }
-}
 
 /// Where the agent may not read budgets: the namespaces, `None` for all.
 #[derive(Debug)]
@@ -96,7 +67,7 @@ pub(crate) struct BudgetWatches {
     environment: Environment,
     store: Arc<WorkloadStore>,
     refusals: Arc<Refusals>,
-    watches: BTreeMap<Option<String>, (Running, Readiness)>,
+    watches: BTreeMap<Option<String>, Running>,
 }
 
 impl BudgetWatches {
@@ -109,7 +80,7 @@ impl BudgetWatches {
 
     /// Starts and stops watches so that there is one for each of these namespaces.
     pub(crate) async fn update(&mut self, names: &BTreeSet<Option<String>>) {
-        for (name, (watch, _)) in self.watches.extract_if(.., |name, _| !names.contains(name)) {
+        for (name, watch) in self.watches.extract_if(.., |name, _| !names.contains(name)) {
             watch.stop().await;
             self.refusals.set(&name, false);
         }
@@ -121,24 +92,19 @@ impl BudgetWatches {
         }
     }
 
-    fn start(&self, name: Option<String>) -> (Running, Readiness) {
-        let api: Api<PodDisruptionBudget> = match &name {
-            Some(name) => Api::namespaced(self.client.clone(), name),
-            None => Api::all(self.client.clone()),
-        };
-        let (listed, refusals) = (Readiness::default(), self.refusals.clone());
-        let watch = Watch::of(api, BUDGETS).optional().environment(&self.environment);
+    fn start(&self, name: Option<String>) -> Running {
+        let refusals = self.refusals.clone();
+        let watch: Watch<PodDisruptionBudget> = Watch::of(api(&self.client, name.as_deref()), BUDGETS);
         let mut sink = self.store.budgets(name.clone());
-        let watching = watch.follow(listed.wait_for(BUDGETS), move |event| {
+        Running::start(watch.optional().environment(&self.environment), BUDGETS, move |event| {
             refusals.event(&name, &event);
             sink(event);
-        });
-        (Running::start(watching), listed)
+        })
     }
 
     /// Waits a moment for the first lists.
     pub(crate) async fn listed(&self) {
-        let lists = self.watches.values().map(|(_, listed)| listed.done());
+        let lists = self.watches.values().map(|watch| watch.listed.done());
         // Without them the workloads are sent again when their budgets are known.
         let _ = timeout(PATIENCE, join_all(lists)).await;
     }
@@ -148,6 +114,7 @@ impl BudgetWatches {
 mod tests {
     use outrigger_runtime::fake_api::{FakeApi, failure};
     use outrigger_runtime::pod::Pod;
+    use outrigger_runtime::ready::Readiness;
     use outrigger_runtime::watch::Failed;
     use serde_json::json;
 
@@ -179,8 +146,8 @@ mod tests {
             "spec": {"selector": {}},
             "status": {"currentHealthy": 0, "desiredHealthy": 1, "disruptionsAllowed": 0, "expectedPods": 1}});
         api.answers("GET", PATH, 200, json!({"metadata": {"resourceVersion": "1"}, "items": [budget]}));
-        for (_, listed) in watches.watches.values() {
-            listed.done().await;
+        for watch in watches.watches.values() {
+            watch.listed.done().await;
         }
         assert_eq!((readiness.warnings().len(), groups()), (0, 1));
 

@@ -29,3 +29,10 @@ pub(crate) struct Context {
     /// The keys of annotations that the manager asks for.
     pub asked: watch::Sender<BTreeSet<String>>,
 }
+
+impl Context {
+    /// The time, as conditions have it.
+    pub(crate) fn timestamp(&self) -> String {
+        self.environment.clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    }
+}

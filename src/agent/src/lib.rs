@@ -15,6 +15,7 @@ pub mod annotations;
 mod binding;
 mod budget_watches;
 mod companions;
+mod conditions;
 pub mod connect;
 mod context;
 mod disruption;
@@ -25,14 +26,18 @@ mod metrics;
 mod namespaces;
 mod nodes;
 mod paced;
+mod pauses;
 pub mod pod;
 mod pod_watches;
 mod proxy;
 pub mod rules;
+mod running;
 mod sender;
 mod settings;
 mod store;
 mod stream;
+mod waits;
+mod writes;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -166,7 +171,7 @@ pub fn assemble(
     let store = Arc::new(WorkloadStore::new(board.clone()));
     report(process, &store, &board, &context.metrics);
     let rules = watch_rules(process, &context, &args.rules_namespace);
-    let selection = selection(process, &context, rules.as_ref(), allowed);
+    let selection = selection(process, &context, rules.clone(), allowed);
     let scope = match scope {
         Some(scope) => watch::channel(Some(scope)).1,
         None => configured(process, &context, &args.rules_namespace),
@@ -182,11 +187,12 @@ pub fn assemble(
     let enforcement = Enforcement { served, devices };
     let follower =
         gate::Follower { context: context.clone(), caches, board, enforcement: enforcement.clone() };
-    follow_gates(process, follower, rules.as_ref(), scope.clone(), settled);
+    follow_gates(process, follower, rules.clone(), scope.clone(), settled);
     let forbidden = process.readiness.warning(budget_watches::BUDGETS);
     let watches = pod_watches::pods(context.clone(), store.clone(), scope, selection, listed, forbidden);
     process.spawn("pods", watches);
-    if let Some(WatchedRules { store: rules, listed }) = rules {
+    if !args.rules_namespace.is_empty() {
+        let WatchedRules { store: rules, listed, changes } = rules;
         let ready = process.readiness.wait_for("workload rules");
         let syncer = Syncer {
             context: context.clone(),
@@ -201,7 +207,7 @@ pub fn assemble(
             // A round before all rules are listed would take the missing ones for orphans.
             listed.done().await;
             ready.done();
-            syncer.run().await;
+            syncer.run(changes).await;
         });
     }
     let connected = process.readiness.wait_for("manager");
@@ -213,39 +219,40 @@ pub fn assemble(
 fn follow_gates(
     process: &Process,
     follower: gate::Follower,
-    rules: Option<&WatchedRules>,
+    WatchedRules { store, listed, .. }: WatchedRules,
     scope: watch::Receiver<Option<Scope>>,
     settled: Option<watch::Receiver<bool>>,
 ) {
-    let rules = rules.map(|WatchedRules { store, listed }| (store.clone(), listed.clone()));
     process.spawn("gates", async move {
         if let Some(mut settled) = settled {
             // Until it is known what the cluster's devices have, no Pod gets a weaker claim.
             let _ = tokio::time::timeout(gate::PATIENCE, settled.wait_for(|settled| *settled)).await;
         }
-        let Some((store, listed)) = rules else { return follower.run(None, scope).await };
         listed.done().await;
-        follower.run(Some(store), scope).await;
+        follower.run(store, scope).await;
     });
 }
 
+#[derive(Clone)]
 struct WatchedRules {
     store: Arc<RuleStore>,
     /// Done when all rules have been listed.
     listed: Readiness,
+    /// The changes of the store, those of the first list among them.
+    changes: watch::Receiver<()>,
 }
 
-/// Watches the rules of a namespace, unless it is empty. A cluster without the definition of the kind has no rules.
-fn watch_rules(process: &Process, context: &Context, namespace: &str) -> Option<WatchedRules> {
-    if namespace.is_empty() {
-        return None;
-    }
+/// Watches the rules of a namespace. There are none if its name is empty, or in a cluster without the definition of the kind.
+fn watch_rules(process: &Process, context: &Context, namespace: &str) -> WatchedRules {
     const WHAT: &str = "workload rules";
     let (store, listed) = (Arc::new(RuleStore::default()), Readiness::default());
-    let rules: Api<WorkloadRule> = Api::namespaced(context.client.clone(), namespace);
-    let watch = Watch::of(rules, WHAT).optional().environment(&context.environment);
-    process.spawn(WHAT, watch.follow(listed.wait_for(WHAT), store.watch()));
-    Some(WatchedRules { store, listed })
+    let changes = store.changes();
+    if !namespace.is_empty() {
+        let rules: Api<WorkloadRule> = Api::namespaced(context.client.clone(), namespace);
+        let watch = Watch::of(rules, WHAT).optional().environment(&context.environment);
+        process.spawn(WHAT, watch.follow(listed.wait_for(WHAT), store.watch()));
+    }
+    WatchedRules { store, listed, changes }
 }
 
 /// Publishes the selection of annotations. There is none before the rules are listed: workloads without the annotations
@@ -253,18 +260,13 @@ fn watch_rules(process: &Process, context: &Context, namespace: &str) -> Option<
 fn selection(
     process: &Process,
     context: &Arc<Context>,
-    rules: Option<&WatchedRules>,
+    WatchedRules { store, listed, .. }: WatchedRules,
     allowed: Allowed,
 ) -> watch::Receiver<Option<Selection>> {
     let (sender, receiver) = watch::channel(None);
     let (clock, asked) = (context.environment.clock, context.asked.subscribe());
-    let rules = rules.map(|WatchedRules { store, listed }| (store.clone(), listed.clone()));
     process.spawn("annotations", async move {
-        let mut store = None;
-        if let Some((rules, listed)) = rules {
-            listed.done().await;
-            store = Some(rules);
-        }
+        listed.done().await;
         annotations::follow(clock, store, allowed, asked, sender).await;
     });
     receiver
@@ -282,9 +284,10 @@ fn hosts(
 ) -> (Vec<Arc<dyn HostListener>>, Option<Arc<Devices>>) {
     let clock = context.environment.clock;
     let hosts = args.node_conditions.then(|| Arc::new(Hosts::new(clock, args.node_taints)));
-    let foreign = || process.readiness.warning("claim templates");
-    let devices =
-        args.companions_first.then(|| Arc::new(Devices::new(clock, foreign()).notifying(board.clone())));
+    let devices = args.companions_first.then(|| {
+        let foreign = process.readiness.warning("claim templates");
+        Arc::new(Devices::new(clock, foreign, board.clone()))
+    });
     let mut listeners: Vec<Arc<dyn HostListener>> = Vec::new();
     listeners.extend(hosts.clone().map(|hosts| hosts as Arc<dyn HostListener>));
     listeners.extend(devices.clone().map(|devices| devices as Arc<dyn HostListener>));
@@ -344,3 +347,6 @@ fn report(process: &mut Process, store: &Arc<WorkloadStore>, board: &Arc<Board>,
         json!({"workloads": store.len(), "connected": connected.get() > 0, "companions": companions})
     });
 }
+
+#[cfg(test)]
+mod tests;

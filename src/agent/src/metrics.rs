@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::companions::Start;
+use crate::nodes::Part;
 
 /// Metrics of an agent. Cheap to clone; all clones share the same values.
 #[derive(Debug, Clone, Default)]
@@ -20,16 +21,16 @@ pub(crate) struct Metrics {
     pub workloads: Gauge<i64, AtomicI64>,
     pub connected: Gauge<i64, AtomicI64>,
     pub connections: Counter,
-    messages: Family<[(&'static str, Kind); 1], Counter>,
+    messages: Family<[(&'static str, &'static str); 1], Counter>,
     rounds: Family<[(&'static str, RoundOutcome); 1], Counter>,
     pub companion_watch: Gauge<i64, AtomicI64>,
     companion_watch_ends: Family<[(&'static str, WatchEnd); 1], Counter>,
-    ordered: Family<[(&'static str, GateState); 1], Gauge<i64, AtomicI64>>,
+    ordered: Family<[(&'static str, &'static str); 1], Gauge<i64, AtomicI64>>,
     reasons: Family<[(&'static str, &'static str); 1], Gauge<i64, AtomicI64>>,
     condition_writes: Family<[(&'static str, WriteOutcome); 1], Counter>,
     node_writes: Family<NodeWrite, Counter>,
     device_writes: Family<DeviceWrite, Counter>,
-    held: Family<[(&'static str, DeviceState); 1], Gauge<i64, AtomicI64>>,
+    held: Family<[(&'static str, &'static str); 1], Gauge<i64, AtomicI64>>,
     prepares: Family<[(&'static str, PrepareOutcome); 1], Counter>,
     prepares_held: Gauge<i64, AtomicI64>,
 }
@@ -48,15 +49,8 @@ pub(crate) enum WatchEnd {
 /// Which part of a Node was written, and the outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct NodeWrite {
-    part: NodePart,
+    part: Part,
     outcome: WriteOutcome,
-}
-
-/// What of a Node is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum NodePart {
-    Condition,
-    Taint,
 }
 
 /// Which objects for the devices of Pods were written, and the outcome.
@@ -72,13 +66,6 @@ enum DeviceObject {
     Slice,
     Template,
     Claim,
-}
-
-/// Whether devices are published for rules that need them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum DeviceState {
-    Published,
-    Missing,
 }
 
 /// What came of a write of the conditions of a Pod or a claim, of a Node, or of devices.
@@ -156,13 +143,6 @@ impl Drop for HeldQuestion {
     }
 }
 
-/// Whether the agent serves the gate that rules with an ordering need.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum GateState {
-    Served,
-    Missing,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum RoundOutcome {
     /// The clusters were compared.
@@ -171,14 +151,6 @@ pub(crate) enum RoundOutcome {
     Failed,
     /// The manager has no service for rules.
     Unsupported,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum Kind {
-    Update,
-    Delete,
-    Sync,
-    Chunk,
 }
 
 impl Metrics {
@@ -208,7 +180,7 @@ impl Metrics {
         }
         for outcome in WriteOutcome::ALL {
             let _ = this.condition_writes.get_or_create(&[("outcome", outcome)]);
-            for part in [NodePart::Condition, NodePart::Taint] {
+            for part in [Part::Condition, Part::Taint] {
                 let _ = this.node_writes.get_or_create(&NodeWrite { part, outcome });
             }
             for object in [DeviceObject::Slice, DeviceObject::Template, DeviceObject::Claim] {
@@ -226,14 +198,14 @@ impl Metrics {
     /// Sets the number of rules with an ordering, by whether the gate is served.
     pub(crate) fn ordered_rules(&self, served: bool, count: usize) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
-        for (state, of) in [(GateState::Served, served), (GateState::Missing, !served)] {
+        for (state, of) in [("Served", served), ("Missing", !served)] {
             self.ordered.get_or_create(&[("gate", state)]).set(if of { count } else { 0 });
         }
     }
 
     /// Sets the number of rules whose Pods don't start before their companions, by whether there are devices as they need them.
     pub(crate) fn held_rules(&self, published: usize, missing: usize) {
-        for (state, count) in [(DeviceState::Published, published), (DeviceState::Missing, missing)] {
+        for (state, count) in [("Published", published), ("Missing", missing)] {
             self.held.get_or_create(&[("devices", state)]).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
@@ -250,11 +222,11 @@ impl Metrics {
 
     pub(crate) fn sent(&self, message: &Message) {
         let kind = match message {
-            Message::WorkloadUpdate(_) => Kind::Update,
-            Message::WorkloadDelete(_) => Kind::Delete,
+            Message::WorkloadUpdate(_) => "Update",
+            Message::WorkloadDelete(_) => "Delete",
             // A sync in chunks counts as one sync.
-            Message::WorkloadSync(_) | Message::WorkloadSyncEnd(_) => Kind::Sync,
-            Message::WorkloadSyncBegin(_) | Message::WorkloadSyncChunk(_) => Kind::Chunk,
+            Message::WorkloadSync(_) | Message::WorkloadSyncEnd(_) => "Sync",
+            Message::WorkloadSyncBegin(_) | Message::WorkloadSyncChunk(_) => "Chunk",
         };
         self.messages.get_or_create(&[("kind", kind)]).inc();
     }
@@ -290,8 +262,7 @@ impl Metrics {
         self.condition_writes.get_or_create(&[("outcome", outcome)]).inc();
     }
 
-    pub(crate) fn node_write(&self, taint: bool, outcome: WriteOutcome) {
-        let part = if taint { NodePart::Taint } else { NodePart::Condition };
+    pub(crate) fn node_write(&self, part: Part, outcome: WriteOutcome) {
         self.node_writes.get_or_create(&NodeWrite { part, outcome }).inc();
     }
 

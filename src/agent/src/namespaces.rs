@@ -142,12 +142,11 @@ pub(crate) async fn configured(
     let handle = listed.wait_for("config");
     let publish = async {
         let mut ready = Some(ready);
-        let mut reporter = ErrorReporter { namespace: &namespace, warning, events: context.events.clone() };
         while changed.changed().await.is_ok() {
             let now = changed.borrow_and_update().clone();
             let Some(now) = now else { continue };
             let valid_before = scopes.borrow().is_some();
-            reporter.report(now.as_ref().err(), valid_before).await;
+            report(&context.events, &namespace, &warning, now.as_ref().err(), valid_before).await;
             if let Ok(scope) = now {
                 scopes.send_if_modified(|current| current.replace(scope) != *current);
                 if let Some(ready) = ready.take() {
@@ -164,33 +163,31 @@ pub(crate) async fn configured(
     tokio::join!(watch.follow(handle, feed.sink()), first, publish);
 }
 
-struct ErrorReporter<'a> {
-    namespace: &'a str,
-    warning: Warning,
-    events: Arc<Events>,
-}
-
-impl ErrorReporter<'_> {
-    async fn report(&mut self, error: Option<&String>, valid_before: bool) {
-        let text = error.map(|error| {
-            let effect =
-                if valid_before { "the previous namespaces stay in effect" } else { "no Pods are sent" };
-            format!("{error}; {effect}")
-        });
-        if !self.warning.set(text.clone()) {
-            return;
-        }
-        let Some(text) = text else { return };
-        warn!(config_map = CONFIG_MAP, error = text, "invalid configuration of namespaces");
-        let about = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("ConfigMap".to_owned()),
-            namespace: Some(self.namespace.to_owned()),
-            name: Some(CONFIG_MAP.to_owned()),
-            ..ObjectReference::default()
-        };
-        self.events.publish(true, "NamespacesUnknown", "ReadConfig", &text, &about).await;
+/// Reports that the content of the ConfigMap is invalid, or no longer is.
+async fn report(
+    events: &Events,
+    namespace: &str,
+    warning: &Warning,
+    error: Option<&String>,
+    valid_before: bool,
+) {
+    let text = error.map(|error| {
+        let effect = if valid_before { "the previous namespaces stay in effect" } else { "no Pods are sent" };
+        format!("{error}; {effect}")
+    });
+    if !warning.set(text.clone()) {
+        return;
     }
+    let Some(text) = text else { return };
+    warn!(config_map = CONFIG_MAP, error = text, "invalid configuration of namespaces");
+    let about = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("ConfigMap".to_owned()),
+        namespace: Some(namespace.to_owned()),
+        name: Some(CONFIG_MAP.to_owned()),
+        ..ObjectReference::default()
+    };
+    events.publish(true, "NamespacesUnknown", "ReadConfig", &text, &about).await;
 }
 
 #[cfg(test)]

@@ -9,23 +9,31 @@ use std::time::Duration;
 use outrigger_core::map::HashMap;
 use outrigger_runtime::bucket::{Bucket, Rate};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use crate::metrics::WriteOutcome;
+use crate::waits::until;
 
 /// Longest pause after a write has failed.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 /// Pause after the API server has refused a write of an object, or forbidden a kind of write. Only an administrator can change that.
 pub(crate) const FORBIDDEN: Duration = Duration::from_secs(300);
 
-/// What has to be done for an object.
-pub(crate) enum Step<W> {
-    Nothing,
+/// Until when an object isn't written.
+pub(crate) enum Wait {
+    /// Until something changes.
+    Change,
     /// It is examined again then.
-    Later(Instant),
-    /// No write of any object before that.
+    Until(Instant),
+    /// No object is written before that.
     Full(Instant),
-    Write(W),
+}
+
+impl Wait {
+    /// Until something changes, or until then.
+    pub(crate) fn until(time: Option<Instant>) -> Self {
+        time.map_or(Self::Change, Self::Until)
+    }
 }
 
 /// When an object may be written.
@@ -46,26 +54,35 @@ impl Pace {
         self.busy
     }
 
-    /// Returns when its pause ends; `None` if it has none.
-    pub(crate) fn paused(&self, now: Instant) -> Option<Instant> {
-        self.pause.filter(|pause| *pause > now)
-    }
-
-    /// Returns when it may be written, no more often than at this rate; `None` if now.
-    pub(crate) fn next(&mut self, rate: Rate, now: Instant) -> Option<Instant> {
-        if let Some(pause) = self.paused(now) {
-            return Some(pause);
+    /// Begins a write of so many requests, no more often than at the rate of this object, if it has one, and no more of all objects
+    /// than at theirs.
+    ///
+    /// # Errors
+    /// How long it has to wait.
+    pub(crate) fn begin(
+        &mut self,
+        own: Option<Rate>,
+        (all, rate): (&mut Bucket, Rate),
+        requests: f64,
+        now: Instant,
+    ) -> Result<(), Wait> {
+        if let Some(pause) = self.pause.filter(|pause| *pause > now) {
+            return Err(Wait::Until(pause));
         }
-        let at = self.writes.get_or_insert_with(|| Bucket::new(now)).next(rate, now);
-        (at > now).then_some(at)
-    }
-
-    /// A write begins. It is counted if [`Self::next`] has been asked when it may.
-    pub(crate) fn begin(&mut self, rate: Rate, now: Instant) {
-        if let Some(writes) = &mut self.writes {
+        let own = own.map(|rate| (self.writes.get_or_insert_with(|| Bucket::new(now)), rate));
+        if let Some(at) = own.as_ref().map(|(writes, rate)| writes.next(*rate, now)).filter(|at| *at > now) {
+            return Err(Wait::Until(at));
+        }
+        let at = all.next(rate, now);
+        if at > now {
+            return Err(Wait::Full(at));
+        }
+        if let Some((writes, rate)) = own {
             writes.spend(rate, 1.0, now);
         }
+        all.spend(rate, requests, now);
         self.busy = true;
+        Ok(())
     }
 
     /// A write has ended. `jitter` is from 0 to 1. What is forbidden concerns more than this object, so the caller records it.
@@ -165,19 +182,19 @@ pub(crate) fn take<S, K: Ord + Hash + Clone, W>(
     state: &mut S,
     queue: impl Fn(&mut S) -> &mut Queue<K>,
     now: Instant,
-    examine: impl Fn(&mut S, &K) -> Step<W>,
+    examine: impl Fn(&mut S, &K) -> Result<W, Wait>,
 ) -> Result<W, Option<Instant>> {
     while let Some((id, urgent)) = queue(state).pop(now) {
         match examine(state, &id) {
-            Step::Nothing => {}
-            Step::Later(at) => queue(state).push_later(id, at, urgent),
-            Step::Full(at) => {
+            Ok(write) => return Ok(write),
+            Err(Wait::Change) => {}
+            Err(Wait::Until(at)) => queue(state).push_later(id, at, urgent),
+            Err(Wait::Full(at)) => {
                 let queue = queue(state);
                 queue.push(id, urgent);
                 // One that others don't wait with may be due before that.
                 return Err(Some(queue.next_due().map_or(at, |due| due.min(at))));
             }
-            Step::Write(write) => return Ok(write),
         }
     }
     Err(queue(state).next_due())
@@ -195,14 +212,10 @@ pub(crate) async fn next<T>(changed: &Notify, take: impl Fn() -> Result<T, Optio
             }
             Err(wake) => wake,
         };
-        let Some(at) = wake else {
-            woken.await;
-            continue;
-        };
         tokio::select! {
             biased;
             () = woken => {}
-            () = sleep_until(at) => {}
+            () = until(wake) => {}
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Conversion of Pods to workloads.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use outrigger_core::ids::WorkloadId;
+use outrigger_core::ids::{WorkloadId, hex};
 use outrigger_core::texts::Texts;
 use outrigger_core::workload::POD;
 use outrigger_core::workload::{DisruptionGroup, Orchestrator, Workload};
@@ -30,8 +30,7 @@ pub(crate) fn is_gated(pod: &Pod) -> bool {
 /// The id of the group of the Pods in a namespace that one controller owns. It has the namespace in it, because whoever creates a Pod chooses
 /// the uid of its owner: with one of another namespace, the Pod would count among the owner's.
 pub fn owner_group(namespace: &str, uid: &str) -> String {
-    let digest = Sha256::digest(format!("{namespace}/{uid}"));
-    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(format!("{namespace}/{uid}")), 32)
 }
 
 /// The group of the Pods that one controller owns, such as a ReplicaSet.

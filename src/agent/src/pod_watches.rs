@@ -3,10 +3,8 @@
 //! Only the selected annotations of a Pod are kept, so all Pods are read again when rules name further ones.
 
 use std::collections::BTreeMap;
-use std::future::pending;
 use std::sync::Arc;
 
-use kube::Api;
 use outrigger_runtime::pod::Pod;
 use outrigger_runtime::ready::{Readiness, ReadyHandle, Warning};
 use outrigger_runtime::watch::Watch;
@@ -14,34 +12,17 @@ use tokio::sync::watch;
 use tracing::info;
 
 use crate::annotations::Selection;
-use crate::budget_watches::{BudgetWatches, Running};
+use crate::budget_watches::BudgetWatches;
 use crate::context::Context;
 use crate::namespaces::Scope;
+use crate::running::{Running, api};
 use crate::store::WorkloadStore;
-
-struct PodWatch {
-    running: Running,
-    /// Done after the first complete list.
-    listed: Readiness,
-}
-
-impl PodWatch {
-    fn start(context: &Context, store: &Arc<WorkloadStore>, name: Option<String>) -> Self {
-        let api: Api<Pod> = match &name {
-            Some(name) => Api::namespaced(context.client.clone(), name),
-            None => Api::all(context.client.clone()),
-        };
-        let listed = Readiness::default();
-        let watch = Watch::of(api, "pods").environment(&context.environment);
-        let watching = watch.follow(listed.wait_for("pods"), store.pods(name));
-        Self { running: Running::start(watching), listed }
-    }
-}
+use crate::waits::changed;
 
 struct PodWatches {
     context: Arc<Context>,
     store: Arc<WorkloadStore>,
-    watches: BTreeMap<Option<String>, PodWatch>,
+    watches: BTreeMap<Option<String>, Running>,
     budgets: BudgetWatches,
 }
 
@@ -52,7 +33,7 @@ impl PodWatches {
         let names = scope.watches();
         self.budgets.update(&names).await;
         for (name, watch) in self.watches.extract_if(.., |name, _| restart || !names.contains(name)) {
-            watch.running.stop().await;
+            watch.stop().await;
             self.store.stopped(&name);
         }
         self.store.select(selection.clone());
@@ -61,7 +42,10 @@ impl PodWatches {
         }
         for name in names {
             let (context, store) = (&self.context, &self.store);
-            self.watches.entry(name.clone()).or_insert_with(|| PodWatch::start(context, store, name));
+            self.watches.entry(name.clone()).or_insert_with(|| {
+                let pods: Watch<Pod> = Watch::of(api(&context.client, name.as_deref()), "pods");
+                Running::start(pods.environment(&context.environment), "pods", store.pods(name))
+            });
         }
     }
 
@@ -120,12 +104,5 @@ pub(crate) async fn pods(
             () = changed(&mut scope) => {}
             () = changed(&mut selection) => {}
         }
-    }
-}
-
-/// Waits for a change; forever if the channel is closed.
-pub(crate) async fn changed<T>(channel: &mut watch::Receiver<T>) {
-    if channel.changed().await.is_err() {
-        pending::<()>().await;
     }
 }

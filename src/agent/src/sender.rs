@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::StreamExt;
 use futures::future::ready;
 use outrigger_proto::TENANT_ID;
@@ -16,14 +15,12 @@ use tracing::{info, warn};
 
 use crate::binding::CLAIMS;
 use crate::context::Context;
+use crate::pauses::Pauses;
 use crate::store::WorkloadStore;
 use crate::stream;
 
-/// Minimum and maximum delay between two connection attempts.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(15));
-
-/// A stream that lasted longer resets the delay.
-const STABLE: Duration = Duration::from_secs(10);
+/// Shortest pause between two connection attempts.
+const PAUSE: Duration = Duration::from_millis(10);
 
 pub(crate) struct Sender {
     pub(crate) context: Arc<Context>,
@@ -38,27 +35,17 @@ impl Sender {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let mut connected = Some(connected);
-        let backoff = ExponentialBuilder::default()
-            .with_min_delay(PAUSES.0)
-            .with_max_delay(PAUSES.1)
-            .with_jitter()
-            .with_jitter_seed(self.context.environment.random.seed())
-            .without_max_times();
-        let mut pauses = backoff.build();
+        let mut pauses = Pauses::new(PAUSE, &self.context.environment.random);
         while !self.context.drain.is_cancelled() {
             let began = self.context.environment.clock.now();
             match self.stream(&mut connected).await {
                 Ok(()) => info!("manager closed the stream; reconnecting"),
                 Err(error) => warn!(error = format!("{error:#}"), "stream failed; reconnecting"),
             }
-            if began.elapsed() > STABLE {
-                pauses = backoff.build();
-            }
-            let pause = pauses.next().unwrap_or(PAUSES.1).min(PAUSES.1);
             tokio::select! {
                 biased;
                 () = self.context.drain.cancelled() => {}
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(pauses.after(began.elapsed())) => {}
             }
         }
     }

@@ -20,16 +20,20 @@ use outrigger_runtime::watch::Event;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use self::changes::Changes;
 use crate::annotations::Selection;
 use crate::binding::{Allocation, Allocations};
 use crate::companions::{Board, ClaimName};
 use crate::disruption::{Affected, Budgets};
 use crate::pod::{is_workload, workload};
+use crate::running::sink;
 
-#[derive(Debug, Default)]
+mod changes;
+
+#[derive(Debug)]
 pub(crate) struct WorkloadStore {
     /// Learns of each Pod too.
-    board: Option<Arc<Board>>,
+    board: Arc<Board>,
     /// The feeds of the current watches, by their namespaces.
     feeds: Mutex<BTreeMap<Option<String>, Feed<Pod>>>,
     /// It is locked before `state`, for as long as a Pod, a claim or a PodDisruptionBudget is recorded.
@@ -81,39 +85,6 @@ struct State {
     unsent: HashSet<WorkloadId>,
 }
 
-/// Workloads whose present state isn't sent yet. The board learns of each: until then the manager's silence says nothing of the Pod.
-#[derive(Debug, Default)]
-struct Changes {
-    ids: BTreeSet<WorkloadId>,
-    board: Option<Arc<Board>>,
-}
-
-impl Changes {
-    fn insert(&mut self, id: WorkloadId) {
-        if let Some(board) = &self.board {
-            board.unsent(&id);
-        }
-        self.ids.insert(id);
-    }
-
-    /// Returns one that is sent now.
-    fn take(&mut self) -> Option<WorkloadId> {
-        let id = self.ids.pop_first()?;
-        if let Some(board) = &self.board {
-            board.sent(&id);
-        }
-        Some(id)
-    }
-
-    /// All are sent now.
-    fn clear(&mut self) {
-        if let Some(board) = &self.board {
-            board.sent_all();
-        }
-        self.ids.clear();
-    }
-}
-
 struct Superseded;
 
 impl WorkloadStore {
@@ -121,7 +92,8 @@ impl WorkloadStore {
     pub(crate) fn new(board: Arc<Board>) -> Self {
         let changed = Changes { board: Some(board.clone()), ..Changes::default() };
         let state = Mutex::new(State { changed, ..State::default() });
-        Self { board: Some(board), state, ..Self::default() }
+        let (feeds, joined, changed) = Default::default();
+        Self { board, feeds, joined, state, changed }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -267,8 +239,8 @@ impl WorkloadStore {
         state.changed.insert(id.clone());
         state.insert(workload);
         drop(state);
-        if let Some(board) = self.board.as_ref().filter(|_| before != excess) {
-            board.too_large(&id, excess);
+        if before != excess {
+            self.board.too_large(&id, excess);
         }
         self.changed.notify_one();
     }
@@ -280,9 +252,7 @@ impl WorkloadStore {
     }
 
     fn drop_workload(&self, id: &WorkloadId) {
-        if let Some(board) = &self.board {
-            board.remove(id);
-        }
+        self.board.remove(id);
         let mut state = self.state.lock();
         if state.remove(id) {
             state.changed.insert(id.clone());
@@ -304,19 +274,12 @@ impl WorkloadStore {
             }
         });
         self.feeds.lock().insert(namespace.clone(), feed.clone());
-        let mut first = Some(HashSet::default());
-        move |event| {
-            match (&event, &mut first) {
-                (Event::ListStarted, Some(listed)) => listed.clear(),
-                (Event::Listed(pod), Some(listed)) => listed.extend(id(pod)),
-                _ => {}
-            }
-            let completed = matches!(event, Event::ListCompleted { .. });
-            feed.event(event);
-            if completed && let Some(listed) = first.take() {
-                this.retain(namespace.as_deref(), &listed);
-            }
-        }
+        sink(feed, id, move |listed| {
+            this.remove_all(|workload| {
+                namespace.as_deref().is_none_or(|name| name == workload.resource_namespace)
+                    && !listed.contains(&workload.id)
+            });
+        })
     }
 
     /// Records that the watch of these Pods has stopped.
@@ -335,14 +298,7 @@ impl WorkloadStore {
 
     pub(crate) fn keep_namespaces(&self, namespaces: &BTreeSet<String>) {
         self.joined.lock().budgets.keep_namespaces(namespaces);
-        let gone: Vec<WorkloadId> = {
-            let state = self.state.lock();
-            let others = state.workloads.values().filter(|w| !namespaces.contains(&w.resource_namespace));
-            others.map(|w| w.id.clone()).collect()
-        };
-        for id in &gone {
-            self.remove(id);
-        }
+        self.remove_all(|workload| !namespaces.contains(&workload.resource_namespace));
     }
 
     /// Applies a Pod. A Pod that has terminated is not a workload.
@@ -355,10 +311,8 @@ impl WorkloadStore {
             return;
         }
         let allocation = joined.allocations.pod(&id, &pod);
-        if let Some(board) = &self.board {
-            board.apply(&id, &pod);
-            board.allocated(&id, allocation.clone());
-        }
+        self.board.apply(&id, &pod);
+        self.board.allocated(&id, allocation.clone());
         match workload(pod) {
             Some(mut workload) => {
                 // Its companion starts on the DPU of the Node that the scheduler has chosen.
@@ -379,9 +333,7 @@ impl WorkloadStore {
         else {
             return;
         };
-        if let Some(board) = &self.board {
-            board.allocated(&id, allocation.clone());
-        }
+        self.board.allocated(&id, allocation.clone());
         let node_name = allocation.map(|allocation| allocation.node);
         let mut state = self.state.lock();
         let known = state.workloads.get_mut(&id).filter(|workload| workload.node_name != node_name);
@@ -399,30 +351,16 @@ impl WorkloadStore {
         namespace: Option<String>,
     ) -> impl FnMut(Event<PodDisruptionBudget>) + Send + use<> {
         let (this, store) = (self.clone(), self.clone());
-        let feed = Feed::new(move |change| store.budget(change));
-        let mut first = Some(HashSet::default());
-        move |event| {
-            match (&event, &mut first) {
-                (Event::ListStarted, Some(listed)) => listed.clear(),
-                (Event::Listed(budget), Some(listed)) => listed.extend(budget.metadata.uid.clone()),
-                _ => {}
-            }
-            let completed = matches!(event, Event::ListCompleted { .. });
-            feed.event(event);
-            if completed && let Some(listed) = first.take() {
-                this.change_budgets(|budgets| {
-                    budgets.retain(namespace.as_deref(), |uid| listed.contains(uid))
-                });
-            }
-        }
-    }
-
-    /// Records a change of a PodDisruptionBudget.
-    fn budget(&self, change: Change<PodDisruptionBudget>) {
-        self.change_budgets(|budgets| match change {
-            Change::Applied(budget) => budgets.apply(&budget).into_iter().collect(),
-            Change::Gone { namespace, uid, .. } => budgets.remove(&namespace, &uid).into_iter().collect(),
+        let feed = Feed::new(move |change: Change<PodDisruptionBudget>| {
+            store.change_budgets(|budgets| match change {
+                Change::Applied(budget) => budgets.apply(&budget).into_iter().collect(),
+                Change::Gone { namespace, uid, .. } => budgets.remove(&namespace, &uid).into_iter().collect(),
+            });
         });
+        let uid = |budget: &PodDisruptionBudget| budget.metadata.uid.clone();
+        sink(feed, uid, move |listed| {
+            this.change_budgets(|budgets| budgets.retain(namespace.as_deref(), |uid| listed.contains(uid)));
+        })
     }
 
     /// Changes the PodDisruptionBudgets, and records the workloads whose groups are others for that.
@@ -440,17 +378,23 @@ impl WorkloadStore {
         }
     }
 
-    /// Removes the workloads that a complete list lacks.
-    fn retain(&self, namespace: Option<&str>, listed: &HashSet<WorkloadId>) {
+    /// Removes all workloads that are gone.
+    fn remove_all(&self, is_gone: impl Fn(&Workload) -> bool) {
         let gone: Vec<WorkloadId> = {
             let state = self.state.lock();
-            let ours =
-                state.workloads.values().filter(|w| namespace.is_none_or(|n| n == w.resource_namespace));
-            ours.filter(|w| !listed.contains(&w.id)).map(|w| w.id.clone()).collect()
+            let gone = state.workloads.values().filter(|workload| is_gone(workload));
+            gone.map(|workload| workload.id.clone()).collect()
         };
         for id in &gone {
             self.remove(id);
         }
+    }
+}
+
+#[cfg(test)]
+impl Default for WorkloadStore {
+    fn default() -> Self {
+        Self::new(Arc::default())
     }
 }
 

@@ -74,21 +74,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    fn id(name: &str) -> WorkloadId {
-        WorkloadId::new(name).unwrap()
-    }
-
-    fn claim(name: &str) -> ClaimName {
-        ClaimName { namespace: "n".to_owned(), name: name.to_owned() }
-    }
+    use crate::tests::{claim, id, object};
 
     fn pod(uid: &str, node: &str, of: Hold, claim: &str) -> Pod {
         let ours = keys::COMPANIONS_CLAIM;
-        serde_json::from_value(json!({"metadata": {"name": uid, "namespace": "n", "uid": uid},
+        object(json!({"metadata": {"name": uid, "namespace": "n", "uid": uid},
             "spec": {"nodeName": node, "resourceClaims": [{"name": ours, "resourceClaimTemplateName": of.template()}]},
             "status": {"resourceClaimStatuses": [{"name": ours, "resourceClaimName": claim}]}}))
-        .unwrap()
     }
 
     fn allocation(pod: &str, node: &str) -> Allocation {

@@ -2,9 +2,12 @@
 
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
 use kube::ResourceExt;
+use outrigger_api::conditions::Status;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::keys;
 use serde_json::{Value, json};
+
+use crate::conditions::Condition;
 
 /// The allocation of a device of the driver with binding conditions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,8 +70,7 @@ impl Allocation {
     /// The patch that sets a condition of the device to `True`. The claim was generated from Outrigger's template, so its only device
     /// is this one. It fails if the claim has changed meanwhile.
     pub(super) fn patch(&self, kind: &str, reason: &str, message: &str, now: &str) -> Value {
-        let condition = json!({"type": kind, "status": "True", "reason": reason, "message": message,
-            "lastTransitionTime": now});
+        let condition = Condition::new(Status::True, reason, message).patch(kind, Some(now));
         json!({"metadata": {"uid": self.uid, "resourceVersion": self.version}, "status": {"devices": [
             {"driver": keys::COMPANIONS_DRIVER, "pool": self.node, "device": self.device,
                 "conditions": [condition]}]}})

@@ -13,10 +13,9 @@ mod claim;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use outrigger_core::keys;
 use outrigger_core::reason::READY;
 use outrigger_runtime::Process;
@@ -33,6 +32,7 @@ use crate::context::Context;
 use crate::first::Devices;
 use crate::metrics::WriteOutcome;
 use crate::store::WorkloadStore;
+use crate::writes;
 
 /// Number of writes at the same time.
 const WRITERS: usize = 4;
@@ -90,27 +90,24 @@ async fn release_when_listed(devices: Arc<Devices>, listed: Readiness, ready: Re
 
 impl Writer {
     async fn run(self) {
-        join_all((0..WRITERS).map(|_| async {
-            loop {
-                let bind = self.board.next_bind().await;
-                let outcome = self.write(&bind).await;
-                self.board.bind_done(&bind.id, outcome, self.context.environment.random.fraction());
-            }
-        }))
+        writes::writers(WRITERS, || async {
+            let bind = self.board.next_bind().await;
+            let outcome = self.write(&bind).await;
+            self.board.bind_done(&bind.id, outcome, self.context.environment.random.fraction());
+        })
         .await;
     }
 
     async fn write(&self, bind: &Bind) -> WriteOutcome {
         let (name, namespace) = (&bind.claim.name, &bind.claim.namespace);
         let api: Api<ResourceClaim> = Api::namespaced(self.context.client.clone(), namespace);
-        let params = PatchParams { field_manager: Some(keys::AGENT.to_owned()), ..PatchParams::default() };
-        let now = self.context.environment.clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let now = self.context.timestamp();
         let (kind, reason, message) = match bind.verdict {
             Verdict::Ready => (keys::CLAIM_READY, READY, "the companions are Ready".to_owned()),
             Verdict::Unavailable(cause) => (keys::CLAIM_UNAVAILABLE, cause.as_str(), cause.message()),
         };
         let patch = Patch::Merge(bind.allocation.patch(kind, reason, &message, &now));
-        let result = api.patch_status(name, &params, &patch).await;
+        let result = api.patch_status(name, &writes::patch(), &patch).await;
         let outcome = match &result {
             // A ValidatingAdmissionPolicy refuses with "Invalid" where it names no other reason.
             Err(kube::Error::Api(status)) if status.code == 422 => WriteOutcome::Refused,
@@ -133,8 +130,7 @@ impl Writer {
                 );
             }
             Err(kube::Error::Api(status)) if outcome != WriteOutcome::Failed => {
-                let text = format!("the agent may not write conditions of claims: {}", status.message);
-                if self.forbidden.set(Some(text)) {
+                if writes::forbid(&self.forbidden, "write conditions of claims", &status) {
                     warn!(claim = name, namespace, reason = %status.message, "may not write conditions of claims");
                 }
             }

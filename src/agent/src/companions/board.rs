@@ -13,7 +13,7 @@ use outrigger_core::rule::Rule;
 use outrigger_runtime::bucket::{Bucket, Rate};
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::pod::Pod;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -21,10 +21,11 @@ pub(crate) use self::bind::{Bind, Verdict};
 use self::known::Known;
 use self::start::Starts;
 pub(crate) use self::start::{ClaimName, Start};
-use super::decide::{Condition, decide};
+use super::decide::decide;
 use super::received::Companions;
+use crate::conditions::Condition;
 use crate::metrics::{Metrics, WriteOutcome};
-use crate::paced::{self, FORBIDDEN, Queue, Step};
+use crate::paced::{self, FORBIDDEN, Queue, Wait};
 
 mod bind;
 mod known;
@@ -145,6 +146,14 @@ impl Board {
         self.bindable.notify_one();
     }
 
+    /// A Pod has changed: it is examined once more, and those who wait for it ask once more.
+    fn examine_again(&self, mut state: MutexGuard<'_, State>, id: &WorkloadId) {
+        state.push(id);
+        state.wake(id);
+        drop(state);
+        self.notify();
+    }
+
     /// The state of the stream from the manager.
     pub(crate) fn link(&self) -> Link {
         self.state.lock().link
@@ -169,10 +178,7 @@ impl Board {
             }
         };
         state.starts.moved(id, before, claim);
-        state.push(id);
-        state.wake(id);
-        drop(state);
-        self.notify();
+        self.examine_again(state, id);
     }
 
     /// Records the rules by which workloads wait.
@@ -181,7 +187,7 @@ impl Board {
         state.ordered = Some(ordered);
         let State { pods, queue, binds, .. } = &mut *state;
         for (id, known) in &*pods {
-            if known.gated() {
+            if known.gated {
                 queue.push(id.clone(), true);
             }
             if known.allocation.is_some() {
@@ -203,10 +209,7 @@ impl Board {
         known.too_large = excess;
         // The manager hears of this state only now.
         known.seen = self.clock.now();
-        state.push(id);
-        state.wake(id);
-        drop(state);
-        self.notify();
+        self.examine_again(state, id);
     }
 
     /// The present state of a Pod has to be sent to the manager.
@@ -222,10 +225,7 @@ impl Board {
         let mut state = self.state.lock();
         let Some(known) = state.pods.get_mut(id) else { return };
         known.sent = Some(now);
-        state.push(id);
-        state.wake(id);
-        drop(state);
-        self.notify();
+        self.examine_again(state, id);
     }
 
     /// A stream sends all Pods as they are now. What the manager has of them is complete when it says so.
@@ -270,10 +270,7 @@ impl Board {
         let before = known.reason();
         known.received = Some((stream, companions));
         self.metrics.reason_changed(before, known.reason());
-        state.push(id);
-        state.wake(id);
-        drop(state);
-        self.notify();
+        self.examine_again(state, id);
         true
     }
 
@@ -346,7 +343,7 @@ impl Board {
 impl State {
     fn push(&mut self, id: &WorkloadId) {
         if let Some(known) = self.pods.get(id) {
-            self.queue.push(id.clone(), known.gated());
+            self.queue.push(id.clone(), known.gated);
             if known.allocation.is_some() {
                 self.binds.push(id.clone(), true);
             }
@@ -355,7 +352,7 @@ impl State {
 
     fn push_all(&mut self) {
         for (id, known) in &self.pods {
-            self.queue.push(id.clone(), known.gated());
+            self.queue.push(id.clone(), known.gated);
             if known.allocation.is_some() {
                 self.binds.push(id.clone(), true);
             }
@@ -371,38 +368,33 @@ impl State {
     }
 
     /// Compares a Pod with the conditions that it should have.
-    fn examine(&mut self, id: &WorkloadId, after: Duration, now: Instant) -> Step<Write> {
-        let Some(known) = self.pods.get_mut(id) else { return Step::Nothing };
+    fn examine(&mut self, id: &WorkloadId, after: Duration, now: Instant) -> Result<Write, Wait> {
+        let known = self.pods.get_mut(id).ok_or(Wait::Change)?;
         // A write in progress examines the Pod once more.
         if known.pace.is_busy() || known.deleted {
-            return Step::Nothing;
+            return Err(Wait::Change);
         }
         let (knowledge, due) = known.knowledge(self.link, self.stream, after, now);
         let lasted = due.is_some_and(|due| due <= now);
         let awaited = match &self.ordered {
             Some(ordered) => known.awaited(ordered),
             // Its gate could open too early.
-            None if known.gated() => return Step::Nothing,
+            None if known.gated => return Err(Wait::Change),
             None => None,
         };
-        let new = decide(knowledge, &known.has, known.gated(), lasted, awaited);
+        let new = decide(knowledge, &known.has, known.gated, lasted, awaited);
         if new.is_empty() {
-            return due.filter(|due| *due > now).map_or(Step::Nothing, Step::Later);
+            return Err(Wait::until(due.filter(|due| *due > now)));
         }
         if let Some(until) = self.forbidden.get(&known.namespace).filter(|until| **until > now) {
-            return Step::Later(*until);
-        }
-        if let Some(at) = known.pace.next(POD_WRITES, now) {
-            return Step::Later(at);
+            return Err(Wait::Until(*until));
         }
         let opens = new.gate.as_ref().is_some_and(Condition::is_true);
-        let (bucket, rate) = if opens { (&mut self.openings, OPENINGS) } else { (&mut self.writes, WRITES) };
-        let all = bucket.next(rate, now);
-        if all > now {
-            return if known.gated() && !opens { Step::Later(now + CLOSING) } else { Step::Full(all) };
-        }
-        bucket.spend(rate, 1.0, now);
-        known.pace.begin(POD_WRITES, now);
+        let all = if opens { (&mut self.openings, OPENINGS) } else { (&mut self.writes, WRITES) };
+        known.pace.begin(Some(POD_WRITES), all, 1.0, now).map_err(|wait| match wait {
+            Wait::Full(_) if known.gated && !opens => Wait::Until(now + CLOSING),
+            wait => wait,
+        })?;
         let event = known.news(&new).filter(|_| {
             let own = known.events.get_or_insert_with(|| Bucket::new(now));
             let there = own.next(POD_EVENTS, now) == now && self.events.take(EVENTS, now);
@@ -411,7 +403,14 @@ impl State {
             }
             there
         });
-        Step::Write(known.write(id, new, event))
+        Ok(known.write(id, new, event))
+    }
+}
+
+#[cfg(test)]
+impl Default for Board {
+    fn default() -> Self {
+        Self::new(Clock::system(), Duration::from_secs(15), Metrics::default())
     }
 }
 

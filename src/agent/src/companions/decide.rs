@@ -1,8 +1,7 @@
 //! Which conditions a Pod should have: a pure function of the manager's word, of the conditions that it has, and of whether the state
 //! has lasted.
 
-use std::fmt;
-
+use outrigger_api::conditions::Status;
 use outrigger_core::ids::RuleName;
 use outrigger_core::reason::{Cause, MAX_MESSAGE, NO_COMPANION, READY};
 use outrigger_core::workload::MAX_SIZE;
@@ -10,6 +9,7 @@ use outrigger_core::{fault, keys};
 use outrigger_runtime::pod::Pod;
 
 use super::received::{Companions, Group};
+use crate::conditions::Condition;
 
 /// What the agent knows of the companions of a Pod.
 #[derive(Debug, Clone, Copy)]
@@ -30,46 +30,6 @@ pub(super) enum Knowledge<'a> {
     Unsupported,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Status {
-    True,
-    False,
-    Unknown,
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::True => "True",
-            Self::False => "False",
-            Self::Unknown => "Unknown",
-        })
-    }
-}
-
-/// A condition of a Pod, without its type and its time.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Condition {
-    pub status: Status,
-    pub reason: String,
-    pub message: String,
-}
-
-impl Condition {
-    fn new(status: Status, reason: &str, message: impl Into<String>) -> Self {
-        Self { status, reason: reason.to_owned(), message: message.into() }
-    }
-
-    /// What the agent finds by itself.
-    fn of(status: Status, cause: Cause) -> Self {
-        Self::new(status, cause.as_str(), cause.message())
-    }
-
-    pub(super) fn is_true(&self) -> bool {
-        self.status == Status::True
-    }
-}
-
 /// The conditions of a Pod that the agent owns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Conditions {
@@ -82,18 +42,10 @@ pub(super) struct Conditions {
 impl Conditions {
     /// Those that a Pod has.
     pub(super) fn of(pod: &Pod) -> Self {
-        let all = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-        let read = |kind: &str| {
-            let found = all.iter().find(|condition| condition.type_ == kind)?;
-            let status = match found.status.as_str() {
-                "True" => Status::True,
-                "False" => Status::False,
-                _ => Status::Unknown,
-            };
-            let text = |text: &Option<String>| text.clone().unwrap_or_default();
-            Some(Condition { status, reason: text(&found.reason), message: text(&found.message) })
-        };
-        Self { information: read(keys::COMPANIONS_CONDITION), gate: read(keys::COMPANIONS_GATE) }
+        let all = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
+        let [information, gate] =
+            [keys::COMPANIONS_CONDITION, keys::COMPANIONS_GATE].map(|kind| Condition::find(all, kind));
+        Self { information, gate }
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -7,19 +7,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::{BackoffBuilder, ExponentialBuilder};
-use http::uri::PathAndQuery;
 use outrigger_api::wire_bounds::Bounds;
 use outrigger_core::annotations::{MAX_ASKED, is_key};
 use outrigger_core::ids::WorkloadId;
+use outrigger_proto::TENANT_ID;
 use outrigger_proto::companion::watch_response::Message;
 use outrigger_proto::companion::{WatchRequest, WatchResponse};
-use outrigger_proto::{TENANT_ID, shape};
 use outrigger_runtime::bucket::{Bucket, Rate};
 use outrigger_runtime::ready::Warning;
 use outrigger_runtime::telemetry::inject_metadata;
-use tokio::time::{Instant, sleep, sleep_until};
-use tonic::client::Grpc;
+use tokio::time::{sleep, sleep_until};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
 use tracing::{debug, info, warn};
@@ -29,8 +26,9 @@ use super::received::Companions;
 use crate::context::Context;
 use crate::metrics::WatchEnd;
 use crate::nodes::HostListener;
+use crate::pauses::Pauses;
 use crate::rules::printable;
-use crate::rules::wire::Measured;
+use crate::rules::wire::measured;
 
 /// The call.
 const WATCH: &str = "/outrigger.companion.v1.CompanionService/Watch";
@@ -38,10 +36,8 @@ const WATCH: &str = "/outrigger.companion.v1.CompanionService/Watch";
 const MESSAGE: Bounds = Bounds { bytes: 4 << 20, entries: 4096, items: 0 };
 /// Messages that are read. Exceeding it, a manager would only keep the agent busy.
 const MESSAGES: Rate = Rate { burst: 100_000.0, minute: 60_000.0 };
-/// Minimum and maximum pause between two calls.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(15));
-/// A call that lasted longer resets the pause.
-const STABLE: Duration = Duration::from_secs(10);
+/// Shortest pause between two calls.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Pause after which a manager without the call is asked again on the same connection.
 const UNSUPPORTED: Duration = Duration::from_secs(180);
 /// Maximum length of an error in the log, in bytes.
@@ -59,13 +55,7 @@ pub(crate) struct Follower {
 
 impl Follower {
     pub(crate) async fn run(self) {
-        let backoff = ExponentialBuilder::default()
-            .with_min_delay(PAUSES.0)
-            .with_max_delay(PAUSES.1)
-            .with_jitter()
-            .with_jitter_seed(self.context.environment.random.seed())
-            .without_max_times();
-        let mut pauses = backoff.build();
+        let mut pauses = Pauses::new(PAUSE, &self.context.environment.random);
         let mut channels = self.context.channel.subscribe();
         loop {
             let channel = channels.borrow_and_update().clone();
@@ -82,24 +72,16 @@ impl Follower {
                 ended = self.follow(channel) => ended,
             };
             self.context.metrics.companion_watch.set(0);
-            if self.ended(ended) {
-                self.wait(&mut channels, began + UNSUPPORTED).await;
-                continue;
+            let until = if self.ended(ended) {
+                began + UNSUPPORTED
+            } else {
+                self.context.environment.clock.now() + pauses.after(began.elapsed())
+            };
+            tokio::select! {
+                biased;
+                () = sleep_until(until) => {}
+                _ = channels.changed() => {}
             }
-            if began.elapsed() > STABLE {
-                pauses = backoff.build();
-            }
-            let pause = pauses.next().unwrap_or(PAUSES.1).min(PAUSES.1);
-            self.wait(&mut channels, self.context.environment.clock.now() + pause).await;
-        }
-    }
-
-    /// Waits until then, or until there is another connection.
-    async fn wait(&self, channels: &mut tokio::sync::watch::Receiver<Option<Channel>>, until: Instant) {
-        tokio::select! {
-            biased;
-            () = sleep_until(until) => {}
-            _ = channels.changed() => {}
         }
     }
 
@@ -185,15 +167,10 @@ impl Follower {
     }
 
     async fn open(&self, channel: Channel) -> Result<Pin<Box<Streaming<WatchResponse>>>, Status> {
-        let shape = shape::method(WATCH).map(|method| method.response);
-        let shape = shape.ok_or_else(|| Status::internal("the agent lacks the call"))?;
-        let mut client = Grpc::new(channel).max_decoding_message_size(MESSAGE.bytes);
-        client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let (mut client, path, codec) = measured(channel, WATCH, MESSAGE).await?;
         let mut request = Request::new(WatchRequest {});
         request.metadata_mut().insert(TENANT_ID, self.context.tenant.clone());
         inject_metadata(request.metadata_mut());
-        let codec: Measured<WatchRequest, WatchResponse> = Measured::new(shape, MESSAGE);
-        let path = PathAndQuery::from_static(WATCH);
         Ok(Box::pin(client.server_streaming(request, path, codec).await?.into_inner()))
     }
 }

@@ -17,4 +17,6 @@ mod writer;
 
 pub(crate) use board::{Bind, Board, ClaimName, Link, Start, Verdict};
 pub(crate) use follow::Follower;
+#[cfg(test)]
+pub(crate) use received::Companions;
 pub(crate) use writer::Writer;

@@ -5,10 +5,8 @@
 
 use std::sync::Arc;
 
-use futures::future::join_all;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::api::{Api, Patch, PatchParams};
-use outrigger_core::keys;
+use kube::api::{Api, Patch};
 use outrigger_core::reason::Cause;
 use outrigger_runtime::pod::Pod;
 use outrigger_runtime::ready::Warning;
@@ -19,11 +17,12 @@ use tracing::{debug, warn};
 
 use super::Board;
 use super::board::Write;
-use super::decide::{Condition, Status};
+use crate::conditions::Condition;
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
 use crate::paced::FORBIDDEN;
 use crate::store::WorkloadStore;
+use crate::writes;
 
 /// Number of writes at the same time.
 const WRITERS: usize = 4;
@@ -42,20 +41,17 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) async fn run(self) {
-        join_all((0..WRITERS).map(|_| async {
-            loop {
-                let write = self.board.next().await;
-                self.write(write).await;
-            }
-        }))
+        writes::writers(WRITERS, || async {
+            let write = self.board.next().await;
+            self.write(write).await;
+        })
         .await;
     }
 
     async fn write(&self, write: Write) {
         let api: Api<Pod> = Api::namespaced(self.context.client.clone(), &write.namespace);
-        let params = PatchParams { field_manager: Some(keys::AGENT.to_owned()), ..PatchParams::default() };
         let patch = Patch::Strategic(self.patch(&write));
-        let result = api.patch_status(&write.name, &params, &patch).await;
+        let result = api.patch_status(&write.name, &writes::patch(), &patch).await;
         let (pod, namespace) = (&write.name, &write.namespace);
         let outcome = WriteOutcome::of(&result);
         // Counted before anything else shows it, so that who has seen a warning finds it counted.
@@ -70,8 +66,7 @@ impl Writer {
                 warn!(%pod, %namespace, reason = %status.message, "a policy refuses conditions of a Pod");
             }
             Err(kube::Error::Api(status)) if outcome == WriteOutcome::Forbidden => {
-                let text = format!("the agent may not write conditions of Pods: {}", status.message);
-                if self.conditions_forbidden.set(Some(text)) {
+                if writes::forbid(&self.conditions_forbidden, "write conditions of Pods", &status) {
                     warn!(%pod, %namespace, reason = %status.message,
                         "may not write conditions of Pods; companions are not reported at workloads");
                 }
@@ -91,17 +86,13 @@ impl Writer {
 
     /// The patch. The list of conditions is merged by their types, so all others stay.
     fn patch(&self, write: &Write) -> Value {
-        let now = self.context.environment.clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let conditions = write.conditions.iter().map(|new| {
-            let Condition { status, reason, message } = &new.condition;
-            let mut condition =
-                json!({"type": new.kind, "status": status.to_string(), "reason": reason, "message": message});
-            if new.transition {
-                condition["lastTransitionTime"] = json!(now);
-            }
-            condition
-        });
-        json!({"metadata": {"uid": write.id.as_str()}, "status": {"conditions": conditions.collect::<Vec<_>>()}})
+        let now = self.context.timestamp();
+        let conditions: Vec<Value> = write
+            .conditions
+            .iter()
+            .map(|new| new.condition.patch(new.kind, new.transition.then_some(&*now)))
+            .collect();
+        json!({"metadata": {"uid": write.id.as_str()}, "status": {"conditions": conditions}})
     }
 
     async fn event(&self, write: &Write, condition: &Condition) {
@@ -118,8 +109,7 @@ impl Writer {
             uid: Some(write.id.to_string()),
             ..ObjectReference::default()
         };
-        let is_problem =
-            condition.status != Status::True && !condition.reason.parse().is_ok_and(Cause::is_progress);
+        let is_problem = !condition.is_true() && !condition.reason.parse().is_ok_and(Cause::is_progress);
         let events = &self.context.events;
         let result = events
             .try_publish(is_problem, &condition.reason, "TellCompanions", &condition.message, &about)
@@ -131,8 +121,7 @@ impl Writer {
             }
             Err(kube::Error::Api(status)) if outcome == WriteOutcome::Forbidden => {
                 *pause.lock() = Some(now + FORBIDDEN);
-                let text = format!("the agent may not write Events of Pods: {}", status.message);
-                if warning.set(Some(text)) {
+                if writes::forbid(warning, "write Events of Pods", &status) {
                     warn!(namespace = %write.namespace, reason = %status.message, "may not write Events of Pods");
                 }
             }

@@ -28,7 +28,7 @@ use crate::companions::Board;
 use crate::metrics::WriteOutcome;
 use crate::namespaces::Scope;
 use crate::nodes::{Knowledge, ReceivedHosts};
-use crate::paced::{self, Pace, Queue, Step};
+use crate::paced::{self, Pace, Queue, Wait};
 
 mod binding;
 mod hosts;
@@ -50,7 +50,7 @@ pub(crate) struct Devices {
     /// It is known whether devices have binding conditions.
     settled: watch::Sender<bool>,
     /// Learns which Nodes have no devices any longer.
-    board: Option<Arc<Board>>,
+    board: Arc<Board>,
     /// Set while namespaces have templates of somebody else.
     foreign: Warning,
     /// Wakes a writer.
@@ -120,8 +120,8 @@ struct Template {
 }
 
 impl Devices {
-    /// `foreign` is set while namespaces have templates of somebody else.
-    pub(crate) fn new(clock: Clock, foreign: Warning) -> Self {
+    /// `foreign` is set while namespaces have templates of somebody else. `board` learns which Nodes have no devices any longer.
+    pub(crate) fn new(clock: Clock, foreign: Warning, board: Arc<Board>) -> Self {
         let now = clock.now();
         let state = State {
             pools: BTreeMap::new(),
@@ -139,15 +139,7 @@ impl Devices {
             class: Class::Unknown,
         };
         let (publishing, settled) = (watch::Sender::new(Publishing::Working), watch::Sender::new(false));
-        Self {
-            clock,
-            state: Mutex::new(state),
-            publishing,
-            settled,
-            board: None,
-            foreign,
-            changed: Notify::new(),
-        }
+        Self { clock, state: Mutex::new(state), publishing, settled, board, foreign, changed: Notify::new() }
     }
 
     /// Whether devices are published.
@@ -300,8 +292,8 @@ impl Devices {
             let withdrawn = state.withdrawn(key, now);
             let step = state.examine(key, now);
             self.announce(state);
-            if let (Key::Node(node), Some(board), Some(cause)) = (key, &self.board, withdrawn) {
-                board.withdrawn(node, cause);
+            if let (Key::Node(node), Some(cause)) = (key, withdrawn) {
+                self.board.withdrawn(node, cause);
             }
             step
         };
@@ -369,7 +361,7 @@ impl State {
         }
     }
 
-    fn examine(&mut self, key: &Key, now: Instant) -> Step<(Key, Write)> {
+    fn examine(&mut self, key: &Key, now: Instant) -> Result<(Key, Write), Wait> {
         let (wish, due) = match key {
             Key::Node(name) => self.slices_of(name, now),
             Key::Namespace(name) => (self.template_of(name), None),
@@ -380,22 +372,14 @@ impl State {
         };
         let (Some(pace), Some(write)) = (pace, wish) else {
             self.forbidden.remove(key);
-            return due.map_or(Step::Nothing, Step::Later);
+            return Err(Wait::until(due));
         };
         // A write in progress examines it once more.
         if pace.is_busy() {
-            return Step::Nothing;
+            return Err(Wait::Change);
         }
-        if let Some(at) = pace.next(CHANGES, now) {
-            return Step::Later(at);
-        }
-        let all = self.writes.next(WRITES, now);
-        if all > now {
-            return Step::Full(all);
-        }
-        pace.begin(CHANGES, now);
-        self.writes.spend(WRITES, write.cost(), now);
-        Step::Write((key.clone(), write))
+        pace.begin(Some(CHANGES), (&mut self.writes, WRITES), write.cost(), now)?;
+        Ok((key.clone(), write))
     }
 
     /// Returns what has to be written for a Node, and when silence about it will mean something.

@@ -35,6 +35,14 @@ pub(super) enum Key {
     Namespace(String),
 }
 
+impl Key {
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Node(name) | Self::Namespace(name) => name,
+        }
+    }
+}
+
 /// A write.
 #[derive(Debug, PartialEq)]
 pub(super) enum Write {
@@ -73,9 +81,7 @@ impl Write {
         }
         self
     }
-}
 
-impl Write {
     /// Number of requests.
     pub(super) fn cost(&self) -> f64 {
         let requests = match self {

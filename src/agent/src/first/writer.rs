@@ -4,11 +4,10 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
 use k8s_openapi::Resource as _;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate, ResourceSlice};
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, Patch, PostParams, Preconditions};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource, ResourceExt};
 use outrigger_core::gate::Hold;
@@ -31,7 +30,8 @@ use super::write::{Key, Write};
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
 use crate::namespaces::Scope;
-use crate::pod_watches::changed;
+use crate::waits::changed;
+use crate::writes;
 
 /// Number of writes at the same time.
 const WRITERS: usize = 4;
@@ -121,7 +121,7 @@ async fn follow_scope(devices: Arc<Devices>, mut scope: watch::Receiver<Option<S
 async fn discover(client: Client, devices: Arc<Devices>) {
     let classes: Api<DeviceClass> = Api::all(client.clone());
     let (slices, dry_run): (Api<ResourceSlice>, _) =
-        (Api::all(client.clone()), PostParams { dry_run: true, ..params() });
+        (Api::all(client.clone()), PostParams { dry_run: true, ..writes::post() });
     loop {
         match client.list_api_group_resources(ResourceSlice::API_VERSION).await {
             Ok(found) => devices.supported(found.resources.iter().any(|kind| kind.kind == "ResourceSlice")),
@@ -173,21 +173,19 @@ async fn release_when_listed(devices: Arc<Devices>, nodes: Readiness, listed: Re
 
 impl Writer {
     async fn run(self) {
-        join_all((0..WRITERS).map(|_| async {
-            loop {
-                let (key, write) = self.devices.next().await;
-                let mut deleted = Vec::new();
-                let outcome = match self.write(&key, write, &mut deleted).await {
-                    Ok(outcome) => outcome,
-                    Err(error) => self.failed(&key, &error),
-                };
-                if outcome != WriteOutcome::Forbidden {
-                    self.forbidden.set(None);
-                }
-                self.context.metrics.device_write(matches!(key, Key::Namespace(_)), outcome);
-                self.devices.done(&key, outcome, &deleted, self.context.environment.random.fraction());
+        writes::writers(WRITERS, || async {
+            let (key, write) = self.devices.next().await;
+            let mut deleted = Vec::new();
+            let outcome = match self.write(&key, write, &mut deleted).await {
+                Ok(outcome) => outcome,
+                Err(error) => self.failed(&key, &error),
+            };
+            if outcome != WriteOutcome::Forbidden {
+                self.forbidden.set(None);
             }
-        }))
+            self.context.metrics.device_write(matches!(key, Key::Namespace(_)), outcome);
+            self.devices.done(&key, outcome, &deleted, self.context.environment.random.fraction());
+        })
         .await;
     }
 
@@ -200,42 +198,40 @@ impl Writer {
     ) -> Result<WriteOutcome, kube::Error> {
         let client = &self.context.client;
         let slices: Api<ResourceSlice> = Api::all(client.clone());
-        match (key, write) {
-            (Key::Node(node), Write::Slices(ops)) => {
+        let of = key.name();
+        match write {
+            Write::Slices(ops) => {
                 let requests = ops.len();
                 for op in ops {
                     self.write_slice(&slices, op, deleted).await?;
                 }
-                info!(node, requests, "changed the devices of a Node");
+                info!(node = of, requests, "changed the devices of a Node");
             }
-            (Key::Node(node), Write::Orphans(orphans)) => {
-                if Api::<Node>::all(client.clone()).get_opt(node).await?.is_some() {
-                    debug!(node, "the watch of Nodes lacks one that exists; asking again");
+            Write::Orphans(orphans) => {
+                if Api::<Node>::all(client.clone()).get_opt(of).await?.is_some() {
+                    debug!(node = of, "the watch of Nodes lacks one that exists; asking again");
                     return Ok(WriteOutcome::Failed);
                 }
                 for (name, uid) in orphans {
                     delete(&slices, &name, &uid).await?;
                     deleted.push(uid);
                 }
-                info!(node, "deleted the devices of a Node that is gone");
+                info!(node = of, "deleted the devices of a Node that is gone");
             }
-            (Key::Namespace(namespace), Write::CreateTemplate(template)) => {
-                let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), namespace);
-                let written = api.create(&params(), &template).await?;
+            Write::CreateTemplate(template) => {
+                let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), of);
+                let written = api.create(&writes::post(), &template).await?;
                 let hold = Hold::of_template(&written.name_any());
                 if let Some((_, feed)) = self.templates.iter().find(|(of, _)| Some(*of) == hold) {
                     feed.answer(written);
                 }
-                info!(namespace, "created the claim template of a namespace");
+                info!(namespace = of, "created the claim template of a namespace");
             }
-            (Key::Namespace(namespace), Write::DeleteTemplate(hold, uid)) => {
-                let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), namespace);
+            Write::DeleteTemplate(hold, uid) => {
+                let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), of);
                 delete(&api, hold.template(), &uid).await?;
                 deleted.push(uid);
             }
-            // Nothing asks for these.
-            (Key::Node(_), Write::CreateTemplate(_) | Write::DeleteTemplate(..))
-            | (Key::Namespace(_), Write::Slices(_) | Write::Orphans(_)) => {}
         }
         Ok(WriteOutcome::Ok)
     }
@@ -249,14 +245,12 @@ impl Writer {
         match op {
             Op::Create(mut slice) => {
                 slice.metadata.labels = Some([(keys::TENANT.to_owned(), self.tenant.clone())].into());
-                self.slices.answer(slices.create(&params(), &slice).await?);
+                self.slices.answer(slices.create(&writes::post(), &slice).await?);
             }
             Op::Update { uid, version, slice } => {
                 // Lists are replaced as a whole. The spec has no other owner.
                 let patch = json!({"metadata": {"uid": uid, "resourceVersion": version}, "spec": slice.spec});
-                let params =
-                    PatchParams { field_manager: Some(keys::AGENT.to_owned()), ..PatchParams::default() };
-                let written = slices.patch(&slice.name_any(), &params, &Patch::Merge(patch)).await?;
+                let written = slices.patch(&slice.name_any(), &writes::patch(), &Patch::Merge(patch)).await?;
                 self.slices.answer(written);
             }
             Op::Delete { name, uid } => {
@@ -268,28 +262,20 @@ impl Writer {
     }
 
     fn failed(&self, key: &Key, error: &kube::Error) -> WriteOutcome {
-        let what = match key {
-            Key::Node(name) | Key::Namespace(name) => name,
-        };
         match error {
             kube::Error::Api(status) if status.code == 403 => {
-                let text = format!("the agent may not publish devices: {}", status.message);
-                if self.forbidden.set(Some(text)) {
-                    warn!(of = what, reason = %status.message, "may not publish devices");
+                if writes::forbid(&self.forbidden, "publish devices", status) {
+                    warn!(of = key.name(), reason = %status.message, "may not publish devices");
                 }
                 WriteOutcome::Forbidden
             }
             // Somebody else has changed it, or it is gone.
             error => {
-                debug!(of = what, %error, "failed to publish devices; retrying");
+                debug!(of = key.name(), %error, "failed to publish devices; retrying");
                 WriteOutcome::Failed
             }
         }
     }
-}
-
-fn params() -> PostParams {
-    PostParams { field_manager: Some(keys::AGENT.to_owned()), ..PostParams::default() }
 }
 
 /// Deletes an object with this uid, unless it is gone already.

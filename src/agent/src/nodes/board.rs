@@ -9,13 +9,14 @@ use outrigger_runtime::cache::Change;
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::node::Node;
 use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelValue;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::decide::{self, Marks, decide};
 use super::received::{HostListener, ReceivedHosts};
 use crate::metrics::WriteOutcome;
-use crate::paced::{self, FORBIDDEN, Pace, Queue, Step};
+use crate::paced::{self, FORBIDDEN, Pace, Queue, Wait};
 
 /// Writes of all Nodes.
 const WRITES: Rate = Rate { burst: 100.0, minute: 1500.0 };
@@ -23,8 +24,8 @@ const WRITES: Rate = Rate { burst: 100.0, minute: 1500.0 };
 const NODE_WRITES: Rate = Rate { burst: 5.0, minute: 6.0 };
 
 /// What of a Node is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum Part {
     Condition,
     Taint,
 }
@@ -183,12 +184,12 @@ impl State {
     }
 
     /// Compares a Node with what it should have.
-    fn examine(&mut self, name: &str, taints: bool, now: Instant) -> Step<Write> {
+    fn examine(&mut self, name: &str, taints: bool, now: Instant) -> Result<Write, Wait> {
         let (knowledge, due) = self.received.knowledge(name, now);
-        let Some(known) = self.nodes.get_mut(name) else { return Step::Nothing };
+        let known = self.nodes.get_mut(name).ok_or(Wait::Change)?;
         // A write in progress examines the Node once more.
         if known.pace.is_busy() || known.deleted {
-            return Step::Nothing;
+            return Err(Wait::Change);
         }
         let mut change = decide(knowledge, &known.has, taints);
         let mut later = due;
@@ -200,19 +201,11 @@ impl State {
             later = Some(later.map_or(until, |later| later.min(until)));
         }
         if change.is_empty() {
-            return later.map_or(Step::Nothing, Step::Later);
+            return Err(Wait::until(later));
         }
-        if let Some(at) = known.pace.next(NODE_WRITES, now) {
-            return Step::Later(at);
-        }
-        let all = self.writes.next(WRITES, now);
-        if all > now {
-            return Step::Full(all);
-        }
-        known.pace.begin(NODE_WRITES, now);
-        self.writes.spend(WRITES, 1.0, now);
+        known.pace.begin(Some(NODE_WRITES), (&mut self.writes, WRITES), 1.0, now)?;
         let (name, uid, has) = (name.to_owned(), known.uid.clone(), known.has.clone());
-        Step::Write(Write { name, uid, has, change })
+        Ok(Write { name, uid, has, change })
     }
 }
 

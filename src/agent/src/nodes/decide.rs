@@ -1,9 +1,12 @@
 //! What a Node should have: a pure function of the manager's word, of what the Node has, and of the switches.
 
+use outrigger_api::conditions::Status;
 use outrigger_core::keys;
-use outrigger_core::reason::Cause;
+use outrigger_core::reason::{Cause, READY};
 use outrigger_runtime::node::Node;
 use serde_json::{Value, json};
+
+use crate::conditions::Condition;
 
 /// What the agent knows of the DPU of a Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,17 +19,10 @@ pub(crate) enum Knowledge {
     Unknown,
 }
 
-/// The condition [`keys::DPU_READY`], without its type and its times.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Condition {
-    pub status: String,
-    pub reason: String,
-    pub message: String,
-}
-
 /// What a Node has of what the agent reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Marks {
+    /// [`keys::DPU_READY`].
     pub condition: Option<Condition>,
     /// All of its taints, as they are stored.
     pub taints: Vec<Value>,
@@ -47,37 +43,20 @@ impl Change {
     }
 }
 
-impl Condition {
-    fn of(cause: Option<Cause>) -> Self {
-        match cause {
-            None => Self {
-                status: "True".to_owned(),
-                reason: "Ready".to_owned(),
-                message: "the host's DPU takes companions".to_owned(),
-            },
-            // A cause that isn't for tenants would come from a manager that is wrong.
-            Some(cause) => {
-                let cause = if cause.is_reported() { cause } else { Cause::Unknown };
-                Self {
-                    status: "False".to_owned(),
-                    reason: cause.as_str().to_owned(),
-                    message: cause.message(),
-                }
-            }
-        }
+/// The condition of a Node whose DPU takes no companions for this cause; `None` if it does.
+fn condition(cause: Option<Cause>) -> Condition {
+    match cause {
+        None => Condition::new(Status::True, READY, "the host's DPU takes companions"),
+        Some(cause) if cause.is_reported() => Condition::of(Status::False, cause),
+        // A cause that isn't for tenants would come from a manager that is wrong.
+        Some(_) => Condition::of(Status::False, Cause::Unknown),
     }
 }
 
 impl Marks {
     pub(super) fn of(node: &Node) -> Self {
         let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref());
-        let found =
-            conditions.unwrap_or_default().iter().find(|condition| condition.type_ == keys::DPU_READY);
-        let condition = found.map(|condition| Condition {
-            status: condition.status.clone(),
-            reason: condition.reason.clone().unwrap_or_default(),
-            message: condition.message.clone().unwrap_or_default(),
-        });
+        let condition = Condition::find(conditions, keys::DPU_READY);
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
         Self { condition, taints }
     }
@@ -114,7 +93,7 @@ fn is_ours(taint: &Value) -> bool {
 /// Returns what has to be written. `taints`: the tenant wants the taint.
 pub(super) fn decide(knowledge: Knowledge, has: &Marks, taints: bool) -> Change {
     let condition = match knowledge {
-        Knowledge::Reported(cause) => Some(Some(Condition::of(cause))),
+        Knowledge::Reported(cause) => Some(Some(condition(cause))),
         Knowledge::Absent => Some(None),
         // The last truth stays.
         Knowledge::Unknown => None,
@@ -162,7 +141,7 @@ mod tests {
     #[test]
     fn what_is_written_is_written_once() {
         let foreign = json!({"key": "example.com/other", "effect": "NoExecute"});
-        let condition = Condition::of(Some(Cause::NoDpu));
+        let condition = condition(Some(Cause::NoDpu));
         for taints in [vec![], vec![foreign.clone()], vec![ours()], vec![foreign.clone(), ours()]] {
             for condition in [None, Some(condition.clone())] {
                 let has = Marks { condition, taints: taints.clone() };
@@ -181,7 +160,7 @@ mod tests {
         let bare = Marks::default();
         let failed = decide(Knowledge::Reported(Some(Cause::DpuNotReady)), &bare, true);
         let condition = failed.condition.clone().flatten().unwrap();
-        assert_eq!((&*condition.status, &*condition.reason), ("False", "DPUNotReady"));
+        assert_eq!((condition.status, &*condition.reason), (Status::False, "DPUNotReady"));
         assert_eq!(failed.taint, Some(true));
         assert_eq!(decide(Knowledge::Reported(Some(Cause::DpuNotReady)), &bare, false).taint, None);
         let marked = apply(&bare, &failed);
@@ -199,7 +178,7 @@ mod tests {
 
     #[test]
     fn causes_that_tenants_do_not_hear_are_not_written() {
-        assert_eq!(Condition::of(Some(Cause::HostConflict)).reason, "Unknown");
+        assert_eq!(condition(Some(Cause::HostConflict)).reason, "Unknown");
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod decide;
 mod received;
 mod writer;
 
-pub(crate) use board::Hosts;
+pub(crate) use board::{Hosts, Part};
 pub(crate) use decide::Knowledge;
 pub(crate) use received::{HostListener, ReceivedHosts};
 pub(crate) use writer::{start, watch};

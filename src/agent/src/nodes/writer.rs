@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, Patch};
 use outrigger_core::keys;
 use outrigger_runtime::Process;
 use outrigger_runtime::cache::Feed;
@@ -17,10 +16,11 @@ use tracing::{debug, info, warn};
 
 use super::Hosts;
 use super::board::{Part, Write};
-use super::decide::Condition;
 use super::received::HostListener;
+use crate::conditions::Condition;
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
+use crate::writes;
 
 /// Number of writes at the same time.
 const WRITERS: usize = 2;
@@ -82,12 +82,10 @@ async fn warn_until_listed(listed: Readiness, warning: Warning) {
 
 impl Writer {
     async fn run(self) {
-        join_all((0..WRITERS).map(|_| async {
-            loop {
-                let write = self.hosts.next().await;
-                self.write(write).await;
-            }
-        }))
+        writes::writers(WRITERS, || async {
+            let write = self.hosts.next().await;
+            self.write(write).await;
+        })
         .await;
     }
 
@@ -122,16 +120,17 @@ impl Writer {
 
     async fn patch(&self, name: &str, patch: &Patch<Value>, part: Part) -> WriteOutcome {
         let api: Api<Node> = Api::all(self.context.client.clone());
-        let params = PatchParams { field_manager: Some(keys::AGENT.to_owned()), ..PatchParams::default() };
         let (result, warning, what) = match part {
-            Part::Condition => {
-                (api.patch_status(name, &params, patch).await, &self.conditions_forbidden, "conditions")
-            }
-            Part::Taint => (api.patch(name, &params, patch).await, &self.taints_forbidden, "taints"),
+            Part::Condition => (
+                api.patch_status(name, &writes::patch(), patch).await,
+                &self.conditions_forbidden,
+                "conditions",
+            ),
+            Part::Taint => (api.patch(name, &writes::patch(), patch).await, &self.taints_forbidden, "taints"),
         };
         let outcome = WriteOutcome::of(&result);
         // Counted before anything else shows it, so that who has seen a warning finds it counted.
-        self.context.metrics.node_write(part == Part::Taint, outcome);
+        self.context.metrics.node_write(part, outcome);
         match result {
             Ok(written) => {
                 // Before the write is done, so that the Node isn't compared with what it had.
@@ -139,8 +138,7 @@ impl Writer {
                 warning.set(None);
             }
             Err(kube::Error::Api(status)) if outcome == WriteOutcome::Forbidden => {
-                let text = format!("the agent may not write {what} of Nodes: {}", status.message);
-                if warning.set(Some(text)) {
+                if writes::forbid(warning, &format!("write {what} of Nodes"), &status) {
                     warn!(node = name, what, reason = %status.message, "may not write what a Node should have");
                 }
             }
@@ -157,21 +155,16 @@ impl Writer {
 
     /// The patch of the status. The list of conditions is merged by their types, so all others stay.
     fn condition(&self, write: &Write, wanted: Option<&Condition>) -> Value {
-        let now = self.context.environment.clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let mut condition = json!({"type": keys::DPU_READY});
-        match wanted {
-            None => condition["$patch"] = json!("delete"),
-            Some(Condition { status, reason, message }) => {
-                condition["status"] = json!(status);
-                condition["reason"] = json!(reason);
-                condition["message"] = json!(message);
+        let now = self.context.timestamp();
+        let condition = match wanted {
+            None => json!({"type": keys::DPU_READY, "$patch": "delete"}),
+            Some(wanted) => {
+                let stays = write.has.condition.as_ref().is_some_and(|has| has.status == wanted.status);
+                let mut condition = wanted.patch(keys::DPU_READY, (!stays).then_some(&*now));
                 condition["lastHeartbeatTime"] = json!(now);
-                let before = write.has.condition.as_ref().map(|condition| &condition.status);
-                if before != Some(status) {
-                    condition["lastTransitionTime"] = json!(now);
-                }
+                condition
             }
-        }
+        };
         json!({"metadata": {"uid": write.uid}, "status": {"conditions": [condition]}})
     }
 }

@@ -8,7 +8,7 @@ use outrigger_api::WorkloadRule;
 use outrigger_runtime::cache::{Change, Feed};
 use outrigger_runtime::watch::Event;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 /// Rules by name. The latest state of each rule counts, whether it comes from the watch or from the response to a
 /// write.
@@ -21,9 +21,7 @@ pub(crate) struct RuleStore {
 #[derive(Debug, Default)]
 struct RuleIndex {
     rules: Mutex<BTreeMap<String, Arc<WorkloadRule>>>,
-    /// Wakes the synchronization.
-    changed: Notify,
-    /// Notifies other subscribers.
+    /// Notifies subscribers.
     changes: watch::Sender<()>,
 }
 
@@ -40,12 +38,7 @@ impl RuleStore {
         self.index.rules.lock().values().cloned().collect()
     }
 
-    /// Waits until a rule changes apart from its status.
-    pub(crate) async fn changed(&self) {
-        self.index.changed.notified().await;
-    }
-
-    /// Subscribes to changes of rules apart from their status, in addition to the task that waits in [`Self::changed`].
+    /// Subscribes to changes of rules apart from their status.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.index.changes.subscribe()
     }
@@ -73,7 +66,6 @@ impl RuleIndex {
             }
         };
         if relevant {
-            self.changed.notify_one();
             self.changes.send_replace(());
         }
     }

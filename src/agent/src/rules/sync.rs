@@ -7,13 +7,14 @@ use std::time::Duration;
 use futures::StreamExt;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use kube::api::{Api, PatchParams};
+use kube::api::Api;
 use outrigger_api::WorkloadRule;
+use outrigger_core::fault;
 use outrigger_core::ids::RuleName;
 use outrigger_core::map::{HashMap, HashSet};
-use outrigger_core::{fault, keys};
 use outrigger_proto::v1;
 use outrigger_runtime::calls::found;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 use tracing::{debug, info, warn};
@@ -32,6 +33,7 @@ use crate::context::Context;
 use crate::gate::{Enforcement, Enforces};
 use crate::metrics::RoundOutcome;
 use crate::store::WorkloadStore;
+use crate::waits::changed;
 
 /// Time after which a write appears in the manager's list, which is made from a watch.
 const LIST_DELAY: Duration = Duration::from_secs(3);
@@ -176,7 +178,8 @@ impl From<Status> for CallError {
 }
 
 impl Syncer {
-    pub(crate) async fn run(self) {
+    /// Runs until the agent shuts down. `changes`: those of the store.
+    pub(crate) async fn run(self, mut changes: watch::Receiver<()>) {
         let mut enforcement = self.enforcement.clone();
         let mut memory = Memory::new(enforcement.now(), self.context.environment.clock.now());
         let mut pace = Pace::default();
@@ -200,7 +203,7 @@ impl Syncer {
                 () = self.context.drain.cancelled() => return,
                 () = tokio::time::sleep(pace.pause(self.interval)) => {}
                 () = enforcement.changed() => {}
-                () = self.store.changed() => {
+                () = changed(&mut changes) => {
                     // Several rules are usually applied one after the other.
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     pace.changed();
@@ -361,10 +364,6 @@ impl Syncer {
     fn api(&self) -> Api<WorkloadRule> {
         Api::namespaced(self.context.client.clone(), &self.namespace)
     }
-}
-
-fn params() -> PatchParams {
-    PatchParams { field_manager: Some(keys::AGENT.to_owned()), ..PatchParams::default() }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::time::Duration;
 
+use http::uri::PathAndQuery;
 use outrigger_api::wire_bounds::{self, Bounds};
 use outrigger_core::map::HashSet;
 use outrigger_proto::shape::{self, Shape};
@@ -99,12 +100,7 @@ impl RuleClient {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
-        let shape = shape::method(path).map(|method| method.response);
-        let shape = shape.ok_or_else(|| Status::unimplemented(path))?;
-        let mut client = Grpc::new(self.channel.clone()).max_decoding_message_size(ANSWER.bytes);
-        client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
-        let path = http::uri::PathAndQuery::from_static(path);
-        let codec = Measured::new(shape, ANSWER);
+        let (mut client, path, codec) = measured(self.channel.clone(), path, ANSWER).await?;
         client.unary(self.request(message), path, codec).await.map(Response::into_inner)
     }
 
@@ -117,18 +113,24 @@ impl RuleClient {
     }
 }
 
+/// Returns what a call of a method needs whose responses are measured by these limits, as soon as the connection can take it.
+pub(crate) async fn measured<Q, A>(
+    channel: Channel,
+    path: &'static str,
+    bounds: Bounds,
+) -> Result<(Grpc<Channel>, PathAndQuery, Measured<Q, A>), Status> {
+    let shape = shape::method(path).map(|method| method.response);
+    let shape = shape.ok_or_else(|| Status::internal("the agent lacks the call"))?;
+    let mut client = Grpc::new(channel).max_decoding_message_size(bounds.bytes);
+    client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+    Ok((client, PathAndQuery::from_static(path), Measured { shape, bounds, of: PhantomData }))
+}
+
 /// prost's codec, which measures responses before it decodes them.
 pub(crate) struct Measured<Q, A> {
     shape: &'static Shape,
     bounds: Bounds,
     of: PhantomData<(Q, A)>,
-}
-
-impl<Q, A> Measured<Q, A> {
-    /// A codec for responses of this shape, within these limits.
-    pub(crate) fn new(shape: &'static Shape, bounds: Bounds) -> Self {
-        Self { shape, bounds, of: PhantomData }
-    }
 }
 
 impl<Q, A> Codec for Measured<Q, A>

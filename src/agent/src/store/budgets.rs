@@ -28,7 +28,7 @@ fn app(app: &str) -> Value {
 }
 
 fn groups(store: &WorkloadStore, id: &str) -> Vec<DisruptionGroup> {
-    store.state.lock().workloads[&WorkloadId::new(id).unwrap()].groups.clone()
+    store.state.lock().workloads[&crate::tests::id(id)].groups.clone()
 }
 
 fn shown(store: &WorkloadStore, id: &str) -> Vec<(String, Option<u32>)> {

@@ -1,18 +1,13 @@
 //! Tests of the workloads and their changes.
 
-use std::time::Duration;
-
-use outrigger_runtime::environment::Clock;
+use serde_json::json;
 
 use super::*;
 use crate::annotations::Allowed;
-use crate::metrics::Metrics;
+use crate::tests::{id, object};
 
 fn pod(uid: &str, namespace: &str, phase: &str) -> Pod {
-    let json = format!(
-        r#"{{"metadata": {{"uid": "{uid}", "name": "{uid}", "namespace": "{namespace}"}}, "status": {{"phase": "{phase}"}}}}"#
-    );
-    serde_json::from_str(&json).unwrap()
+    object(json!({"metadata": {"uid": uid, "name": uid, "namespace": namespace}, "status": {"phase": phase}}))
 }
 
 fn selection(named: &[&str]) -> Selection {
@@ -38,23 +33,25 @@ fn annotations(store: &WorkloadStore) -> Vec<(String, Vec<String>)> {
     all
 }
 
+/// A watch reads these Pods.
+fn read(store: &Arc<WorkloadStore>, pods: &[Pod]) {
+    let mut sink = store.pods(None);
+    pods.iter().for_each(|pod| sink(Event::Applied(pod.clone())));
+}
+
 #[test]
 fn only_selected_annotations_are_kept() {
     let store = Arc::new(WorkloadStore::default());
     let keys = |keys: &[&str]| keys.iter().map(ToString::to_string).collect::<Vec<_>>();
     let pods = [annotated("a", &[("x", "1"), ("y", "2")]), annotated("b", &[("z", "3")])];
-    let read = |store: &Arc<WorkloadStore>| {
-        let mut sink = store.pods(None);
-        pods.iter().for_each(|pod| sink(Event::Applied(pod.clone())));
-    };
-    read(&store);
+    read(&store, &pods);
     assert_eq!(annotations(&store), [("a".into(), vec![]), ("b".into(), vec![])]);
     synced(&store);
     // More annotations are selected: Pods are read again, and those that have them are sent.
     assert!(!store.selects(&selection(&["x"])));
     assert!(!store.has_sent_annotations(keys(&["x"]).into_iter()));
     store.select(selection(&["x"]));
-    read(&store);
+    read(&store, &pods);
     assert!(!store.has_sent_annotations(keys(&["x"]).into_iter()), "not all Pods may have been read");
     store.set_complete(&selection(&["x"]));
     assert!(!store.has_sent_annotations(keys(&["x"]).into_iter()), "the change has not been sent");
@@ -82,14 +79,10 @@ fn said(store: &WorkloadStore) -> Option<(String, Option<Vec<String>>)> {
 #[test]
 fn the_manager_is_informed_of_annotations_when_it_has_them_and_before_it_loses_them() {
     let store = Arc::new(WorkloadStore::default());
-    let read = |pods: &[Pod]| {
-        let mut sink = store.pods(None);
-        pods.iter().for_each(|pod| sink(Event::Applied(pod.clone())));
-    };
     let keys = |keys: &[&str]| Some(keys.iter().map(ToString::to_string).collect::<Vec<_>>());
     let pods = [annotated("a", &[("x", "1")]), annotated("b", &[("x", "2")]), annotated("c", &[])];
     store.select(selection(&["y"]));
-    read(&pods);
+    read(&store, &pods);
     store.set_complete(&selection(&["y"]));
     let Started { workloads, keys: said_first, generation, .. } = store.start_stream();
     store.sync_complete(generation);
@@ -97,15 +90,15 @@ fn the_manager_is_informed_of_annotations_when_it_has_them_and_before_it_loses_t
     assert_eq!(said(&store), None, "it has been said");
     // One more: the last workload that has it says so, and not the first.
     store.select(selection(&["x", "y"]));
-    read(&pods[..1]);
+    read(&store, &pods[..1]);
     assert_eq!(said(&store), Some(("a".into(), None)), "not all have been read");
-    read(&pods[1..]);
+    read(&store, &pods[1..]);
     store.set_complete(&selection(&["x", "y"]));
     assert_eq!(said(&store), Some(("b".into(), keys(&["x", "y"]))));
     assert_eq!(said(&store), None);
     // One that no workload has: any says so.
     store.select(selection(&["x", "y", "z"]));
-    read(&pods);
+    read(&store, &pods);
     store.set_complete(&selection(&["x", "y", "z"]));
     assert_eq!(said(&store).map(|(_, keys)| keys), Some(keys(&["x", "y", "z"])));
     // One less: the first workload that loses it says so.
@@ -114,7 +107,7 @@ fn the_manager_is_informed_of_annotations_when_it_has_them_and_before_it_loses_t
     assert_eq!(said(&store), Some(("b".into(), None)));
     // It is selected again, and not all Pods have been read again.
     store.select(selection(&["x", "y", "z"]));
-    read(&pods[..1]);
+    read(&store, &pods[..1]);
     assert_eq!(said(&store), Some(("a".into(), None)));
 }
 
@@ -225,10 +218,9 @@ async fn a_superseded_stream_takes_no_changes() {
 
 #[test]
 fn the_board_learns_when_a_pod_is_sent() {
-    let board = Arc::new(Board::new(Clock::system(), Duration::from_secs(15), Metrics::default()));
-    let store = Arc::new(WorkloadStore::new(board.clone()));
+    let store = Arc::new(WorkloadStore::default());
     let mut sink = store.pods(None);
-    let is_sent = || board.is_sent(&WorkloadId::new("a").unwrap());
+    let is_sent = || store.board.is_sent(&id("a"));
     sink(Event::Applied(pod("a", "x", "Pending")));
     assert!(!is_sent());
     assert_eq!(next(&store), Some(("update", "a".into())));
@@ -267,7 +259,7 @@ fn of_a_pod_that_is_too_large_is_only_said_that_it_exists_until_it_is_smaller() 
     labelled("b", 0);
     assert_eq!((next(&store), next(&store)), (Some(("update", "b".into())), None));
     // The Pod itself is gone.
-    store.remove(&WorkloadId::new("a").unwrap());
+    store.remove(&id("a"));
     assert_eq!(next(&store), Some(("delete", "a".into())));
     assert_eq!(synced(&store), ["b"]);
     assert!(store.state.lock().too_large.is_empty());

@@ -2,6 +2,8 @@
 //!
 //! Level-based, as the conditions of Pods are, in a queue of its own: nothing else delays the binding of Pods.
 
+use std::time::Duration;
+
 use outrigger_core::fault;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::reason::Cause;
@@ -13,7 +15,7 @@ use super::{Board, ClaimName, State};
 use crate::binding::Allocation;
 use crate::companions::decide::{self, Knowledge};
 use crate::metrics::WriteOutcome;
-use crate::paced::{self, Step};
+use crate::paced::{self, Wait};
 
 /// Writes of conditions of all claims. Pods are bound no faster than that.
 pub(super) const BINDS: Rate = Rate { burst: 200.0, minute: 6000.0 };
@@ -107,31 +109,24 @@ impl Board {
 impl State {
     /// Compares the claim of a Pod with what it should say. A claim that says something already stays as it is: the scheduler acts
     /// on it at any moment.
-    fn examine_bind(&mut self, id: &WorkloadId, after: std::time::Duration, now: Instant) -> Step<Bind> {
-        let Some(known) = self.pods.get_mut(id) else { return Step::Nothing };
-        let (Some(allocation), Some(claim)) = (&known.allocation, &known.claim) else { return Step::Nothing };
+    fn examine_bind(&mut self, id: &WorkloadId, after: Duration, now: Instant) -> Result<Bind, Wait> {
+        let known = self.pods.get_mut(id).ok_or(Wait::Change)?;
+        let (Some(allocation), Some(claim)) = (&known.allocation, &known.claim) else {
+            return Err(Wait::Change);
+        };
         if allocation.decided || known.deleted || known.bind_pace.is_busy() {
-            return Step::Nothing;
+            return Err(Wait::Change);
         }
-        let Some(ordered) = &self.ordered else { return Step::Nothing };
+        let ordered = self.ordered.as_ref().ok_or(Wait::Change)?;
         let (knowledge, due) = known.knowledge(self.link, self.stream, after, now);
         let waits = decide::start(knowledge, known.awaited_to_start(ordered)).is_some();
         let verdict = match self.withdrawn.get(&allocation.node) {
             _ if !waits || fault("waiting-pod-is-bound") => Verdict::Ready,
             Some(cause) if matches!(knowledge, Knowledge::Reported(_)) => Verdict::Unavailable(*cause),
-            _ => return due.filter(|due| *due > now).map_or(Step::Nothing, Step::Later),
+            _ => return Err(Wait::until(due.filter(|due| *due > now))),
         };
-        if let Some(at) = known.bind_pace.paused(now) {
-            return Step::Later(at);
-        }
-        let all = self.binding.next(BINDS, now);
-        if all > now {
-            return Step::Full(all);
-        }
-        let bind = Bind { id: id.clone(), claim: claim.clone(), allocation: allocation.clone(), verdict };
-        self.binding.spend(BINDS, 1.0, now);
-        known.bind_pace.begin(BINDS, now);
-        Step::Write(bind)
+        known.bind_pace.begin(None, (&mut self.binding, BINDS), 1.0, now)?;
+        Ok(Bind { id: id.clone(), claim: claim.clone(), allocation: allocation.clone(), verdict })
     }
 }
 

@@ -15,8 +15,9 @@ use tokio::time::Instant;
 use super::start::ClaimName;
 use super::{Link, NewCondition, SILENCE, Write};
 use crate::binding::Allocation;
-use crate::companions::decide::{Condition, Conditions, Knowledge};
+use crate::companions::decide::{Conditions, Knowledge};
 use crate::companions::received::{Companions, Rules};
+use crate::conditions::Condition;
 use crate::paced::Pace;
 use crate::pod::{is_gated, workload};
 
@@ -29,7 +30,7 @@ pub(super) struct Known {
     /// What rules read of a Pod that waits for its companions; `None` if it neither has the readiness gate nor waits to start.
     pub(super) workload: Option<Box<Workload>>,
     /// It has the readiness gate.
-    pub(super) gate: bool,
+    pub(super) gated: bool,
     /// The claim by which it waits to start, as soon as the claim has a name.
     pub(super) claim: Option<ClaimName>,
     /// It is bound to a Node.
@@ -59,8 +60,8 @@ pub(super) struct Known {
 impl Known {
     /// A Pod that was received now.
     pub(super) fn new(pod: &Pod, seen: Instant) -> Self {
-        let (claim, gate) = (ClaimName::of(pod), is_gated(pod));
-        let waits = gate || claim.is_some();
+        let (claim, gated) = (ClaimName::of(pod), is_gated(pod));
+        let waits = gated || claim.is_some();
         let workload = if waits { workload(pod.clone()).map(Box::new) } else { None };
         Self {
             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
@@ -68,7 +69,7 @@ impl Known {
             has: Conditions::of(pod),
             bound: workload.as_ref().is_some_and(|workload| workload.node_name.is_some()),
             workload,
-            gate,
+            gated,
             claim,
             allocation: None,
             bind_pace: Pace::default(),
@@ -86,17 +87,17 @@ impl Known {
 
     /// Takes in a later state of the Pod. Returns whether something has changed that concerns its companions.
     pub(super) fn update(&mut self, later: Self) -> bool {
-        let Self { has, mut workload, gate, claim, deleted, bound, seen, .. } = later;
+        let Self { has, mut workload, gated, claim, deleted, bound, seen, .. } = later;
         if let (Some(workload), Some(allocation), false) = (&mut workload, &self.allocation, bound) {
             workload.node_name = Some(allocation.node.clone());
         }
         let same = self.has == has && self.deleted == deleted && self.workload == workload;
-        if same && self.gate == gate && self.claim == claim && self.bound == bound {
+        if same && self.gated == gated && self.claim == claim && self.bound == bound {
             return false;
         }
         let before = self.place();
-        (self.has, self.deleted, self.workload, self.gate, self.claim, self.bound) =
-            (has, deleted, workload, gate, claim, bound);
+        (self.has, self.deleted, self.workload, self.gated, self.claim, self.bound) =
+            (has, deleted, workload, gated, claim, bound);
         self.placed(before.as_deref(), seen);
         true
     }
@@ -128,11 +129,6 @@ impl Known {
             self.seen = now;
             self.moved |= before.is_some();
         }
-    }
-
-    /// Reports whether it has the readiness gate.
-    pub(super) fn gated(&self) -> bool {
-        self.gate
     }
 
     /// Returns the Node that it is bound to.
@@ -209,7 +205,7 @@ impl Known {
             }
             _ if complete.is_some() => (Knowledge::Unheard, silent),
             // Only a Pod with the gate has to say so.
-            _ => (Knowledge::Unreachable, self.gated().then_some(since.max(self.seen) + after)),
+            _ => (Knowledge::Unreachable, self.gated.then_some(since.max(self.seen) + after)),
         }
     }
 

@@ -1,40 +1,29 @@
 use std::collections::BTreeMap;
 
-use outrigger_core::ids::RuleName;
+use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_core::reason::Cause;
-use outrigger_core::rule::{ExpressionSpec, Operator, Ordering, RuleSpec};
-use outrigger_proto::companion::{Companion, CompanionState};
+use outrigger_core::rule::{ExpressionSpec, Operator, Ordering};
+use outrigger_proto::companion::CompanionState;
 use serde_json::json;
 
-use super::super::decide::Status;
 use super::*;
-
-const AFTER: Duration = Duration::from_secs(15);
-
-fn id(name: &str) -> WorkloadId {
-    WorkloadId::new(name).unwrap()
-}
+use crate::tests::{id, object, rule};
 
 /// A Pod with these conditions: type, status, reason and message.
 fn pod(name: &str, gated: bool, conditions: &[(&str, &Condition)]) -> Pod {
     let conditions: Vec<_> = conditions
         .iter()
-        .map(|(kind, c)| json!({"type": kind, "status": c.status.to_string(), "reason": c.reason, "message": c.message}))
+        .map(|(kind, c)| json!({"type": kind, "status": c.status.as_str(), "reason": c.reason, "message": c.message}))
         .collect();
     let gates = if gated { json!([{"conditionType": keys::COMPANIONS_GATE}]) } else { json!([]) };
-    serde_json::from_value(json!({"metadata": {"name": name, "namespace": "n", "uid": name},
+    object(json!({"metadata": {"name": name, "namespace": "n", "uid": name},
         "spec": {"readinessGates": gates}, "status": {"conditions": conditions}}))
-    .unwrap()
 }
 
 fn companions(state: CompanionState, before_ready: bool) -> Companions {
-    Companions::of(&[Companion {
-        rule: "r".into(),
-        state: state.into(),
-        before_ready,
-        ..Companion::default()
-    }])
+    let ordering = if before_ready { Ordering::BeforeReady } else { Ordering::Parallel };
+    crate::tests::companions("r", state, ordering)
 }
 
 /// Whether a Pod has the gate, and its conditions.
@@ -48,8 +37,7 @@ struct Stage {
 
 impl Stage {
     fn new(pods: &[(&str, bool)]) -> Self {
-        let mut this =
-            Self { board: Board::new(Clock::system(), AFTER, Metrics::default()), pods: Default::default() };
+        let mut this = Self { board: Board::default(), pods: Default::default() };
         this.board.expect(Vec::new());
         for (name, gated) in pods {
             this.pods.insert(id(name), (*gated, Vec::new()));
@@ -66,7 +54,7 @@ impl Stage {
             let first = &write.conditions[0].condition;
             all.push((
                 write.name.clone(),
-                format!("{} {}", first.status, first.reason),
+                format!("{} {}", first.status.as_str(), first.reason),
                 write.event.is_some(),
             ));
             let (gated, has) = self.pods.get_mut(&write.id).unwrap();
@@ -307,13 +295,7 @@ async fn a_policy_that_refuses_a_pod_pauses_no_other_and_a_missing_right_pauses_
 
 /// A rule of this cluster by which Pods wait for their companions.
 fn ordered(name: &str, key: &str) -> Arc<Rule> {
-    let expression = ExpressionSpec::new(key, Operator::Exists, &[]);
-    let spec = RuleSpec {
-        terms: vec![vec![expression]],
-        ordering: Ordering::BeforeReady,
-        ..RuleSpec::new(RuleName::new(name).unwrap())
-    };
-    Arc::new(Rule::compile(spec).unwrap())
+    rule(name, vec![ExpressionSpec::new(key, Operator::Exists, &[])], Ordering::BeforeReady)
 }
 
 #[tokio::test(start_paused = true)]
@@ -353,7 +335,7 @@ async fn a_gate_waits_for_each_of_several_rules_and_opens_when_they_are_deleted(
 #[tokio::test(start_paused = true)]
 async fn no_gate_opens_before_the_rules_are_known() {
     let mut stage = Stage::new(&[]);
-    stage.board = Board::new(Clock::system(), AFTER, Metrics::default());
+    stage.board = Board::default();
     stage.pods.insert(id("a"), (true, Vec::new()));
     stage.board.apply(&id("a"), &pod("a", true, &[]));
     let stream = stage.board.opened();

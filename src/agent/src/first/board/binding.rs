@@ -1,13 +1,10 @@
 //! Devices with binding conditions: whether there are any, and who learns that a Node has none any longer.
 
-use std::sync::Arc;
-
 use outrigger_core::reason::Cause;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{Devices, Key, State};
-use crate::companions::Board;
 use crate::nodes::Knowledge;
 
 /// What binding conditions need.
@@ -22,11 +19,6 @@ pub(super) struct Binding {
 }
 
 impl Devices {
-    /// Has the board learn which Nodes have no devices any longer.
-    pub(crate) fn notifying(self, board: Arc<Board>) -> Self {
-        Self { board: Some(board), ..self }
-    }
-
     /// Whether it is known whether devices have binding conditions.
     pub(crate) fn settled(&self) -> watch::Receiver<bool> {
         self.settled.subscribe()

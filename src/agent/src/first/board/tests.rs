@@ -40,7 +40,7 @@ fn gone<K>(namespace: &str, name: &str) -> Change<K> {
 impl Stage {
     /// Everything is listed, and nothing is there.
     fn new() -> Self {
-        let devices = Devices::new(Clock::system(), Readiness::default().warning("foreign"));
+        let devices = Devices::new(Clock::system(), Readiness::default().warning("foreign"), Arc::default());
         devices.scope(Some(Scope::All));
         devices.listed();
         devices.classed(Class::Exists("c".into()));

@@ -33,7 +33,7 @@ impl Stage {
 
     fn apply(&mut self, name: &str, marks: Marks) {
         let condition = marks.condition.iter().map(
-            |c| json!({"type": keys::DPU_READY, "status": c.status, "reason": c.reason, "message": c.message}),
+            |c| json!({"type": keys::DPU_READY, "status": c.status.as_str(), "reason": c.reason, "message": c.message}),
         );
         let node = json!({"metadata": {"name": name, "uid": name}, "spec": {"taints": marks.taints},
             "status": {"conditions": condition.collect::<Vec<Value>>()}});

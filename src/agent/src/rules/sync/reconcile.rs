@@ -13,8 +13,8 @@ use super::super::sanitize;
 use super::super::skew;
 use super::super::status::SyncState;
 use super::super::wire::RuleClient;
-use super::{CallError, RuleMemory, RuleResult, Syncer, Wrote, params};
-use crate::annotations;
+use super::{CallError, RuleMemory, RuleResult, Syncer, Wrote};
+use crate::{annotations, writes};
 
 /// Reasons of rejections by the agent itself, which are determined again in each round.
 pub(super) const LOCAL_REASONS: [&str; 2] = [NAME_TAKEN, MANAGER_TOO_OLD];
@@ -170,7 +170,7 @@ impl Syncer {
         }
         // The patch replaces the whole list, so it must fail if another client has changed the list.
         let patch = json!({"metadata": {"uid": rule.uid(), "resourceVersion": rule.resource_version(), "finalizers": all}});
-        match self.api().patch(&rule.name_any(), &params(), &Patch::Merge(&patch)).await {
+        match self.api().patch(&rule.name_any(), &writes::patch(), &Patch::Merge(&patch)).await {
             Ok(rule) => {
                 self.store.apply_response(rule);
                 true

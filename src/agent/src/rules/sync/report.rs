@@ -9,7 +9,8 @@ use tracing::{debug, warn};
 
 use super::super::status::{SyncState, compute, report_ordering};
 use super::reconcile::has_finalizer;
-use super::{Memory, Syncer, params};
+use super::{Memory, Syncer};
+use crate::writes;
 
 impl Syncer {
     /// Writes a rule's status in the tenant's cluster if it differs.
@@ -25,7 +26,7 @@ impl Syncer {
             return;
         }
         let patch = json!({"metadata": {"uid": rule.uid()}, "status": status});
-        match self.api().patch_status(&rule.name_any(), &params(), &Patch::Merge(&patch)).await {
+        match self.api().patch_status(&rule.name_any(), &writes::patch(), &Patch::Merge(&patch)).await {
             Ok(written) => {
                 let before = rule.status.clone().unwrap_or_default();
                 for (reason, message) in status.news(&before) {

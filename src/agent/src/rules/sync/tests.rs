@@ -1,12 +1,13 @@
 use std::collections::BTreeSet;
 
 use outrigger_api::rule_wire;
+use outrigger_core::keys;
 use outrigger_proto::v1::workload_rule_service_server::{WorkloadRuleService, WorkloadRuleServiceServer};
 use outrigger_runtime::environment::Environment;
 use outrigger_runtime::events::Events;
 use outrigger_runtime::fake_api::{FakeApi, not_found};
 use outrigger_runtime::tls::ClientTls;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::AsciiMetadataValue;
@@ -69,7 +70,7 @@ impl WorkloadRuleService for Manager {
         if rules.stored.contains_key(&rule.id) {
             return Err(Status::already_exists("it exists"));
         }
-        rules.stored.insert(rule.id.clone(), rule);
+        rules.store(rule);
         if std::mem::take(&mut rules.lose_response) {
             return Err(Status::unavailable("no answer"));
         }
@@ -87,7 +88,7 @@ impl WorkloadRuleService for Manager {
         if !rules.stored.get(&rule.id).is_some_and(is_same) {
             rules.expect(&rule.id, &rule.etag)?;
             if !rules.drops_updates {
-                rules.stored.insert(rule.id.clone(), rule);
+                rules.store(rule);
             }
         }
         Ok(Response::new(v1::UpdateResponse {}))
@@ -130,6 +131,10 @@ fn listed(rule: &v1::Rule) -> v1::Rule {
 }
 
 impl ManagerState {
+    fn store(&mut self, rule: v1::Rule) {
+        self.stored.insert(rule.id.clone(), rule);
+    }
+
     /// Fails if a rule has another etag than a call says; counts the call then.
     fn expect(&mut self, id: &str, etag: &str) -> Result<(), Status> {
         if self.stored.get(id).is_some_and(|stored| listed(stored).etag != etag) {
@@ -209,8 +214,12 @@ impl Fixture {
         patches.filter_map(|body| body.pointer("/metadata/finalizers").cloned()).collect()
     }
 
+    fn manager(&self) -> MutexGuard<'_, ManagerState> {
+        self.manager.0.lock()
+    }
+
     fn is_stored(&self) -> bool {
-        self.manager.0.lock().stored.contains_key("r")
+        self.manager().stored.contains_key("r")
     }
 }
 
@@ -226,18 +235,24 @@ fn rule(finalizer: bool, deleted: bool) -> Value {
             "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}})
 }
 
+/// Returns the rule `r` of the infrastructure cluster, made of a rule with this uid; empty for one that somebody else has made.
+fn made_of(origin: &str) -> v1::Rule {
+    let wire = rule_wire::message(&serde_json::from_value(rule(true, false)).unwrap());
+    v1::Rule { origin: origin.to_owned(), ..wire }
+}
+
 #[tokio::test]
 async fn a_rule_created_without_a_response_is_deleted_in_both_clusters() {
     let mut fixture = Fixture::new().await;
     fixture.apply_rule(false, false);
     fixture.api.answers("PATCH", RULE, 200, rule(true, false));
-    fixture.manager.0.lock().lose_response = true;
+    fixture.manager().lose_response = true;
     assert_eq!(fixture.round().await, Ok(false));
     assert!(fixture.is_stored(), "it was created nevertheless");
     // The tenant deletes it before the manager lists it.
     fixture.apply_rule(true, true);
     fixture.memory.rules.values_mut().for_each(|rule| rule.unconfirmed = None);
-    fixture.manager.0.lock().stale = true;
+    fixture.manager().stale = true;
     assert_eq!(fixture.round().await, Ok(true));
     assert!(!fixture.is_stored());
     assert_eq!(fixture.finalizers(), [json!([keys::RULE_FINALIZER]), json!([])]);
@@ -248,16 +263,13 @@ async fn the_finalizer_stays_while_an_unconfirmed_creation_may_be_executed() {
     let mut fixture = Fixture::new().await;
     fixture.apply_rule(false, false);
     fixture.api.answers("PATCH", RULE, 200, rule(true, false));
-    fixture.manager.0.lock().late = true;
+    fixture.manager().late = true;
     assert_eq!(fixture.round().await, Ok(false));
     fixture.apply_rule(true, true);
     assert_eq!(fixture.round().await, Ok(false));
     assert_eq!(fixture.finalizers().len(), 1, "the creation may still be executed");
-    {
-        let mut rules = fixture.manager.0.lock();
-        let rule = rules.pending.pop().unwrap();
-        rules.stored.insert(rule.id.clone(), rule);
-    }
+    let late = fixture.manager().pending.pop().unwrap();
+    fixture.manager().store(late);
     assert_eq!(fixture.round().await, Ok(true));
     assert!(!fixture.is_stored(), "it was created and is deleted");
     fixture.memory.rules.values_mut().for_each(|rule| rule.unconfirmed = Some(Instant::now()));
@@ -270,13 +282,8 @@ async fn a_rule_from_an_earlier_call_is_owned() {
     let mut fixture = Fixture::new().await;
     fixture.apply_rule(false, false);
     fixture.api.answers("PATCH", RULE, 200, rule(true, false));
-    let wire = rule_wire::message(&serde_json::from_value(rule(false, false)).unwrap());
-    let made = v1::Rule { origin: "u".to_owned(), ..wire };
-    {
-        let mut rules = fixture.manager.0.lock();
-        rules.stale = true;
-        rules.stored.insert("r".to_owned(), made);
-    }
+    fixture.manager().stale = true;
+    fixture.manager().store(made_of("u"));
     assert_eq!(fixture.round().await, Ok(true));
     assert_eq!(fixture.finalizers(), [json!([keys::RULE_FINALIZER])], "it keeps its finalizer");
 }
@@ -287,12 +294,8 @@ async fn a_name_that_only_the_list_lacks_is_not_tried_again_at_once() {
     fixture.apply_rule(false, false);
     fixture.api.answers("PATCH", RULE, 200, rule(true, false));
     fixture.api.answers("GET", RULE, 200, rule(true, false));
-    let wire = rule_wire::message(&serde_json::from_value(rule(false, false)).unwrap());
-    {
-        let mut rules = fixture.manager.0.lock();
-        rules.stale = true;
-        rules.stored.insert("r".to_owned(), v1::Rule { origin: String::new(), ..wire });
-    }
+    fixture.manager().stale = true;
+    fixture.manager().store(made_of(""));
     let added_and_removed = [json!([keys::RULE_FINALIZER]), json!([])];
     for version in ["9", "10", "11"] {
         assert_eq!(fixture.round().await, Ok(true));
@@ -303,7 +306,7 @@ async fn a_name_that_only_the_list_lacks_is_not_tried_again_at_once() {
         fixture.apply(without);
     }
     // When the list has the other rule, the conflict is reported.
-    fixture.manager.0.lock().stale = false;
+    fixture.manager().stale = false;
     assert_eq!(fixture.round().await, Ok(false));
     assert!(fixture.reasons("r").contains(&"NameTaken".to_owned()), "{:?}", fixture.reasons("r"));
     assert_eq!(fixture.finalizers(), added_and_removed);
@@ -312,8 +315,7 @@ async fn a_name_that_only_the_list_lacks_is_not_tried_again_at_once() {
 #[tokio::test]
 async fn a_rule_that_only_the_cache_lacks_is_not_an_orphan() {
     let mut fixture = Fixture::new().await;
-    let wire = rule_wire::message(&serde_json::from_value(rule(true, false)).unwrap());
-    fixture.manager.0.lock().stored.insert("r".to_owned(), v1::Rule { origin: "u".to_owned(), ..wire });
+    fixture.manager().store(made_of("u"));
     fixture.api.answers("GET", RULE, 200, rule(true, false));
     assert_eq!(fixture.round().await, Ok(false));
     fixture.api.answers("GET", RULE, 503, json!({}));
@@ -362,14 +364,14 @@ async fn a_rejected_rule_does_not_affect_the_others() {
         for name in ["a", "r", "z"] {
             fixture.apply(named(name));
         }
-        fixture.manager.0.lock().rejected.insert("r".to_owned(), code);
+        fixture.manager().rejected.insert("r".to_owned(), code);
         let orphan = v1::Rule { id: "orphan".to_owned(), origin: "gone".to_owned(), ..v1::Rule::default() };
-        fixture.manager.0.lock().stored.insert("orphan".to_owned(), orphan);
+        fixture.manager().store(orphan);
         fixture.api.answers("GET", &format!("{}orphan", RULE.trim_end_matches('r')), 404, not_found());
         for _ in 0..REPORT_AFTER {
             assert_eq!(fixture.round().await.err(), None, "{code:?}");
         }
-        let mut stored: Vec<String> = fixture.manager.0.lock().stored.keys().cloned().collect();
+        let mut stored: Vec<String> = fixture.manager().stored.keys().cloned().collect();
         stored.sort();
         assert_eq!(stored, ["a", "z"], "{code:?}");
         assert_eq!(fixture.reasons("r"), expected, "{code:?}");
@@ -378,22 +380,19 @@ async fn a_rejected_rule_does_not_affect_the_others() {
     // An unauthenticated agent can write no rule.
     let mut fixture = Fixture::new().await;
     fixture.apply(named("r"));
-    fixture.manager.0.lock().rejected.insert("r".to_owned(), Code::Unauthenticated);
+    fixture.manager().rejected.insert("r".to_owned(), Code::Unauthenticated);
     assert_eq!(fixture.round().await, Err(Code::Unauthenticated));
 }
 
 #[tokio::test]
 async fn the_size_and_the_pages_of_a_list_are_limited() {
     let mut fixture = Fixture::new().await;
-    fixture.manager.0.lock().listed = Some(vec![v1::Rule::default(); 90_000]);
+    fixture.manager().listed = Some(vec![v1::Rule::default(); 90_000]);
     assert_eq!(fixture.round().await, Ok(false));
-    fixture.manager.0.lock().listed = Some(vec![v1::Rule::default(); 110_000]);
+    fixture.manager().listed = Some(vec![v1::Rule::default(); 110_000]);
     assert_eq!(fixture.round().await, Err(Code::OutOfRange));
-    {
-        let mut rules = fixture.manager.0.lock();
-        rules.listed = Some(vec![v1::Rule::default()]);
-        rules.endless = true;
-    }
+    fixture.manager().listed = Some(vec![v1::Rule::default()]);
+    fixture.manager().endless = true;
     assert_eq!(fixture.round().await, Err(Code::OutOfRange));
 }
 
@@ -403,7 +402,7 @@ async fn names_from_the_manager_are_validated_before_they_are_requested() {
     let rule = |id: String| v1::Rule { id, origin: "x".to_owned(), ..v1::Rule::default() };
     let names = ["../../../../v1/secrets/x".to_owned(), "a?b=c".to_owned(), String::new()];
     let many = (0..500).map(|i| format!("zz{i}"));
-    fixture.manager.0.lock().listed = Some(names.into_iter().chain(many).map(rule).collect());
+    fixture.manager().listed = Some(names.into_iter().chain(many).map(rule).collect());
     assert_eq!(fixture.round().await, Ok(false));
     let asked = fixture.api.calls("GET");
     assert!(asked.len() <= MAX_ORPHANS, "{}", asked.len());
@@ -434,7 +433,7 @@ async fn status_writes_are_limited_if_the_manager_changes_the_status_constantly(
         let status =
             v1::RuleStatus { current: true, matched: round, conditions, ..v1::RuleStatus::default() };
         let changed = v1::Rule { origin: "r".to_owned(), status: Some(status), ..rule_wire::message(&rule) };
-        fixture.manager.0.lock().listed = Some(vec![changed]);
+        fixture.manager().listed = Some(vec![changed]);
         assert_eq!(fixture.round().await, Ok(false));
     }
     assert!((10..40).contains(&fixture.status_writes()), "{} status writes", fixture.status_writes());

@@ -1,50 +1,34 @@
 use std::sync::Arc;
-use std::time::Duration;
 
 use outrigger_core::gate::Hold;
-use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
-use outrigger_core::rule::{ExpressionSpec, Operator, Ordering, Rule, RuleSpec};
-use outrigger_core::workload::POD;
-use outrigger_proto::companion::{Companion, CompanionState};
-use outrigger_runtime::environment::Clock;
+use outrigger_core::rule::{ExpressionSpec, Operator, Ordering, Rule};
+use outrigger_proto::companion::CompanionState;
 use outrigger_runtime::pod::Pod;
 use serde_json::json;
 
 use super::super::Start;
 use super::*;
-use crate::companions::received::Companions;
-use crate::metrics::Metrics;
-
-fn id(name: &str) -> WorkloadId {
-    WorkloadId::new(name).unwrap()
-}
+use crate::companions::Companions;
+use crate::tests::{id, object};
 
 fn claim() -> ClaimName {
-    ClaimName { namespace: "n".to_owned(), name: "web-claim".to_owned() }
+    crate::tests::claim("web-claim")
 }
 
 fn pod(node: Option<&str>) -> Pod {
     let ours = keys::COMPANIONS_CLAIM;
-    serde_json::from_value(json!({
+    object(json!({
         "metadata": {"name": "web", "namespace": "n", "uid": "web", "labels": {"app": "web"}},
         "spec": {"nodeName": node,
             "resourceClaims": [{"name": ours, "resourceClaimTemplateName": Hold::Binding.template()}]},
         "status": {"resourceClaimStatuses": [{"name": ours, "resourceClaimName": claim().name}]}}))
-    .unwrap()
 }
 
 fn rule(nodes: &[&str]) -> Arc<Rule> {
     let app = ExpressionSpec::new(".state.extra.labels.app", Operator::In, &["web"]);
     let node = ExpressionSpec::new(".state.nodeName", Operator::In, nodes);
-    let spec = RuleSpec {
-        resource_kind: POD.into(),
-        terms: vec![vec![app, node]],
-        ordering: Ordering::BeforeBinding,
-        template: json!({}).into(),
-        ..RuleSpec::new(RuleName::new("fw").unwrap())
-    };
-    Arc::new(Rule::compile(spec).unwrap())
+    crate::tests::rule("fw", vec![app, node], Ordering::BeforeBinding)
 }
 
 fn allocation(node: &str, version: &str) -> Allocation {
@@ -54,18 +38,12 @@ fn allocation(node: &str, version: &str) -> Allocation {
 }
 
 fn companions(state: CompanionState) -> Companions {
-    Companions::of(&[Companion {
-        rule: "fw".into(),
-        state: state.into(),
-        before_ready: true,
-        before_start: true,
-        ..Companion::default()
-    }])
+    crate::tests::companions("fw", state, Ordering::BeforeBinding)
 }
 
 /// A board with a Pod whose claim is allocated on the Node `a`, which a rule matches there only; and its stream.
 fn stage() -> (Board, u64) {
-    let board = Board::new(Clock::system(), Duration::from_secs(15), Metrics::default());
+    let board = Board::default();
     board.expect(vec![rule(&["a"])]);
     board.apply(&id("web"), &pod(None));
     board.allocated(&id("web"), Some(allocation("a", "1")));

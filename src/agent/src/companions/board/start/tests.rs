@@ -1,61 +1,36 @@
-use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
-use outrigger_core::rule::{ExpressionSpec, Operator, Ordering, Rule, RuleSpec};
-use outrigger_core::workload::POD;
-use outrigger_proto::companion::{Companion, CompanionState};
-use outrigger_runtime::environment::Clock;
+use outrigger_core::rule::{ExpressionSpec, Operator, Ordering, Rule};
+use outrigger_proto::companion::CompanionState;
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::companions::received::Companions;
-use crate::metrics::Metrics;
+use crate::companions::Companions;
+use crate::tests::{companion, companions, id, object};
 
 const HOLD: Duration = Duration::from_secs(20);
 
-fn id(name: &str) -> WorkloadId {
-    WorkloadId::new(name).unwrap()
-}
-
 fn claim(name: &str) -> ClaimName {
-    ClaimName { namespace: "n".to_owned(), name: format!("{name}-claim") }
+    crate::tests::claim(&format!("{name}-claim"))
 }
 
 /// A Pod that waits by a claim, on a Node if it is bound.
 fn held(name: &str, node: Option<&str>) -> Pod {
     let ours = keys::COMPANIONS_CLAIM;
-    serde_json::from_value(json!({
+    object(json!({
         "metadata": {"name": name, "namespace": "n", "uid": name, "labels": {"app": name}},
         "spec": {"nodeName": node, "resourceClaims": [{"name": ours, "resourceClaimTemplateName": ours}]},
         "status": {"resourceClaimStatuses": [{"name": ours, "resourceClaimName": claim(name).name}]}}))
-    .unwrap()
 }
 
 fn rule(name: &str, app: &str, ordering: Ordering) -> Arc<Rule> {
     let expression = ExpressionSpec::new(".state.extra.labels.app", Operator::In, &[app]);
-    let spec = RuleSpec {
-        resource_kind: POD.into(),
-        terms: vec![vec![expression]],
-        ordering,
-        template: json!({}).into(),
-        ..RuleSpec::new(RuleName::new(name).unwrap())
-    };
-    Arc::new(Rule::compile(spec).unwrap())
-}
-
-fn companion(rule: &str, state: CompanionState, ordering: Ordering) -> Companion {
-    Companion {
-        rule: rule.into(),
-        state: state.into(),
-        before_ready: ordering.gates(),
-        before_start: ordering.holds(),
-        ..Companion::default()
-    }
+    crate::tests::rule(name, vec![expression], ordering)
 }
 
 /// A board with the Pod `web` on the Node `a`, and rules of this cluster.
 fn board(rules: Vec<Arc<Rule>>) -> Board {
-    let board = Board::new(Clock::system(), Duration::from_secs(15), Metrics::default());
+    let board = Board::default();
     board.expect(rules);
     board.apply(&id("web"), &held("web", Some("a")));
     board
@@ -91,14 +66,10 @@ async fn a_pod_starts_when_the_companions_of_its_rule_are_ready_and_not_before()
         CompanionState::NoDpu,
         CompanionState::Unspecified,
     ] {
-        board.received(stream, &id("web"), Companions::of(&[companion("fw", state, Ordering::BeforeStart)]));
+        board.received(stream, &id("web"), companions("fw", state, Ordering::BeforeStart));
         assert_ne!(now(&board, "a", "web").await, "Ready", "{state:?}");
     }
-    board.received(
-        stream,
-        &id("web"),
-        Companions::of(&[companion("fw", CompanionState::Ready, Ordering::BeforeStart)]),
-    );
+    board.received(stream, &id("web"), companions("fw", CompanionState::Ready, Ordering::BeforeStart));
     assert_eq!(now(&board, "a", "web").await, "Ready");
 }
 
@@ -107,11 +78,7 @@ async fn companions_of_other_orderings_do_not_hold_a_pod() {
     for ordering in [Ordering::Parallel, Ordering::BeforeReady] {
         let board = board(vec![rule("log", "web", ordering)]);
         let stream = board.opened();
-        board.received(
-            stream,
-            &id("web"),
-            Companions::of(&[companion("log", CompanionState::Refused, ordering)]),
-        );
+        board.received(stream, &id("web"), companions("log", CompanionState::Refused, ordering));
         assert_eq!(now(&board, "a", "web").await, "Ready", "{ordering:?}");
         // One that does hold it counts beside them.
         let mixed = [
@@ -136,17 +103,9 @@ async fn a_question_is_woken_by_what_the_manager_sends() {
         }
     });
     tokio::time::sleep(Duration::from_secs(3)).await;
-    board.received(
-        stream,
-        &id("web"),
-        Companions::of(&[companion("fw", CompanionState::Starting, Ordering::BeforeStart)]),
-    );
+    board.received(stream, &id("web"), companions("fw", CompanionState::Starting, Ordering::BeforeStart));
     tokio::time::sleep(Duration::from_secs(3)).await;
-    board.received(
-        stream,
-        &id("web"),
-        Companions::of(&[companion("fw", CompanionState::Ready, Ordering::BeforeStart)]),
-    );
+    board.received(stream, &id("web"), companions("fw", CompanionState::Ready, Ordering::BeforeStart));
     let (start, waited) = asked.await.unwrap();
     assert_eq!((start.as_str(), waited), ("Ready", Duration::from_secs(6)), "the clock is the test's own");
     assert!(board.state.lock().starts.waiting.is_empty());
@@ -156,11 +115,7 @@ async fn a_question_is_woken_by_what_the_manager_sends() {
 async fn a_question_ends_with_the_cause_after_its_time() {
     let board = board(firewall());
     let stream = board.opened();
-    board.received(
-        stream,
-        &id("web"),
-        Companions::of(&[companion("fw", CompanionState::NoDpu, Ordering::BeforeStart)]),
-    );
+    board.received(stream, &id("web"), companions("fw", CompanionState::NoDpu, Ordering::BeforeStart));
     let start = board.start("a", &claim("web"), Instant::now() + HOLD).await;
     let Start::Waits { cause, message } = start else { panic!("{start:?}") };
     assert_eq!(cause, "NoDPU");
@@ -172,11 +127,7 @@ async fn a_manager_that_is_lost_lets_nothing_start() {
     let board = board(firewall());
     assert_eq!(now(&board, "a", "web").await, "ManagerUnreachable");
     let stream = board.opened();
-    board.received(
-        stream,
-        &id("web"),
-        Companions::of(&[companion("fw", CompanionState::Ready, Ordering::BeforeStart)]),
-    );
+    board.received(stream, &id("web"), companions("fw", CompanionState::Ready, Ordering::BeforeStart));
     board.down(false);
     assert_eq!(now(&board, "a", "web").await, "ManagerUnreachable", "what it reported may no longer be so");
     // Of an earlier stream.
@@ -204,11 +155,7 @@ async fn silence_lets_a_pod_start_that_no_rule_concerns_after_a_while() {
 async fn only_the_node_of_a_pod_is_answered() {
     let board = board(Vec::new());
     let stream = board.opened();
-    board.received(
-        stream,
-        &id("web"),
-        Companions::of(&[companion("log", CompanionState::Ready, Ordering::Parallel)]),
-    );
+    board.received(stream, &id("web"), companions("log", CompanionState::Ready, Ordering::Parallel));
     assert_eq!(now(&board, "b", "web").await, "Elsewhere");
     assert_eq!(now(&board, "a", "web").await, "Ready");
     assert_eq!(now(&board, "a", "unknown").await, "PodUnknown");
@@ -232,9 +179,7 @@ async fn a_word_about_another_node_starts_nothing() {
     let board = board(firewall());
     let stream = board.opened();
     board.complete(stream);
-    let ready = |node: &str| {
-        Companions::of(&[companion("fw", CompanionState::Ready, Ordering::BeforeStart)]).on(Some(node))
-    };
+    let ready = |node: &str| companions("fw", CompanionState::Ready, Ordering::BeforeStart).on(Some(node));
     for node in ["b", ""] {
         board.received(stream, &id("web"), ready(node));
         assert_eq!(now(&board, "a", "web").await, "WorkloadMoved", "{node:?}");
@@ -257,11 +202,7 @@ async fn a_pod_that_arrives_later_or_leaves_wakes_the_question() {
     let late = ask("late");
     tokio::time::sleep(Duration::from_secs(2)).await;
     board.apply(&id("late"), &held("late", Some("a")));
-    board.received(
-        stream,
-        &id("late"),
-        Companions::of(&[companion("log", CompanionState::Ready, Ordering::Parallel)]),
-    );
+    board.received(stream, &id("late"), companions("log", CompanionState::Ready, Ordering::Parallel));
     assert_eq!(late.await.unwrap(), ("Ready".to_owned(), 2));
     let moved = ask("moved");
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -276,14 +217,10 @@ async fn a_pod_that_arrives_later_or_leaves_wakes_the_question() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_starts_before_the_rules_are_known() {
-    let board = Board::new(Clock::system(), Duration::from_secs(15), Metrics::default());
+    let board = Board::default();
     board.apply(&id("web"), &held("web", Some("a")));
     let stream = board.opened();
-    board.received(
-        stream,
-        &id("web"),
-        Companions::of(&[companion("log", CompanionState::Ready, Ordering::Parallel)]),
-    );
+    board.received(stream, &id("web"), companions("log", CompanionState::Ready, Ordering::Parallel));
     assert_eq!(now(&board, "a", "web").await, "ManagerUnreachable");
     assert_eq!(now(&board, "b", "web").await, "Elsewhere", "another Node learns nothing of the Pod");
     board.expect(Vec::new());
@@ -334,7 +271,7 @@ proptest! {
                 match event {
                     Event::Received(back, state, ordering, node) => {
                         let stream = streams[streams.len().saturating_sub(1 + back)];
-                        let companions = Companions::of(&[companion("fw", state, ordering)]).on(Some(node));
+                        let companions = companions("fw", state, ordering).on(Some(node));
                         if board.received(stream, &id("web"), companions) {
                             ready = ordering.holds() && state == CompanionState::Ready && node == "a";
                         }

@@ -7,35 +7,24 @@ async fn what_is_listed_late_is_replaced_and_deleted_by_its_current_version() {
     let mut fixture = Fixture::new().await;
     fixture.apply_rule(true, false);
     // The list has a version of the rule that isn't the stored one.
-    let wire = rule_wire::message(&serde_json::from_value(rule(true, false)).unwrap());
+    let made = made_of("u");
     let other = |policy: &str| {
-        let mut other = v1::Rule { origin: "u".to_owned(), ..wire.clone() };
+        let mut other = made.clone();
         other.data.as_mut().unwrap().dpu_selection_policy = policy.to_owned();
         other
     };
-    {
-        let mut rules = fixture.manager.0.lock();
-        rules.stored.insert("r".to_owned(), other("Any"));
-        rules.listed = Some(vec![listed(&other("Host"))]);
-    }
+    fixture.manager().store(other("Any"));
+    fixture.manager().listed = Some(vec![listed(&other("Host"))]);
     assert_eq!(fixture.round().await, Ok(true));
-    {
-        let rules = fixture.manager.0.lock();
-        assert_eq!(rules.stored["r"].data, wire.data, "it is updated in the same round");
-        assert_eq!(rules.aborted, 1);
-    }
+    assert_eq!(fixture.manager().stored["r"].data, made.data, "it is updated in the same round");
+    assert_eq!(fixture.manager().aborted, 1);
     fixture.apply_rule(true, true);
     assert_eq!(fixture.round().await, Ok(true));
     assert!(!fixture.is_stored());
-    assert_eq!(fixture.manager.0.lock().aborted, 2);
+    assert_eq!(fixture.manager().aborted, 2);
     // Another client has made a rule of this name since.
     fixture.apply_rule(true, true);
-    fixture
-        .manager
-        .0
-        .lock()
-        .stored
-        .insert("r".to_owned(), v1::Rule { origin: String::new(), ..other("Any") });
+    fixture.manager().store(v1::Rule { origin: String::new(), ..other("Any") });
     assert_eq!(fixture.round().await, Ok(false));
     assert!(fixture.is_stored());
 }
@@ -44,14 +33,12 @@ async fn what_is_listed_late_is_replaced_and_deleted_by_its_current_version() {
 async fn a_manager_whose_lists_are_old_drops_no_fields_and_gets_the_rule_again_after_a_restore() {
     let mut fixture = Fixture::new().await;
     fixture.apply_rule(true, false);
-    let wire = rule_wire::message(&serde_json::from_value(rule(true, false)).unwrap());
-    let mut earlier = v1::Rule { origin: "u".to_owned(), ..wire.clone() };
+    let made = made_of("u");
+    let mut earlier = made.clone();
     earlier.data.as_mut().unwrap().rule_template = b"{}".to_vec().into();
-    let restore = |fixture: &Fixture| {
-        fixture.manager.0.lock().stored.insert("r".to_owned(), earlier.clone());
-    };
+    let restore = |fixture: &Fixture| fixture.manager().store(earlier.clone());
     restore(&fixture);
-    fixture.manager.0.lock().listed = Some(vec![listed(&earlier)]);
+    fixture.manager().listed = Some(vec![listed(&earlier)]);
     for _ in 0..5 {
         fixture.round().await.unwrap();
         // The pause after a write is over.
@@ -59,10 +46,10 @@ async fn a_manager_whose_lists_are_old_drops_no_fields_and_gets_the_rule_again_a
     }
     restore(&fixture);
     fixture.round().await.unwrap();
-    assert_eq!(fixture.manager.0.lock().stored["r"].data, wire.data);
+    assert_eq!(fixture.manager().stored["r"].data, made.data);
     // One that drops fields stores what it lists.
     restore(&fixture);
-    fixture.manager.0.lock().drops_updates = true;
+    fixture.manager().drops_updates = true;
     for _ in 0..5 {
         fixture.memory.rules.values_mut().for_each(|rule| rule.written = None);
         fixture.round().await.unwrap();
