@@ -117,7 +117,7 @@ impl DiffArgs {
             quotas: true,
             agent_reports: false,
         };
-        live::read_with(clients, &self.view, one, more).await
+        live::read(clients, &self.view, one, more).await
     }
 
     /// Whether rules of a kind that the new ones lack are deleted.

@@ -118,15 +118,6 @@ pub(crate) struct More<'a> {
 /// Reads what is needed of the cluster, and of the tenant's where that is named too.
 /// Of the tenant's Pods only those of `namespace`, where one is named.
 pub(crate) async fn read(
-    args: &ViewArgs,
-    namespace: Option<&str>,
-    more: More<'_>,
-) -> anyhow::Result<(State, Source)> {
-    read_with(&Clients::new(args).await?, args, namespace, more).await
-}
-
-/// [`read`] from clusters that have been read before.
-pub(crate) async fn read_with(
     clients: &Clients,
     args: &ViewArgs,
     namespace: Option<&str>,
