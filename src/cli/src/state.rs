@@ -191,6 +191,11 @@ impl State {
         Some(labels.chain(tenant).chain(offloaded).collect())
     }
 
+    /// The tenant that the label of a namespace names.
+    pub(crate) fn tenant_of(&self, namespace: &str) -> Option<&str> {
+        self.namespace_labels(namespace)?.get(keys::TENANT).copied()
+    }
+
     /// [`Self::caches_for`] where the label that names the host of a DPU doesn't matter.
     pub(crate) fn caches(&self, admin_rules: &str) -> Result<Caches, InputError> {
         self.caches_for(admin_rules, Default::default())

@@ -274,8 +274,7 @@ impl Tenants {
             }
         }
         for object in state.of("", "Namespace") {
-            let labels = state.namespace_labels(&object.name).unwrap_or_default();
-            if let Some(id) = labels.get(keys::TENANT).and_then(|id| TenantId::new(id).ok()) {
+            if let Some(id) = state.tenant_of(&object.name).and_then(|id| TenantId::new(id).ok()) {
                 namespaces.insert(object.name.clone(), id);
             }
         }
