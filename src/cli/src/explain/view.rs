@@ -33,8 +33,8 @@ use crate::files::{InputError, Object};
 use crate::state::State;
 use outrigger_core::node::Node;
 
-/// Whose part, and of which clusters.
-#[derive(Debug, Clone, Args)]
+/// Whose part, and of which clusters. By default all tenants, in a cluster that is known otherwise.
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ViewArgs {
     /// Tenant whose rules and workloads are looked at. Not needed where there is one tenant.
     #[arg(long, value_name = "ID")]
@@ -53,11 +53,6 @@ pub(crate) struct ViewArgs {
 }
 
 impl ViewArgs {
-    /// Of all tenants, in a cluster that is known otherwise.
-    pub(crate) fn of_all() -> Self {
-        Self { tenant: None, cluster: ClusterArgs::default(), tenant_kubeconfig: None, tenant_context: None }
-    }
-
     /// Refuses flags that are for clusters; `flag` names the files instead.
     pub(crate) fn for_files(&self, flag: &str) -> Result<(), InputError> {
         if self.tenant_kubeconfig.is_some() || self.tenant_context.is_some() {
