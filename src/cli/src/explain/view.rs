@@ -179,10 +179,10 @@ impl View {
         let rules = rules.into_iter().filter(|rule| theirs(&namespace_of(rule))).collect();
         let mut admin_rules: Vec<AdminWorkloadRule> = state.all(keys::WORKLOAD_GROUP, "AdminWorkloadRule")?;
         admin_rules.retain(|rule| rule.namespace().as_deref() == Some(&*admin.rules));
-        let unordered =
-            state.pods()?.iter().filter_map(|pod| Some((pod.uid()?, Unordered::of(pod)?))).collect();
+        let pods = state.pods()?;
+        let unordered = pods.iter().filter_map(|pod| Some((pod.uid()?, Unordered::of(pod)?))).collect();
         let Sorted { companions, admin_companions, workloads, ended } =
-            Sorted::new(state, &tenants, tenant.as_ref(), &admin.resources)?;
+            Sorted::new(state, pods, &tenants, tenant.as_ref(), &admin.resources)?;
         let has_companions = !companions.is_empty() || !admin_companions.is_empty();
         let in_files: Vec<Object> = if live { Vec::new() } else { state.of("", "Node").cloned().collect() };
         let hosts = if live { hosts.as_deref() } else { Some(in_files.as_slice()) };
@@ -371,12 +371,13 @@ impl Sorted {
     /// What else is in tenants' namespaces is nothing of this. `admin`: the namespace of the companions of admin rules.
     fn new(
         state: &State,
+        pods: Vec<Pod>,
         tenants: &Tenants,
         tenant: Option<&TenantId>,
         admin: &str,
     ) -> Result<Self, InputError> {
         let mut sorted = Self::default();
-        for pod in state.pods()? {
+        for pod in pods {
             let namespace = pod.namespace().unwrap_or_default();
             let owner = tenants.owner(&namespace);
             if let Some(found) = of_pod(&pod, admin) {
