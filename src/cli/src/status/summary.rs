@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 use outrigger_core::companion::Observed;
 use outrigger_core::host::HostLabels;
 use outrigger_core::json::{list, text};
@@ -111,12 +112,7 @@ pub(crate) type Counts = BTreeMap<String, BTreeMap<&'static str, usize>>;
 
 /// Counts a companion under its namespace and state.
 pub(crate) fn count(namespace: &str, state: &'static str, counts: &mut Counts) {
-    if !counts.contains_key(namespace) {
-        counts.insert(namespace.to_owned(), BTreeMap::new());
-    }
-    if let Some(states) = counts.get_mut(namespace) {
-        *states.entry(state).or_default() += 1;
-    }
+    *counts.entry(namespace.to_owned()).or_default().entry(state).or_default() += 1;
 }
 
 /// Counts a companion. Other Pods aren't counted.
@@ -138,10 +134,9 @@ pub(crate) struct DpuState {
 impl DpuState {
     /// `None`: the Node isn't a DPU.
     pub(crate) fn of(node: &Node, host_labels: &HostLabels) -> Option<Self> {
-        let labels = node.metadata.labels.as_ref();
-        let label = |key: &str| labels.and_then(|labels| labels.get(key));
-        let tenant = label(keys::NODE_TENANT);
-        if host_labels.keys().all(|key| label(key).is_none()) && tenant.is_none() {
+        let labels = node.labels();
+        let tenant = labels.get(keys::NODE_TENANT);
+        if tenant.is_none() && !host_labels.keys().any(|key| labels.contains_key(key)) {
             return None;
         }
         let status = node.status.as_ref().and_then(|status| status.conditions.as_ref());
@@ -195,13 +190,9 @@ pub(crate) fn certificate(
     now: i64,
 ) -> Result<CertificateRow, String> {
     let all = probe::certificates(pem).map_err(|error| format!("{object}: {error:#}"))?;
-    let validities = all.iter().filter_map(|certificate| Validity::of(certificate).ok());
-    let validity = if what == "CA" {
-        validities.max_by_key(|validity| validity.not_after)
-    } else {
-        let mut validities = validities;
-        validities.next()
-    };
+    let mut validities = all.iter().filter_map(|certificate| Validity::of(certificate).ok());
+    let validity =
+        if what == "CA" { validities.max_by_key(|validity| validity.not_after) } else { validities.next() };
     let validity = validity.ok_or_else(|| format!("{object}: has no certificate"))?;
     let state = match now {
         now if now > validity.not_after => "Expired",
