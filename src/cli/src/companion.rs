@@ -22,7 +22,7 @@ use crate::admission::Admission;
 use crate::files::InputError;
 use crate::sent::NamedKeys;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PodName {
     pub(crate) namespace: String,
     pub(crate) name: String,
