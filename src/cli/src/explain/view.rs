@@ -199,7 +199,7 @@ impl View {
             let known: BTreeMap<_, _> = reported.map(|w| (w.id.as_str().to_owned(), Arc::new(w))).collect();
             known.into_values().collect()
         };
-        let caches = state.caches(keys::ADMIN_NAMESPACE)?;
+        let caches = state.caches(keys::ADMIN_NAMESPACE, host_labels)?;
         let sees_nodes = infrastructure && (live || !nodes.is_empty());
         if !live && !sees_nodes {
             notes.push("no Nodes were given: where companions would run isn't known".to_owned());
