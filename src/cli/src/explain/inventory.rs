@@ -59,9 +59,10 @@ pub(super) struct Asked<'a> {
 
 /// What keeps a request from a device.
 enum Obstacle<'a> {
+    /// The claim that has it.
     Taken(&'a str),
-    Tainted(String),
-    TooSmall(String),
+    /// A taint, or too little capacity, in words.
+    Other(String),
 }
 
 /// The devices of a place, for one request.
@@ -212,7 +213,7 @@ impl Inventory {
                     judged.taken += 1;
                     judged.owners.insert(owner);
                 }
-                Some(Obstacle::Tainted(words) | Obstacle::TooSmall(words)) => {
+                Some(Obstacle::Other(words)) => {
                     *judged.others.entry(words).or_default() += 1;
                 }
             }
@@ -232,13 +233,13 @@ impl Inventory {
         for (taint, rule) in all {
             if keeps_off(taint) && !asked.tolerates(taint) {
                 let by = rule.map_or_else(String::new, |rule| format!(" (DeviceTaintRule {rule})"));
-                return Some(Obstacle::Tainted(format!(
+                return Some(Obstacle::Other(format!(
                     "the taint {}{by}, which isn't tolerated",
                     words(taint)
                 )));
             }
         }
-        if admin { None } else { self.too_small(id, published, asked).map(Obstacle::TooSmall) }
+        if admin { None } else { self.too_small(id, published, asked).map(Obstacle::Other) }
     }
 
     /// The first capacity of a device of which too little is left for a request.

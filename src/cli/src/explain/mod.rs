@@ -14,7 +14,6 @@ pub(crate) mod report;
 mod subject;
 pub(crate) mod view;
 
-use std::borrow::Cow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -123,7 +122,7 @@ enum ExplainCommand {
 /// One fact about what is explained.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Fact {
-    name: Cow<'static, str>,
+    name: String,
     value: String,
 }
 
