@@ -114,7 +114,7 @@ impl<'a> Prediction<'a> {
             }
         }
         self.send_workloads();
-        if self.view.all_workloads {
+        if self.view.source.workloads {
             self.index.complete(|_| true);
         }
         if self.settings.is_settled {

@@ -30,7 +30,7 @@ pub(crate) struct Source {
     /// It shows the infrastructure cluster: DPUs and companions.
     pub(super) infrastructure: bool,
     /// It shows the Pods of the tenant's cluster.
-    pub(super) workloads: bool,
+    pub(crate) workloads: bool,
     /// It shows all devices that there are.
     pub(super) devices: bool,
     pub(super) claims: ClaimScope,
@@ -41,7 +41,7 @@ pub(crate) struct Source {
     /// The Nodes of the tenant's cluster; `None` if they can't be seen.
     pub(super) hosts: Option<Vec<Object>>,
     /// What it doesn't show.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

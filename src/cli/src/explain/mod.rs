@@ -200,7 +200,7 @@ pub(crate) async fn ask(
         |workload: &Arc<Workload>| format!("{}/{}", workload.resource_namespace, workload.resource_name);
     let mut names: Vec<String> = view.workloads.iter().map(name).collect();
     names.sort();
-    Ok(Answer::Workloads { tenant: view.tenant.map(|id| id.to_string()), names, notes: view.notes })
+    Ok(Answer::Workloads { tenant: view.tenant.map(|id| id.to_string()), names, notes: view.source.notes })
 }
 
 #[cfg(test)]
