@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use outrigger_admission::provenance::{self, DENIED, KEYS, Origin};
-use outrigger_core::keys;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use super::lines::Fault;
 use super::report::{Change, Decider, MAX_NAME, Policy, Refusal, Step, Webhook, cut};
+use crate::check::installation::reach::is_own as is_our_webhook;
 use crate::companion::PodName;
 
 /// Most characters of a message. Those of the API server quote what is wrong.
@@ -291,10 +291,6 @@ fn called(at: &str, value: &str) -> Option<((u32, u32), Called)> {
 
 fn lenient<T: DeserializeOwned>(text: &str) -> Option<T> {
     serde_json::from_str(text).ok()
-}
-
-fn is_our_webhook(name: &str) -> bool {
-    name.strip_suffix(keys::DOMAIN).is_some_and(|name| name.ends_with('.'))
 }
 
 fn is_our_policy(name: &str) -> bool {
