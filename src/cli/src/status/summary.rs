@@ -121,18 +121,8 @@ pub(crate) fn companion(pod: &Pod, admin_namespace: &str, counts: &mut Counts) {
     count(pod.metadata.namespace.as_deref().unwrap_or_default(), state(&observed), counts);
 }
 
-/// What is counted of a DPU.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct DpuState {
-    /// Its owner; empty: none.
-    tenant: String,
-    ready: bool,
-    cordoned: bool,
-    handed_over: bool,
-}
-
-impl DpuState {
-    /// `None`: the Node isn't a DPU.
+impl DpuRow {
+    /// What is counted of one DPU. `None`: the Node isn't one.
     pub(crate) fn of(node: &Node, host_labels: &HostLabels) -> Option<Self> {
         let labels = node.labels();
         let tenant = labels.get(keys::NODE_TENANT);
@@ -144,21 +134,21 @@ impl DpuState {
         let mut taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
         Some(Self {
             tenant: tenant.cloned().unwrap_or_default(),
-            ready: status.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True"),
-            cordoned: spec.is_some_and(|spec| spec.unschedulable == Some(true)),
-            handed_over: taints.any(|taint| taint.key == keys::HANDOVER),
+            dpus: 1,
+            ready: status.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True").into(),
+            cordoned: spec.is_some_and(|spec| spec.unschedulable == Some(true)).into(),
+            handed_over: taints.any(|taint| taint.key == keys::HANDOVER).into(),
         })
     }
 
-    /// Counts it under its owner.
+    /// Adds it to the row of its owner.
     pub(crate) fn count(&self, rows: &mut BTreeMap<String, DpuRow>) {
-        let row = rows
-            .entry(self.tenant.clone())
-            .or_insert_with(|| DpuRow { tenant: self.tenant.clone(), ..DpuRow::default() });
-        row.dpus += 1;
-        row.ready += usize::from(self.ready);
-        row.cordoned += usize::from(self.cordoned);
-        row.handed_over += usize::from(self.handed_over);
+        let row = rows.entry(self.tenant.clone()).or_default();
+        row.tenant.clone_from(&self.tenant);
+        row.dpus += self.dpus;
+        row.ready += self.ready;
+        row.cordoned += self.cordoned;
+        row.handed_over += self.handed_over;
     }
 }
 
