@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outrigger_core::amounts::{self, Amounts};
 use outrigger_core::json::{list, text};
 use outrigger_core::quantity::Quantity;
 use serde_json::Value;
@@ -42,7 +43,7 @@ pub(super) struct Inventory {
     /// The devices that one claim has alone, and that claim, as `namespace/name`.
     taken: BTreeMap<String, String>,
     /// What claims have of the capacity of devices that they share.
-    consumed: BTreeMap<String, BTreeMap<String, Quantity>>,
+    consumed: BTreeMap<String, Amounts>,
 }
 
 /// A request for devices, or an alternative of one.
@@ -180,13 +181,9 @@ impl Inventory {
                 self.taken.insert(id, whose.clone());
                 continue;
             }
-            let sums = self.consumed.entry(id).or_default();
-            for (name, amount) in
-                result.get("consumedCapacity").and_then(Value::as_object).into_iter().flatten()
-            {
-                let before = sums.get(name).copied().unwrap_or_else(|| Quantity::whole(0));
-                sums.insert(name.clone(), Quantity::of(amount).map_or(before, |amount| before.plus(amount)));
-            }
+            let parts = result.get("consumedCapacity").and_then(Value::as_object).into_iter().flatten();
+            let parts = parts.filter_map(|(name, part)| Some((name.clone(), Quantity::of(part)?)));
+            amounts::add(self.consumed.entry(id).or_default(), &parts.collect());
         }
     }
 

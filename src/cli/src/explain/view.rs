@@ -95,7 +95,7 @@ pub(crate) struct View {
     /// The companions of admin rules that serve its workloads, as far as they are shown.
     pub(crate) admin_companions: BTreeMap<CompanionKey, Observed>,
     /// What Events say of its rules: the rule's namespace and name, the words.
-    pub(crate) events: Vec<(String, String, String)>,
+    pub(crate) events: BTreeSet<(String, String, String)>,
     /// The PriorityClass that Pods without one get.
     pub(crate) default_priority_class: Option<String>,
     /// The extended resources that DeviceClasses stand behind, with the names of the classes.
@@ -400,18 +400,14 @@ impl Sorted {
 }
 
 /// Messages of Events about rules whose companions were refused.
-fn events(state: &State) -> Result<Vec<(String, String, String)>, InputError> {
+fn events(state: &State) -> Result<BTreeSet<(String, String, String)>, InputError> {
     let events: Vec<Event> = state.all("", "Event")?;
     let about_rules = events.into_iter().filter(|event| {
         event.involved_object.kind.as_deref() == Some("WorkloadRule")
             && event.reason.as_deref() == Some("CompanionRefused")
     });
-    let mut messages: Vec<_> = about_rules
-        .filter_map(|event| {
-            Some((event.involved_object.namespace?, event.involved_object.name?, event.message?))
-        })
-        .collect();
-    messages.sort();
-    messages.dedup();
-    Ok(messages)
+    let messages = about_rules.filter_map(|event| {
+        Some((event.involved_object.namespace?, event.involved_object.name?, event.message?))
+    });
+    Ok(messages.collect())
 }

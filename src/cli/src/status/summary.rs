@@ -1,6 +1,6 @@
 //! Rows and counts of plain objects.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
@@ -156,9 +156,7 @@ impl DpuRow {
 /// server has loaded them.
 pub(crate) fn policies(api: (&[String], &[String]), files: Option<(&Files, bool)>) -> Policies {
     let line = |line: &'static str| line.strip_prefix("  name: ");
-    let mut shipped: Vec<&str> = POLICIES.lines().filter_map(line).collect();
-    shipped.sort_unstable();
-    shipped.dedup();
+    let shipped: BTreeSet<&str> = POLICIES.lines().filter_map(line).collect();
     let loaded = files.filter(|(_, loaded)| *loaded);
     // A binding in the API never binds a policy of a file.
     let mut sources = vec![api];
