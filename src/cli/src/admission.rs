@@ -45,7 +45,7 @@ pub(crate) struct Admission {
 impl Admission {
     pub(crate) fn new(state: State, args: AdmissionArgs) -> Result<Self, InputError> {
         let settings: Settings = args.into();
-        let caches = state.caches_for(&settings.admin.rules, &settings.host_labels)?;
+        let caches = state.caches(&settings.admin.rules, &settings.host_labels)?;
         let slots = Slots::new(&caches);
         Ok(Self { state, caches, settings, slots })
     }

@@ -22,7 +22,7 @@ use crate::admission::Admission;
 use crate::files::InputError;
 use crate::sent::NamedKeys;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PodName {
     pub(crate) namespace: String,
     pub(crate) name: String,
@@ -136,9 +136,8 @@ pub(crate) fn companion(
     let named = rules.clone();
     for object in rules.into_iter().filter(|object| object.name_any() == rule) {
         let namespace = object.namespace().unwrap_or_default();
-        let labels = state.namespace_labels(&namespace).unwrap_or_default();
         // A rule in a tenant's own cluster makes no companion there.
-        if let Some(tenant) = labels.get(keys::TENANT).and_then(|id| TenantId::new(id).ok()) {
+        if let Some(tenant) = state.tenant_of(&namespace).and_then(|id| TenantId::new(id).ok()) {
             found.push((object, namespace, tenant));
         }
     }

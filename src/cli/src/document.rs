@@ -380,16 +380,17 @@ pub(crate) fn plain(text: &str) -> String {
 }
 
 /// How a report is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// Text for people, in colour on a terminal.
+    #[default]
     #[value(alias = "table")]
     Text,
     /// JSON; the command's page in docs describes it.
     Json,
 }
 
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct OutputArgs {
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
@@ -407,12 +408,6 @@ impl OutputArgs {
             Format::Json => print_json(report),
             Format::Text => Ok(report.document().text(&mut anstream::stdout().lock())?),
         }
-    }
-}
-
-impl Default for OutputArgs {
-    fn default() -> Self {
-        Self { output: Format::Text }
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outrigger_core::bounds::Bounds;
+use outrigger_core::json::text;
 use outrigger_core::yaml::{self, OF_FILES};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -71,8 +72,7 @@ pub(crate) struct Object {
 impl Object {
     /// Takes a document for an object.
     pub(crate) fn new(origin: Origin, value: Value) -> Result<Self, InputError> {
-        let text =
-            |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let text = |pointer: &str| text(&value, pointer).to_owned();
         let (version, kind) = (text("/apiVersion"), text("/kind"));
         for (field, text) in [("apiVersion", &version), ("kind", &kind)] {
             if text.is_empty() {

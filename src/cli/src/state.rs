@@ -191,9 +191,9 @@ impl State {
         Some(labels.chain(tenant).chain(offloaded).collect())
     }
 
-    /// [`Self::caches_for`] where the label that names the host of a DPU doesn't matter.
-    pub(crate) fn caches(&self, admin_rules: &str) -> Result<Caches, InputError> {
-        self.caches_for(admin_rules, Default::default())
+    /// The tenant that the label of a namespace names.
+    pub(crate) fn tenant_of(&self, namespace: &str) -> Option<&str> {
+        self.namespace_labels(namespace)?.get(keys::TENANT).copied()
     }
 
     /// The state as the webhook would have it. `admin_rules`: the namespace of the admin rules that are served; `host_labels`:
@@ -201,11 +201,7 @@ impl State {
     ///
     /// # Errors
     /// The first object of a kind that the webhook watches and that isn't of that kind's shape.
-    pub(crate) fn caches_for(
-        &self,
-        admin_rules: &str,
-        host_labels: &HostLabels,
-    ) -> Result<Caches, InputError> {
+    pub(crate) fn caches(&self, admin_rules: &str, host_labels: &HostLabels) -> Result<Caches, InputError> {
         let caches = Caches::new(host_labels);
         for object in &self.objects {
             if object.is(keys::WORKLOAD_GROUP, "AdminWorkloadRule") && object.namespace != admin_rules {
@@ -273,7 +269,7 @@ spec: {containers: []}
     #[test]
     fn the_caches_are_the_servers_own() {
         let blue = TenantId::new("blue").unwrap();
-        let caches = state(STATE).caches("universe").unwrap();
+        let caches = state(STATE).caches("universe", Default::default()).unwrap();
         assert_eq!(caches.owner("tenant-blue"), Some(blue.clone()));
         assert!(caches.tenant(&blue).flatten().unwrap().hosts.contains("host-a"));
         assert_eq!((caches.dpus_of(&blue), caches.is_device_class("crypto")), (1, true));
@@ -287,7 +283,7 @@ spec: {containers: []}
             "{apiVersion: outrigger.dev/v1alpha1, kind: Tenant, metadata: {name: blue}, spec: {hosts: [host-b]}}"
         );
         let state = state(&text);
-        let caches = state.caches("universe").unwrap();
+        let caches = state.caches("universe", Default::default()).unwrap();
         let tenant = caches.tenant(&TenantId::new("blue").unwrap()).flatten().unwrap();
         assert!(tenant.hosts.contains("host-b"));
         let pods = state.pods().unwrap();
@@ -301,7 +297,7 @@ spec: {containers: []}
         let bad = state(
             "apiVersion: outrigger.dev/v1alpha1\nkind: Tenant\nmetadata: {name: blue}\nspec: {hosts: x}",
         );
-        let error = bad.caches("universe").unwrap_err().to_string();
+        let error = bad.caches("universe", Default::default()).unwrap_err().to_string();
         assert!(error.starts_with("f: document 1: Tenant blue: spec.hosts: invalid type: string"), "{error}");
     }
 }

@@ -31,6 +31,5 @@ pub(super) async fn read_from(client: Client) -> Result<(State, Vec<String>), In
     reader.may::<ResourceClaim>(None, ListParams::default()).await?;
     reader.may::<ResourceClaimTemplate>(None, ListParams::default()).await?;
     reader.may::<Machine>(None, ListParams::default()).await?;
-    let (objects, notes) = reader.take();
-    Ok((State::new(objects), notes))
+    Ok(reader.finish())
 }

@@ -60,19 +60,16 @@ impl ClaimsArgs {
         // The namespace's label names its tenant, so a user who may not read Tenants gets the report too.
         reader.may::<Tenant>(None, ListParams::default()).await?;
         reader.must::<Namespace>(None, ListParams::default().labels(keys::TENANT)).await?;
-        let (objects, mut notes) = reader.take();
-        let state = State::new(objects.clone());
+        let state = State::new(reader.objects().to_vec());
         let meant = report::namespaces(&state, self.tenant.as_deref(), self.namespace.as_deref())?;
-        reader.keep(objects);
         for namespace in meant.keys() {
             reader.must::<ResourceClaim>(Some(namespace), ListParams::default()).await?;
             reader.may::<Pod>(Some(namespace), ListParams::default()).await?;
         }
         reader.may::<DeviceClass>(None, ListParams::default()).await?;
-        let (objects, more) = reader.take();
-        notes.extend(more);
+        let (state, mut notes) = reader.finish();
         notes.dedup();
-        Ok((State::new(objects), notes))
+        Ok((state, notes))
     }
 }
 

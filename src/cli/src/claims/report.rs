@@ -94,10 +94,9 @@ pub(super) fn namespaces(
         } else {
             object.name.clone()
         };
-        let labels = state.namespace_labels(&name).unwrap_or_default();
-        if let Some(owner) = labels.get(keys::TENANT) {
-            known.insert((*owner).to_owned());
-            all.insert(name, (*owner).to_owned());
+        if let Some(owner) = state.tenant_of(&name) {
+            known.insert(owner.to_owned());
+            all.insert(name, owner.to_owned());
         }
     }
     let list = |names: Vec<&String>| match names.as_slice() {
@@ -152,8 +151,7 @@ pub(crate) fn one(state: &State, namespace: &str, name: &str, sees_pods: bool) -
         .find(|claim| claim.namespace_or_default() == namespace && claim.name == name)?;
     let pods: Vec<&Object> =
         state.of("", "Pod").filter(|pod| pod.namespace_or_default() == namespace).collect();
-    let labels = state.namespace_labels(namespace).unwrap_or_default();
-    let tenant = labels.get(keys::TENANT).copied().unwrap_or_default();
+    let tenant = state.tenant_of(namespace).unwrap_or_default();
     Some(claim(object, tenant, sees_pods.then_some(&pods), &classes(state)))
 }
 
@@ -243,9 +241,8 @@ fn phase(claim: &Value, is_reserved: bool, is_used: bool) -> Phase {
 
 /// The Pod that Kubernetes made the claim for.
 fn owner(claim: &Value) -> Option<&str> {
-    let owners = list(claim, "/metadata/ownerReferences");
-    let of_pod =
-        owners.iter().find(|o| text(o, "/kind") == "Pod" && o.get("controller") == Some(&Value::Bool(true)));
+    let mut owners = list(claim, "/metadata/ownerReferences").iter();
+    let of_pod = owners.find(|owner| text(owner, "/kind") == "Pod" && owner["controller"] == true);
     of_pod.map(|owner| text(owner, "/name"))
 }
 
@@ -258,23 +255,16 @@ fn uses(pod: &Object, claim: &Object, owner: Option<&str>) -> bool {
 }
 
 /// Where the devices are: the Node that the allocation is for, else that of a Pod that has them.
-fn node(claim: &Value, using: &[&&Object]) -> Option<String> {
+fn node<'a>(claim: &'a Value, using: &[&&'a Object]) -> Option<String> {
     claim.pointer("/status/allocation").filter(|allocation| allocation.is_object())?;
     let terms = list(claim, "/status/allocation/nodeSelector/nodeSelectorTerms");
-    let of_term = |term: &Value| {
-        let fields = list(term, "/matchFields");
+    let of_term = |term: &'a Value| {
+        let mut fields = list(term, "/matchFields").iter();
         let name = fields
-            .iter()
-            .find(|field| text(field, "/key") == "metadata.name" && text(field, "/operator") == "In");
-        let names = name.map(|field| list(field, "/values"))?;
-        match names {
-            [one] => one.as_str().map(str::to_owned),
-            _ => None,
-        }
+            .find(|field| text(field, "/key") == "metadata.name" && text(field, "/operator") == "In")?;
+        if let [one] = list(name, "/values") { one.as_str() } else { None }
     };
     let of_pod = || using.iter().map(|pod| text(&pod.value, "/spec/nodeName")).find(|node| !node.is_empty());
-    match terms {
-        [term] => of_term(term).or_else(|| of_pod().map(str::to_owned)),
-        _ => of_pod().map(str::to_owned),
-    }
+    let named = if let [term] = terms { of_term(term) } else { None };
+    named.or_else(of_pod).map(str::to_owned)
 }

@@ -22,8 +22,8 @@ use crate::companion::of_pod;
 use crate::condition::Condition;
 use crate::document::Grade;
 use crate::explain::view::reported_workload;
-use crate::status::report::{Report, RuleRow, TenantRow};
-use crate::status::summary::{self, DpuState};
+use crate::status::report::{DpuRow, Report, RuleRow, TenantRow};
+use crate::status::summary;
 
 /// Most characters of a message that are kept.
 const MESSAGE: usize = 1024;
@@ -63,7 +63,7 @@ pub(super) struct NodeEntry {
     /// It, if it is a DPU.
     dpu: Option<Dpu>,
     /// What is counted of it.
-    pub(super) state: Option<DpuState>,
+    pub(super) state: Option<DpuRow>,
 }
 
 /// A companion that exists.
@@ -173,7 +173,7 @@ impl NodeEntry {
             // A heartbeat changes nothing else.
             dpu.resource_version.clear();
         }
-        let state = DpuState::of(node, host_labels);
+        let state = DpuRow::of(node, host_labels);
         (dpu.is_some() || state.is_some()).then_some(Self { dpu, state })
     }
 }

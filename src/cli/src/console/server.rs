@@ -171,7 +171,7 @@ impl ConsoleServerArgs {
             let asker = managers.clone().zip(Token::given(token)).map(|(all, token)| Asker::new(all, token));
             let store = Store::new(Source {
                 clients: Clients::of(client.clone()),
-                view: ViewArgs::of_all(),
+                view: ViewArgs::default(),
                 admission: admission.clone(),
                 system_namespace: system_namespace.clone(),
                 interval,

@@ -117,7 +117,7 @@ impl DiffArgs {
             quotas: true,
             agent_reports: false,
         };
-        live::read_with(clients, &self.view, one, more).await
+        live::read(clients, &self.view, one, more).await
     }
 
     /// Whether rules of a kind that the new ones lack are deleted.
@@ -208,7 +208,7 @@ impl DiffArgs {
             let present: Vec<_> =
                 mine.iter().filter_map(|at| changes.sets.get(*at)).flat_map(RuleSet::present).collect();
             let accepted: Vec<_> = mine.iter().filter_map(|at| changes.accepted.get(*at)).collect();
-            let mut prediction = Prediction::new(view, settings)?;
+            let mut prediction = Prediction::new(view, settings);
             prediction.begin(&present, changes.before)?;
             prediction.apply(&accepted)?;
             predictions.push(prediction);

@@ -84,7 +84,7 @@ pub(super) struct Prediction<'a> {
 }
 
 impl<'a> Prediction<'a> {
-    pub(super) fn new(view: &'a View, settings: Settings<'a>) -> Result<Self, InputError> {
+    pub(super) fn new(view: &'a View, settings: Settings<'a>) -> Self {
         let mut index = TenantIndex::default();
         if let Some(limits) = &view.limits {
             index.limit(limits.matches());
@@ -92,7 +92,7 @@ impl<'a> Prediction<'a> {
         index.dpus = view.dpus(settings.host_labels);
         let mut companions = view.companions.clone().unwrap_or_default();
         companions.extend(view.admin_companions.clone());
-        Ok(Self {
+        Self {
             view,
             settings,
             index,
@@ -102,7 +102,7 @@ impl<'a> Prediction<'a> {
             companions,
             made: Vec::new(),
             before: BTreeMap::new(),
-        })
+        }
     }
 
     /// The present: its rules, workloads, and companions.
@@ -114,7 +114,7 @@ impl<'a> Prediction<'a> {
             }
         }
         self.send_workloads();
-        if self.view.all_workloads {
+        if self.view.source.workloads {
             self.index.complete(|_| true);
         }
         if self.settings.is_settled {

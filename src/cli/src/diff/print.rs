@@ -1,5 +1,7 @@
 //! The report for people.
 
+use std::collections::BTreeMap;
+
 use super::report::{Change, CompanionChange, Report, RuleChange, RuleVerdict};
 use crate::document::{Document, Grade, Item, Readable, Row, Table, bad, graded, item, odd};
 use crate::rules::RuleKind;
@@ -41,23 +43,13 @@ impl Report {
         document
     }
 
-    /// How many companions change in each way.
+    /// How many companions change in each way, in the order of [`Change`].
     fn counts(&self) -> String {
-        let all = [
-            Change::Created,
-            Change::Replaced,
-            Change::Resized,
-            Change::Updated,
-            Change::Outdated,
-            Change::Annotated,
-            Change::Lingering,
-            Change::Deleted,
-            Change::Refused,
-        ];
-        let counts = all.into_iter().filter_map(|change| {
-            let count = self.companions.iter().filter(|entry| entry.change == change).count();
-            (count > 0).then(|| format!("{count} {}", change.as_str()))
-        });
+        let mut counts = BTreeMap::<Change, usize>::new();
+        for entry in &self.companions {
+            *counts.entry(entry.change).or_default() += 1;
+        }
+        let counts = counts.into_iter().map(|(change, count)| format!("{count} {}", change.as_str()));
         counts.collect::<Vec<_>>().join(", ")
     }
 }

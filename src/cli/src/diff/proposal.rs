@@ -23,12 +23,9 @@ const ANYBODY: &str = "outrigger:diff";
 
 /// The only tenant in whose namespaces the new rules are, if there is one.
 pub(super) fn tenant_of(state: &State, new: &[Object]) -> Option<String> {
-    let owner = |object: &Object| {
-        state.namespace_labels(&object.namespace)?.get(keys::TENANT).map(|tenant| (*tenant).to_owned())
-    };
     let own = new.iter().filter(|object| RuleKind::WorkloadRule.is(object));
-    let all: BTreeSet<String> = own.filter_map(owner).collect();
-    if all.len() == 1 { all.into_iter().next() } else { None }
+    let all: BTreeSet<&str> = own.filter_map(|object| state.tenant_of(&object.namespace)).collect();
+    if all.len() == 1 { all.into_iter().next().map(str::to_owned) } else { None }
 }
 
 /// Whether companions of a rule would be guests of Machines.
@@ -84,8 +81,7 @@ impl RuleSet {
             }
         }
         for object in new.iter().filter(|object| RuleKind::WorkloadRule.is(object)) {
-            let labels = state.namespace_labels(&object.namespace).unwrap_or_default();
-            let owner = labels.get(keys::TENANT).and_then(|id| TenantId::new(id).ok());
+            let owner = state.tenant_of(&object.namespace).and_then(|id| TenantId::new(id).ok());
             if owner.is_some() && owner != view.tenant {
                 let namespace = &object.namespace;
                 let message =

@@ -30,7 +30,7 @@ impl Report {
         let tenant = if let [one] = tenants.as_slice() { Some(one.clone()) } else { None };
         let mut this = Self { tenant, tenants, notes: Vec::new(), rules, companions: Vec::new() };
         // Most concern the state, and so are the same for all tenants.
-        for note in views.iter().flat_map(|view| &view.notes).chain(&notes) {
+        for note in views.iter().flat_map(|view| &view.source.notes).chain(&notes) {
             this.note(note.clone());
         }
         this

@@ -28,11 +28,14 @@ fn diff(state: &[Value], new: &[Value], flags: &[&str]) -> Result<Value, String>
     Ok(serde_json::to_value(&report).unwrap())
 }
 
-/// `CHANGE workload` of each companion.
+/// `CHANGE workload` of each companion, in the order of these texts.
 fn changes(report: &Value) -> Vec<String> {
-    let all = report["companions"].as_array().unwrap();
+    let all = report["companions"].as_array().unwrap().iter();
     let text = |entry: &Value, key: &str| entry[key].as_str().unwrap_or_default().to_owned();
-    all.iter().map(|entry| format!("{} {}", text(entry, "change"), text(entry, "workload"))).collect()
+    let all = all.map(|entry| format!("{} {}", text(entry, "change"), text(entry, "workload")));
+    let mut all: Vec<String> = all.collect();
+    all.sort();
+    all
 }
 
 fn rule(name: &str, app: &str) -> Value {
@@ -51,20 +54,38 @@ fn with(mut rule: Value, pointer: &str, value: Value) -> Value {
     rule
 }
 
+/// A rule for all workloads.
+fn for_all(rule: Value) -> Value {
+    let expressions = json!([{"key": ".state.extra.labels.app", "operator": "Exists"}]);
+    with(rule, "/spec/workloadTerms/0/matchExpressions", expressions)
+}
+
+fn tenant(id: &str, hosts: Value) -> Value {
+    json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": id},
+        "spec": {"hosts": hosts}})
+}
+
+fn pod(namespace: &str, name: &str, app: &str, node: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app": app}},
+        "spec": {"nodeName": node, "containers": []}})
+}
+
+/// A companion of the rule `r` that exists, for the workload with this label value.
+fn companion(name: &str, workload: &str, annotations: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": name, "namespace": "tenant-blue", "uid": "x", "labels": {keys::WORKLOAD: workload},
+            "annotations": annotations,
+            "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+                "name": "r", "uid": "", "controller": true}]},
+        "spec": {"containers": []}})
+}
+
 /// Tenant blue with two hosts, a DPU in each, a workload of each app, one on each host, and another tenant.
 fn state(more: &[Value]) -> Vec<Value> {
-    let tenant = |id: &str, hosts: Value| {
-        json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": id},
-            "spec": {"hosts": hosts}})
-    };
     let dpu = |host: &str| {
         json!({"apiVersion": "v1", "kind": "Node",
             "metadata": {"name": format!("{host}-dpu"), "labels": {keys::DPU_HOST: host}}})
-    };
-    let pod = |name: &str, app: &str, node: &str| {
-        json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": name, "namespace": "shop", "labels": {"app": app}},
-            "spec": {"nodeName": node, "containers": []}})
     };
     let mut all = vec![
         tenant("blue", json!(["a", "b"])),
@@ -72,8 +93,8 @@ fn state(more: &[Value]) -> Vec<Value> {
         dpu("a"),
         dpu("b"),
         dpu("c"),
-        pod("web", "web", "a"),
-        pod("db", "db", "b"),
+        pod("shop", "web", "web", "a"),
+        pod("shop", "db", "db", "b"),
     ];
     all.extend_from_slice(more);
     all
@@ -118,9 +139,7 @@ fn each_kind_of_change() {
         (vec![rule("other", "db")], old(), &["Created shop/web"]),
     ] {
         let report = diff(&state(&state_rules), std::slice::from_ref(&new), &[]).unwrap();
-        let mut found = changes(&report);
-        found.sort();
-        assert_eq!(found, expected, "{new}");
+        assert_eq!(changes(&report), expected, "{new}");
     }
 }
 
@@ -172,24 +191,17 @@ fn pruning_deletes_the_rules_that_are_not_given() {
 
 #[test]
 fn companions_of_the_state_are_taken_as_they_are() {
-    let companion = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
-            "name": "x", "namespace": "tenant-blue", "uid": "x", "labels": {keys::WORKLOAD: "gone"},
-            "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-                "name": "r", "uid": "", "controller": true}]},
-        "spec": {"containers": []}});
     // The one that exists is of no workload, which isn't the change's doing unless the rule is another.
-    let state = state(&[rule("r", "web"), companion]);
+    let state = state(&[rule("r", "web"), companion("x", "gone", json!({}))]);
     assert_eq!(changes(&diff(&state, &[rule("r", "web")], &[]).unwrap()), [""; 0]);
     let report = diff(&state, &[rule("r", "db")], &[]).unwrap();
-    let mut found = changes(&report);
-    found.sort();
-    assert_eq!(found, ["Created shop/db", "Deleted gone"]);
+    assert_eq!(changes(&report), ["Created shop/db", "Deleted gone"]);
 }
 
 #[test]
 fn only_annotations_that_are_sent_are_injected() {
-    let annotated = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "shop",
-        "labels": {"app": "web"}, "annotations": {"example.com/a": "1"}}, "spec": {"nodeName": "a", "containers": []}});
+    let annotated =
+        with(pod("shop", "web", "web", "a"), "/metadata/annotations", json!({"example.com/a": "1"}));
     let whole = json!([{"asAnnotation": {"name": "all"}}]);
     let state = state(&[with(rule("r", "web"), "/spec/workloadInfoInject", whole), annotated]);
     let expressions = json!([{"key": ".state.extra.annotations['example.com/a']", "operator": "Exists"}]);

@@ -150,39 +150,29 @@ impl Devices {
 
     /// A claim, and why it has no devices. `nodes`: where the companion may run, `None` where that isn't known.
     pub(crate) fn explain(&self, asked: &ClaimQuestion<'_>, nodes: Option<&[&str]>) -> ClaimReport {
-        let mut report = ClaimReport {
-            name: asked.name.map(str::to_owned),
-            claim: asked.claim.map(str::to_owned),
-            phase: ClaimPhase::Absent,
-            devices: asked.object.into_iter().flat_map(allocated).collect(),
-            reasons: Vec::new(),
+        let devices: Vec<String> = asked.object.into_iter().flat_map(allocated).collect();
+        let phase = match asked.object {
+            Some(object) if !text(object, "/metadata/deletionTimestamp").is_empty() => {
+                ClaimPhase::Terminating
+            }
+            Some(_) if devices.is_empty() => ClaimPhase::Pending,
+            Some(_) => ClaimPhase::Allocated,
+            None if asked.claim.is_some() && asked.unseen => ClaimPhase::Unknown,
+            None => ClaimPhase::Absent,
         };
-        if let Some(object) = asked.object {
-            report.phase = match object.pointer("/metadata/deletionTimestamp") {
-                Some(Value::String(_)) => ClaimPhase::Terminating,
-                _ if report.devices.is_empty() => ClaimPhase::Pending,
-                _ => ClaimPhase::Allocated,
-            };
-        }
-        match report.phase {
-            ClaimPhase::Allocated => return report,
-            ClaimPhase::Terminating => {
-                report.reasons.push("it is being deleted, which ends when no Pod uses it".to_owned());
-                return report;
+        let reasons = match (phase, asked.claim) {
+            (ClaimPhase::Allocated | ClaimPhase::Unknown, _) => Vec::new(),
+            (ClaimPhase::Terminating, _) => {
+                vec!["it is being deleted, which ends when no Pod uses it".to_owned()]
             }
-            ClaimPhase::Pending | ClaimPhase::Absent | ClaimPhase::Unknown => {}
-        }
-        if let (Some(claim), None) = (asked.claim, asked.object) {
-            if asked.unseen {
-                report.phase = ClaimPhase::Unknown;
-                return report;
+            (ClaimPhase::Absent, Some(claim)) => vec![format!("there is no ResourceClaim {claim}")],
+            (ClaimPhase::Pending | ClaimPhase::Absent, _) => {
+                let spec = asked.object.and_then(|object| object.get("spec")).or(asked.spec.as_ref());
+                self.waits(spec.unwrap_or(&Value::Null), nodes, asked.user)
             }
-            report.reasons.push(format!("there is no ResourceClaim {claim}"));
-            return report;
-        }
-        let spec = asked.object.and_then(|object| object.get("spec")).or(asked.spec.as_ref());
-        report.reasons = self.waits(spec.unwrap_or(&Value::Null), nodes, asked.user);
-        report
+        };
+        let [name, claim] = [asked.name, asked.claim].map(|name| name.map(str::to_owned));
+        ClaimReport { name, claim, phase, devices, reasons }
     }
 
     /// Why a claim with this spec has no devices: what it asks for and no device can give, else what else it waits for. `nodes`: as in [`Self::explain`].

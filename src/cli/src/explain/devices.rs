@@ -24,7 +24,8 @@ impl Reader {
         for version in ["v1", "v1beta2", "v1alpha3"] {
             let kind = GroupVersionKind::gvk(keys::DEVICE_GROUP, version, KIND);
             if serves(&self.client, &kind.api_version(), KIND).await? {
-                return self.may_raw(&ApiResource::from_gvk(&kind), None, ListParams::default()).await;
+                let resource = ApiResource::from_gvk(&kind);
+                return self.may_raw(&resource, None, ListParams::default()).await.map(drop);
             }
         }
         Ok(())

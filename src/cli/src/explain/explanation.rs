@@ -133,56 +133,56 @@ pub(crate) fn explain(
     let is_known = !rule.policy().is_on_all() || key.dpu().is_some();
     let unknown = |path: &Path| is_unknown(around.sent, path);
     let evaluated = if rule.is_about(workload) { rule.evaluate(workload, unknown) } else { Vec::new() };
-    let terms: Vec<Term> = evaluated.iter().map(|term| findings(term)).collect();
-    let mut explanation = Explanation {
-        outcome: CompanionOutcome::NoMatch,
-        reason: None,
+    let (outcome, reason, placement) = decided(rule, workload, key, is_known, around);
+    Explanation {
+        outcome,
+        reason,
         companion: if is_known { companion::own_name(key) } else { String::new() },
-        terms,
-        placement: None,
-    };
+        terms: evaluated.iter().map(|term| findings(term)).collect(),
+        placement,
+    }
+}
+
+/// The outcome, its reason, and where the companion may run. `is_known`: it is known which companion it is.
+fn decided(
+    rule: &Arc<Rule>,
+    workload: &Arc<Workload>,
+    key: &CompanionKey,
+    is_known: bool,
+    around: &ExplanationContext<'_>,
+) -> (CompanionOutcome, Option<String>, Option<Placement>) {
     if !rule.is_about(workload) {
         let (wanted, is) = (rule.resource_kind(), &workload.resource_type);
-        explanation.reason = Some(format!("the rule is about {wanted}, the workload is {is}"));
-        return explanation;
+        let reason = format!("the rule is about {wanted}, the workload is {is}");
+        return (CompanionOutcome::NoMatch, Some(reason), None);
     }
-    match rule.verdict(workload, unknown) {
-        Verdict::No => return explanation,
+    let reason = match rule.verdict(workload, |path| is_unknown(around.sent, path)) {
+        Verdict::No => return (CompanionOutcome::NoMatch, None, None),
         Verdict::Unknown if !rule.name().is_admin() => {
-            explanation.outcome = CompanionOutcome::Undecided;
-            explanation.reason = Some(UNDECIDED.to_owned());
-            return explanation;
+            return (CompanionOutcome::Undecided, Some(UNDECIDED.to_owned()), None);
         }
-        Verdict::Unknown => explanation.reason = Some(ASSUMED.to_owned()),
-        Verdict::Yes => {}
-    }
+        Verdict::Unknown => Some(ASSUMED.to_owned()),
+        Verdict::Yes => None,
+    };
     let desired = Desired::of_match(rule, workload);
     if !matches!(desired, Desired::Wanted { .. }) {
-        explanation.outcome = CompanionOutcome::Waiting;
         let policy = rule.policy().as_str();
-        explanation.reason =
-            Some(format!("{policy} waits for the workload's node: the workload isn't bound to one yet"));
-        return explanation;
+        let reason = format!("{policy} waits for the workload's node: the workload isn't bound to one yet");
+        return (CompanionOutcome::Waiting, Some(reason), None);
     }
     // A node in no host is refused below.
     if !is_known && companion::host(rule, workload, around.host_names).is_some() {
-        explanation.outcome = CompanionOutcome::Waiting;
-        explanation.reason = Some(no_dpu(rule, workload, around));
-        return explanation;
+        return (CompanionOutcome::Waiting, Some(no_dpu(rule, workload, around)), None);
     }
     match admitted(key, &desired, rule, workload, around) {
         Ok(pod) => {
-            explanation.outcome = CompanionOutcome::Companion;
             // A claim has no place of its own: the Pods that use it have.
             let nodes = around.nodes.filter(|_| rule.kind() == Kind::Pod);
-            explanation.placement = nodes.map(|nodes| place(&pod, rule, key, workload, nodes, around));
+            let placement = nodes.map(|nodes| place(&pod, rule, key, workload, nodes, around));
+            (CompanionOutcome::Companion, reason, placement)
         }
-        Err(message) => {
-            explanation.outcome = CompanionOutcome::Refused;
-            explanation.reason = Some(message);
-        }
+        Err(message) => (CompanionOutcome::Refused, Some(message), None),
     }
-    explanation
 }
 
 /// Why it isn't known on which DPUs of its host a workload has companions.

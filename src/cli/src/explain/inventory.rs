@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outrigger_core::amounts::{self, Amounts};
 use outrigger_core::json::{list, text};
 use outrigger_core::quantity::Quantity;
 use serde_json::Value;
@@ -42,7 +43,7 @@ pub(super) struct Inventory {
     /// The devices that one claim has alone, and that claim, as `namespace/name`.
     taken: BTreeMap<String, String>,
     /// What claims have of the capacity of devices that they share.
-    consumed: BTreeMap<String, BTreeMap<String, Quantity>>,
+    consumed: BTreeMap<String, Amounts>,
 }
 
 /// A request for devices, or an alternative of one.
@@ -59,9 +60,10 @@ pub(super) struct Asked<'a> {
 
 /// What keeps a request from a device.
 enum Obstacle<'a> {
+    /// The claim that has it.
     Taken(&'a str),
-    Tainted(String),
-    TooSmall(String),
+    /// A taint, or too little capacity, in words.
+    Other(String),
 }
 
 /// The devices of a place, for one request.
@@ -179,13 +181,9 @@ impl Inventory {
                 self.taken.insert(id, whose.clone());
                 continue;
             }
-            let sums = self.consumed.entry(id).or_default();
-            for (name, amount) in
-                result.get("consumedCapacity").and_then(Value::as_object).into_iter().flatten()
-            {
-                let before = sums.get(name).copied().unwrap_or_else(|| Quantity::whole(0));
-                sums.insert(name.clone(), Quantity::of(amount).map_or(before, |amount| before.plus(amount)));
-            }
+            let parts = result.get("consumedCapacity").and_then(Value::as_object).into_iter().flatten();
+            let parts = parts.filter_map(|(name, part)| Some((name.clone(), Quantity::of(part)?)));
+            amounts::add(self.consumed.entry(id).or_default(), &parts.collect());
         }
     }
 
@@ -212,7 +210,7 @@ impl Inventory {
                     judged.taken += 1;
                     judged.owners.insert(owner);
                 }
-                Some(Obstacle::Tainted(words) | Obstacle::TooSmall(words)) => {
+                Some(Obstacle::Other(words)) => {
                     *judged.others.entry(words).or_default() += 1;
                 }
             }
@@ -232,13 +230,13 @@ impl Inventory {
         for (taint, rule) in all {
             if keeps_off(taint) && !asked.tolerates(taint) {
                 let by = rule.map_or_else(String::new, |rule| format!(" (DeviceTaintRule {rule})"));
-                return Some(Obstacle::Tainted(format!(
+                return Some(Obstacle::Other(format!(
                     "the taint {}{by}, which isn't tolerated",
                     words(taint)
                 )));
             }
         }
-        if admin { None } else { self.too_small(id, published, asked).map(Obstacle::TooSmall) }
+        if admin { None } else { self.too_small(id, published, asked).map(Obstacle::Other) }
     }
 
     /// The first capacity of a device of which too little is left for a request.

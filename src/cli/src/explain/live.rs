@@ -17,6 +17,7 @@ pub(crate) use super::clients::{Clients, client};
 use super::view::ViewArgs;
 use crate::cluster::{Unread as Failure, each, in_time, of_kind};
 use crate::files::{InputError, Object, Origin};
+use crate::rules::RuleKind;
 use crate::state::State;
 
 /// What a state shows.
@@ -29,7 +30,7 @@ pub(crate) struct Source {
     /// It shows the infrastructure cluster: DPUs and companions.
     pub(super) infrastructure: bool,
     /// It shows the Pods of the tenant's cluster.
-    pub(super) workloads: bool,
+    pub(crate) workloads: bool,
     /// It shows all devices that there are.
     pub(super) devices: bool,
     pub(super) claims: ClaimScope,
@@ -40,7 +41,7 @@ pub(crate) struct Source {
     /// The Nodes of the tenant's cluster; `None` if they can't be seen.
     pub(super) hosts: Option<Vec<Object>>,
     /// What it doesn't show.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,15 +118,6 @@ pub(crate) struct More<'a> {
 /// Reads what is needed of the cluster, and of the tenant's where that is named too.
 /// Of the tenant's Pods only those of `namespace`, where one is named.
 pub(crate) async fn read(
-    args: &ViewArgs,
-    namespace: Option<&str>,
-    more: More<'_>,
-) -> anyhow::Result<(State, Source)> {
-    read_with(&Clients::new(args).await?, args, namespace, more).await
-}
-
-/// [`read`] from clusters that have been read before.
-pub(crate) async fn read_with(
     clients: &Clients,
     args: &ViewArgs,
     namespace: Option<&str>,
@@ -229,9 +221,14 @@ impl Reader {
         Self { client, place: None, objects, notes, unread, devices: false, claims: ClaimScope::Given }
     }
 
-    /// The objects so far, and what couldn't be read.
-    pub(crate) fn take(&mut self) -> (Vec<Object>, Vec<String>) {
-        (std::mem::take(&mut self.objects), std::mem::take(&mut self.notes))
+    /// The objects so far.
+    pub(crate) fn objects(&self) -> &[Object] {
+        &self.objects
+    }
+
+    /// What has been read, and notes on what couldn't be.
+    pub(crate) fn finish(self) -> (State, Vec<String>) {
+        (State::new(self.objects), self.notes)
     }
 
     /// Objects of a kind, as messages name them.
@@ -249,11 +246,6 @@ impl Reader {
     /// The kinds that may not be read.
     pub(super) fn unread(&self) -> &Unread {
         &self.unread
-    }
-
-    /// Puts objects back.
-    pub(crate) fn keep(&mut self, objects: Vec<Object>) {
-        self.objects.extend(objects);
     }
 
     async fn infrastructure(&mut self, args: &ViewArgs, more: More<'_>) -> Result<(), InputError> {
@@ -336,10 +328,10 @@ impl Reader {
     async fn agent_reports(&mut self, namespace: Option<&str>) -> Result<Option<Vec<Object>>, InputError> {
         let agents = format!("involvedObject.kind=Pod,reportingComponent={}", keys::AGENT);
         self.may::<Event>(namespace, ListParams::default().fields(&agents)).await?;
-        let (before, noted) = (self.objects.len(), self.notes.len());
-        self.may::<Node>(None, ListParams::default()).await?;
+        let before = self.objects.len();
+        let seen = self.sees::<Node>(None).await?;
         let nodes = self.objects.split_off(before);
-        Ok((self.notes.len() == noted).then_some(nodes))
+        Ok(seen.then_some(nodes))
     }
 
     /// Reads devices, where a rule requests some. Claims of all namespaces are read, because others may hold the devices; a
@@ -349,37 +341,29 @@ impl Reader {
         namespace: Option<&str>,
         admin: Option<&AdminNamespaces>,
     ) -> Result<(), InputError> {
-        let before = self.notes.len();
-        self.may::<DeviceClass>(None, ListParams::default()).await?;
-        let is_rule = |object: &&Object| {
-            object.is(keys::WORKLOAD_GROUP, "WorkloadRule")
-                || object.is(keys::WORKLOAD_GROUP, "AdminWorkloadRule")
-        };
-        let rules = self.objects.iter().filter(is_rule);
+        let classes = self.sees::<DeviceClass>(None).await?;
+        let is_rule = |object: &&Object| RuleKind::of(object).is_some();
         let asks = |object: &Object| {
             let spec = &object.value["spec"];
             template::kind(&spec["template"]) == Kind::Claim
                 || spec["deviceClaims"].as_array().is_some_and(|claims| !claims.is_empty())
         };
-        if !rules.clone().any(asks) {
+        if !self.objects.iter().filter(is_rule).any(asks) {
             return Ok(());
         }
-        let noted = self.notes.len();
-        self.may::<ResourceClaim>(None, ListParams::default()).await?;
-        if self.notes.len() == noted {
+        let claims = self.sees::<ResourceClaim>(None).await?;
+        if claims {
             self.claims = ClaimScope::All;
         } else if namespace.is_some() {
-            let noted = self.notes.len();
-            self.may::<ResourceClaim>(namespace, ListParams::default()).await?;
+            let mut own = self.sees::<ResourceClaim>(namespace).await?;
             if let Some(admin) = admin {
-                self.may::<ResourceClaim>(Some(&admin.resources), ListParams::default()).await?;
+                own &= self.sees::<ResourceClaim>(Some(&admin.resources)).await?;
             }
-            if self.notes.len() == noted {
+            if own {
                 self.claims = ClaimScope::Own;
             }
         }
-        self.may::<ResourceSlice>(None, ListParams::default()).await?;
-        self.devices = self.notes.len() == before;
+        self.devices = self.sees::<ResourceSlice>(None).await? && classes && claims;
         self.taint_rules().await
     }
 
@@ -415,7 +399,15 @@ impl Reader {
         namespace: Option<&str>,
         params: ListParams,
     ) -> Result<(), InputError> {
-        self.may_raw(&ApiResource::erase::<K>(&()), namespace, params).await
+        self.may_raw(&ApiResource::erase::<K>(&()), namespace, params).await.map(drop)
+    }
+
+    /// [`Self::may`] of all objects of a kind. Returns whether they may be read.
+    async fn sees<K: Resource<DynamicType = ()>>(
+        &mut self,
+        namespace: Option<&str>,
+    ) -> Result<bool, InputError> {
+        self.may_raw(&ApiResource::erase::<K>(&()), namespace, ListParams::default()).await
     }
 
     /// [`Self::must`] where they are required, else [`Self::may`].
@@ -432,21 +424,21 @@ impl Reader {
         }
     }
 
-    /// The same of a kind without type.
+    /// The same of a kind without type. Returns whether they may be read.
     pub(crate) async fn may_raw(
         &mut self,
         resource: &ApiResource,
         namespace: Option<&str>,
         params: ListParams,
-    ) -> Result<(), InputError> {
+    ) -> Result<bool, InputError> {
         match self.list(resource, namespace, params).await {
             Err(unread) if unread.is_refused() => {
                 self.unread.insert(resource.kind.clone());
                 self.notes.push(format!("may not be read, so what they say is missing: {}", unread.why));
-                Ok(())
+                Ok(false)
             }
             Err(unread) if !unread.is_no_kind() => Err(self.failed(resource, unread)),
-            _ => Ok(()),
+            _ => Ok(true),
         }
     }
 

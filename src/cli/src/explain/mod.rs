@@ -14,13 +14,13 @@ pub(crate) mod report;
 mod subject;
 pub(crate) mod view;
 
-use std::borrow::Cow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use audit::AuditArgs;
 use clap::{Args, Subcommand};
+use live::{Clients, More, Source};
 use outrigger_core::workload::Workload;
 use outrigger_webhook::settings::AdmissionArgs;
 use pod::PodArgs;
@@ -32,6 +32,7 @@ use view::{View, ViewArgs};
 
 use crate::companion::PodName;
 use crate::document::OutputArgs;
+use crate::files::InputError;
 use crate::sent::AnnotationArgs;
 use crate::state::State;
 
@@ -121,7 +122,7 @@ enum ExplainCommand {
 /// One fact about what is explained.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Fact {
-    name: Cow<'static, str>,
+    name: String,
     value: String,
 }
 
@@ -138,20 +139,30 @@ impl ExplainArgs {
             Some(ExplainCommand::Claim(args)) => return args.run(subject::Kind::Claim),
             None => {}
         }
-        let admin = self.admission.admin_namespaces();
-        let (state, source) = if self.filename.is_empty() {
-            let namespace = self.workload.as_ref().map(|w| &w.namespace).or(self.namespace.as_ref());
-            let more = live::More { admin: Some(&admin), agent_reports: true, ..live::More::default() };
-            live::wait(live::read(&self.view, namespace.map(String::as_str), more))?
+        let view = if self.filename.is_empty() {
+            live::wait(async { self.read(&Clients::new(&self.view).await?).await })?
         } else {
             self.view.for_files("--filename")?;
-            (State::read(&self.filename)?, live::Source::files("--filename").with_admin(&admin))
+            let source = Source::files("--filename").with_admin(&self.admission.admin_namespaces());
+            self.view_of(&State::read(&self.filename)?, source)?
         };
-        let view = View::new(&state, &self.view, &self.admission.host_labels, self.rule.as_deref(), source)?;
         let report = Report::new(&view, self)?;
         self.output.print(&report)?;
         let one = self.rule.is_some() && self.workload.is_some();
         Ok(if one && !report.any_companion() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+
+    /// What clusters say.
+    async fn read(&self, clients: &Clients) -> anyhow::Result<View> {
+        let admin = self.admission.admin_namespaces();
+        let namespace = self.workload.as_ref().map(|w| &w.namespace).or(self.namespace.as_ref());
+        let more = More { admin: Some(&admin), agent_reports: true, ..More::default() };
+        let (state, source) = live::read(clients, &self.view, namespace.map(String::as_str), more).await?;
+        Ok(self.view_of(&state, source)?)
+    }
+
+    fn view_of(&self, state: &State, source: Source) -> Result<View, InputError> {
+        View::new(state, &self.view, &self.admission.host_labels, self.rule.as_deref(), source)
     }
 }
 
@@ -165,12 +176,11 @@ pub(crate) enum Answer {
 
 /// Explains one workload of clusters, or names all that there are.
 pub(crate) async fn ask(
-    clients: &live::Clients,
+    clients: &Clients,
     view: ViewArgs,
     admission: AdmissionArgs,
     workload: Option<PodName>,
 ) -> anyhow::Result<Answer> {
-    let admin = admission.admin_namespaces();
     let args = ExplainArgs {
         command: None,
         filename: Vec::new(),
@@ -182,10 +192,7 @@ pub(crate) async fn ask(
         output: OutputArgs::default(),
         admission,
     };
-    let namespace = args.workload.as_ref().map(|workload| workload.namespace.as_str());
-    let more = live::More { admin: Some(&admin), agent_reports: true, ..live::More::default() };
-    let (state, source) = live::read_with(clients, &args.view, namespace, more).await?;
-    let view = View::new(&state, &args.view, &args.admission.host_labels, None, source)?;
+    let view = args.read(clients).await?;
     if args.workload.is_some() {
         return Ok(Answer::One(Box::new(Report::new(&view, &args)?)));
     }
@@ -193,7 +200,7 @@ pub(crate) async fn ask(
         |workload: &Arc<Workload>| format!("{}/{}", workload.resource_namespace, workload.resource_name);
     let mut names: Vec<String> = view.workloads.iter().map(name).collect();
     names.sort();
-    Ok(Answer::Workloads { tenant: view.tenant.map(|id| id.to_string()), names, notes: view.notes })
+    Ok(Answer::Workloads { tenant: view.tenant.map(|id| id.to_string()), names, notes: view.source.notes })
 }
 
 #[cfg(test)]

@@ -184,7 +184,7 @@ impl Report {
             own.chain(of_platform).partition(|rule| args.rule.as_ref().is_none_or(|name| *name == rule.name));
         if let Some(name) = args.rule.as_ref().filter(|_| rules.is_empty()) {
             let names: BTreeSet<String> = others.into_iter().map(|rule| rule.name).collect();
-            let message = match view.rules_known {
+            let message = match view.source.rules {
                 RulesKnown::All => missing("WorkloadRule", name, names),
                 RulesKnown::Some => {
                     format!("of the rules that may be read, {}", missing("WorkloadRule", name, names))
@@ -232,8 +232,8 @@ impl Report {
             view.pod_reports.iter().filter(|pod| is_meant(&pod.namespace, &pod.name) && is_matched(pod));
         let pods = pods.map(|pod| PodReport { named, ..pod.clone() }).collect();
         let tenant = view.tenant.as_ref().map(ToString::to_string);
-        let notes = view.notes.clone();
-        Ok(Self { tenant, notes, pods, rules_known: view.rules_known, rules, ended })
+        let (notes, rules_known) = (view.source.notes.clone(), view.source.rules);
+        Ok(Self { tenant, notes, pods, rules_known, rules, ended })
     }
 
     /// Whether any workload has a companion coming.

@@ -22,19 +22,20 @@ fn explained(objects: &[Value], flags: &[&str]) -> Result<Value, String> {
 }
 
 fn from(source: live::Source, objects: &[Value], flags: &[&str]) -> Result<Value, String> {
-    let args = Wrapper::try_parse_from([&["explain"], flags].concat()).unwrap().args;
-    let text: String = objects.iter().map(ToString::to_string).collect();
-    let view = View::new(
-        &State::of_text("f", &text).unwrap(),
-        &args.view,
-        &args.admission.host_labels,
-        args.rule.as_deref(),
-        source.with_admin(&args.admission.admin_namespaces()),
-    )
-    .map_err(|e| e.to_string())?;
-    let report = Report::new(&view, &args).map_err(|e| e.to_string())?;
+    let report = report(source, objects, flags).map_err(|error| error.to_string())?;
     report.document().text(&mut std::io::sink()).unwrap();
     Ok(serde_json::to_value(&report).unwrap())
+}
+
+fn text_of(source: live::Source, objects: &[Value], flags: &[&str]) -> String {
+    report(source, objects, flags).unwrap().document().uncoloured()
+}
+
+fn report(source: live::Source, objects: &[Value], flags: &[&str]) -> Result<Report, InputError> {
+    let args = Wrapper::try_parse_from([&["explain"], flags].concat()).unwrap().args;
+    let text: String = objects.iter().map(ToString::to_string).collect();
+    let source = source.with_admin(&args.admission.admin_namespaces());
+    Report::new(&args.view_of(&State::of_text("f", &text).unwrap(), source)?, &args)
 }
 
 fn tenant(id: &str) -> Value {
@@ -59,6 +60,17 @@ fn dpu(host: &str) -> Value {
 fn pod(namespace: &str, name: &str, node: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace},
         "spec": {"nodeName": node, "containers": []}})
+}
+
+/// A companion of the rule `b` for the workload with this label value, with a change.
+fn companion(workload: &str, change: &Value) -> Value {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": workload, "namespace": "tenant-blue", "uid": workload, "labels": {keys::WORKLOAD: workload},
+            "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+                "name": "b", "uid": "u", "controller": true}]},
+        "spec": {"containers": []}});
+    json_patch::merge(&mut pod, change);
+    pod
 }
 
 #[test]
@@ -122,17 +134,6 @@ fn companions_events_and_conditions_are_reported() {
     let mut with_status = rule("tenant-blue", "b", json!({}));
     with_status["status"] = json!({"conditions": [{"type": "Ready", "status": "False", "reason": "Refused",
         "message": "quota", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
-    let companion = |workload: &str, more: Value| {
-        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
-                "name": workload, "namespace": "tenant-blue", "uid": workload, "labels": {keys::WORKLOAD: workload},
-                "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-                    "name": "b", "uid": "u", "controller": true}]},
-            "spec": {"containers": []}});
-        for (key, value) in more.as_object().unwrap() {
-            pod[key] = value.clone();
-        }
-        pod
-    };
     let pending = json!({"status": {"conditions": [
         {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}]}});
     let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
@@ -144,8 +145,8 @@ fn companions_events_and_conditions_are_reported() {
         with_status,
         pod("work", "web", "blue-a"),
         pod("work", "without", "blue-a"),
-        companion("uid-of-work-web", pending),
-        companion("gone", ready),
+        companion("uid-of-work-web", &pending),
+        companion("gone", &ready),
         event,
     ];
     let report = explained(&objects, &[]).unwrap();
@@ -181,12 +182,8 @@ fn a_tenants_own_cluster_shows_no_dpus_and_the_other_no_workloads() {
     // A workload that its companion carries completely.
     let carried = json!({"metadata": {"id": "w1", "resourceType": "v1/Pod", "resourceNamespace": "work", "resourceName": "web"},
         "state": {"nodeName": "blue-a"}});
-    let companion = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
-            "name": "c", "namespace": "tenant-blue", "uid": "c", "labels": {keys::WORKLOAD: "w1"},
-            "annotations": {keys::INJECTED: "[\"all\"]", "all": carried.to_string()},
-            "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-                "name": "b", "uid": "u", "controller": true}]},
-        "spec": {"containers": []}});
+    let annotations = json!({keys::INJECTED: "[\"all\"]", "all": carried.to_string()});
+    let companion = companion("w1", &json!({"metadata": {"annotations": annotations}}));
     let objects = [tenant("blue"), rule("tenant-blue", "b", json!({})), companion];
     let report = from(own(true, false), &objects, &["--workload", "work/web"]).unwrap();
     let workload = &report["rules"][0]["workloads"][0];
@@ -284,15 +281,6 @@ fn reported_pod(gated: bool, conditions: &[[&str; 4]]) -> Value {
 /// What is read of a tenant's cluster alone.
 fn own_cluster() -> live::Source {
     live::Source { infrastructure: false, live: true, ..live::Source::files("the cluster") }
-}
-
-fn text_of(source: live::Source, objects: &[Value], flags: &[&str]) -> String {
-    let args = Wrapper::try_parse_from([&["explain"], flags].concat()).unwrap().args;
-    let text: String = objects.iter().map(ToString::to_string).collect();
-    let state = State::of_text("f", &text).unwrap();
-    let view =
-        View::new(&state, &args.view, &args.admission.host_labels, args.rule.as_deref(), source).unwrap();
-    Report::new(&view, &args).unwrap().document().uncoloured()
 }
 
 #[test]

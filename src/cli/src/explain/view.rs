@@ -10,7 +10,6 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule, rule_wire};
-use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::companion::Observed;
 use outrigger_core::gate::Hold;
 use outrigger_core::host::HostLabels;
@@ -27,14 +26,14 @@ use outrigger_runtime::pod::Pod;
 
 use super::agent_reports::{self, PodReport};
 use super::devices::KnownDevices;
-use super::live::{RulesKnown, Source};
+use super::live::Source;
 use crate::companion::{Found, of_claim, of_pod};
 use crate::files::{InputError, Object};
 use crate::state::State;
 use outrigger_core::node::Node;
 
-/// Whose part, and of which clusters.
-#[derive(Debug, Clone, Args)]
+/// Whose part, and of which clusters. By default all tenants, in a cluster that is known otherwise.
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ViewArgs {
     /// Tenant whose rules and workloads are looked at. Not needed where there is one tenant.
     #[arg(long, value_name = "ID")]
@@ -53,11 +52,6 @@ pub(crate) struct ViewArgs {
 }
 
 impl ViewArgs {
-    /// Of all tenants, in a cluster that is known otherwise.
-    pub(crate) fn of_all() -> Self {
-        Self { tenant: None, cluster: ClusterArgs::default(), tenant_kubeconfig: None, tenant_context: None }
-    }
-
     /// Refuses flags that are for clusters; `flag` names the files instead.
     pub(crate) fn for_files(&self, flag: &str) -> Result<(), InputError> {
         if self.tenant_kubeconfig.is_some() || self.tenant_context.is_some() {
@@ -84,23 +78,16 @@ pub(crate) struct View {
     pub(crate) labels: Option<BTreeMap<String, String>>,
     /// Its rules, in the infrastructure cluster and its own.
     pub(crate) rules: Vec<WorkloadRule>,
-    /// The state is that of clusters: rules of the tenant without an origin were created in the infrastructure cluster.
-    live: bool,
     /// All rules of the platform, where they were read.
     pub(super) admin_rules: Vec<AdminWorkloadRule>,
-    /// The platform's namespaces.
-    admin: AdminNamespaces,
+    /// Its workloads: all of them where the source shows them.
     pub(crate) workloads: Vec<Arc<Workload>>,
-    /// Whether these are all of its workloads.
-    pub(crate) all_workloads: bool,
     /// Names of its Pods that have ended.
     pub(crate) ended: Vec<(String, String)>,
     /// Ids of workloads whose Pods exist and lack what a rule with an ordering gives them.
     pub(super) unordered: BTreeMap<String, Unordered>,
     /// What the tenant's own cluster says of its workloads.
     pub(super) pod_reports: Vec<PodReport>,
-    /// Which of the rules are known.
-    pub(super) rules_known: RulesKnown,
     /// The Nodes of the infrastructure cluster; `None` where they can't be seen.
     pub(crate) nodes: Option<Vec<Node>>,
     /// The companions that exist; `None` where they can't be seen.
@@ -108,14 +95,14 @@ pub(crate) struct View {
     /// The companions of admin rules that serve its workloads, as far as they are shown.
     pub(crate) admin_companions: BTreeMap<CompanionKey, Observed>,
     /// What Events say of its rules: the rule's namespace and name, the words.
-    pub(crate) events: Vec<(String, String, String)>,
+    pub(crate) events: BTreeSet<(String, String, String)>,
     /// The PriorityClass that Pods without one get.
     pub(crate) default_priority_class: Option<String>,
     /// The extended resources that DeviceClasses stand behind, with the names of the classes.
     pub(crate) device_resources: Arc<BTreeMap<String, BTreeSet<String>>>,
     pub(super) devices: KnownDevices,
-    /// What can't be known, and what isn't right with the input.
-    pub(crate) notes: Vec<String>,
+    /// What the state shows. Its notes say what isn't right with the state, too.
+    pub(crate) source: Source,
 }
 
 impl View {
@@ -123,7 +110,7 @@ impl View {
     pub(super) fn home(&self, scope: Scope) -> &str {
         match scope {
             Scope::Tenant => &self.namespace,
-            Scope::Admin => &self.admin.resources,
+            Scope::Admin => &self.source.admin.resources,
         }
     }
 
@@ -155,9 +142,9 @@ impl View {
     }
 
     /// Whether a rule of the tenant is in the tenant's cluster, so that the agent sends the annotations that it names. Of rules in files
-    /// that isn't known: they are taken for such.
+    /// that isn't known: they are taken for such. A rule of a cluster without an origin was created in the infrastructure cluster.
     pub(crate) fn is_copied(&self, rule: &WorkloadRule) -> bool {
-        !self.live || namespace_of(rule) != self.namespace || !rule_wire::origin(rule).is_empty()
+        self.source.is_files() || namespace_of(rule) != self.namespace || !rule_wire::origin(rule).is_empty()
     }
 
     /// `host_labels`: the labels of DPUs that name their host. `rule`: the rule that is asked about, if it is one.
@@ -166,16 +153,17 @@ impl View {
         args: &ViewArgs,
         host_labels: &HostLabels,
         rule: Option<&str>,
-        source: Source,
+        mut source: Source,
     ) -> Result<Self, InputError> {
-        let Source { place, live, infrastructure, workloads: sees_workloads, devices, claims, .. } = source;
-        let (admin, rules_known, hosts, mut notes) = (source.admin, source.rules, source.hosts, source.notes);
-        let tenants = Tenants::new(state, &mut notes)?;
+        let Source { live, infrastructure, .. } = source;
+        let tenants = Tenants::new(state, &mut source.notes)?;
         let rules: Vec<WorkloadRule> = state.all(keys::WORKLOAD_GROUP, "WorkloadRule")?;
-        let tenant = tenants.choose(args.tenant.as_deref(), rule, &rules, &place)?;
+        let tenant = tenants.choose(args.tenant.as_deref(), rule, &rules, &source.place)?;
         let domain = tenant.as_ref().and_then(|id| tenants.known.get(id));
         if let Some(id) = tenant.as_ref().filter(|id| !tenants.known.contains_key(id) && infrastructure) {
-            notes.push(format!("there is no Tenant {id} that is valid: what its Pods may do isn't known"));
+            source
+                .notes
+                .push(format!("there is no Tenant {id} that is valid: what its Pods may do isn't known"));
         }
         let theirs = |namespace: &str| match tenants.owner(namespace) {
             Some(owner) => Some(owner) == tenant.as_ref(),
@@ -183,31 +171,31 @@ impl View {
         };
         let rules = rules.into_iter().filter(|rule| theirs(&namespace_of(rule))).collect();
         let mut admin_rules: Vec<AdminWorkloadRule> = state.all(keys::WORKLOAD_GROUP, "AdminWorkloadRule")?;
-        admin_rules.retain(|rule| rule.namespace().as_deref() == Some(&*admin.rules));
-        let unordered =
-            state.pods()?.iter().filter_map(|pod| Some((pod.uid()?, Unordered::of(pod)?))).collect();
+        admin_rules.retain(|rule| rule.namespace().as_deref() == Some(&*source.admin.rules));
+        let pods = state.pods()?;
+        let unordered = pods.iter().filter_map(|pod| Some((pod.uid()?, Unordered::of(pod)?))).collect();
         let Sorted { companions, admin_companions, workloads, ended } =
-            Sorted::new(state, &tenants, tenant.as_ref(), &admin.resources)?;
+            Sorted::new(state, pods, &tenants, tenant.as_ref(), &source.admin.resources)?;
         let has_companions = !companions.is_empty() || !admin_companions.is_empty();
         let in_files: Vec<Object> = if live { Vec::new() } else { state.of("", "Node").cloned().collect() };
-        let hosts = if live { hosts.as_deref() } else { Some(in_files.as_slice()) };
+        let hosts = if live { source.hosts.as_deref() } else { Some(in_files.as_slice()) };
         let pod_reports =
-            if sees_workloads { agent_reports::read(state, &workloads, hosts, live)? } else { Vec::new() };
+            if source.workloads { agent_reports::read(state, &workloads, hosts, live)? } else { Vec::new() };
         let mut nodes: Vec<Node> = state.of("", "Node").map(|node| Node::of(&node.value)).collect();
         if !live {
             tenants.mark(&mut nodes, host_labels);
         }
-        let workloads: Vec<Arc<Workload>> = if sees_workloads {
+        let workloads: Vec<Arc<Workload>> = if source.workloads {
             workloads
         } else {
             let reported = companions.values().chain(admin_companions.values()).filter_map(reported_workload);
             let known: BTreeMap<_, _> = reported.map(|w| (w.id.as_str().to_owned(), Arc::new(w))).collect();
             known.into_values().collect()
         };
-        let caches = state.caches(keys::ADMIN_NAMESPACE)?;
+        let caches = state.caches(keys::ADMIN_NAMESPACE, host_labels)?;
         let sees_nodes = infrastructure && (live || !nodes.is_empty());
         if !live && !sees_nodes {
-            notes.push("no Nodes were given: where companions would run isn't known".to_owned());
+            source.notes.push("no Nodes were given: where companions would run isn't known".to_owned());
         }
         Ok(Self {
             namespace: match (&tenant, domain) {
@@ -220,15 +208,11 @@ impl View {
             host_names: domain.map(|domain| domain.host_names.clone()).unwrap_or_default(),
             labels: tenant.as_ref().and_then(|id| tenants.labels.get(id).cloned()),
             rules,
-            live,
             admin_rules,
-            admin,
             workloads,
-            all_workloads: sees_workloads,
             ended,
             unordered,
             pod_reports,
-            rules_known,
             nodes: sees_nodes.then_some(nodes),
             // Files without any say nothing of them.
             companions: (infrastructure && (live || has_companions)).then_some(companions),
@@ -236,8 +220,8 @@ impl View {
             events: events(state)?,
             default_priority_class: caches.default_priority_class(),
             device_resources: caches.device_resources(),
-            devices: KnownDevices::new(state, devices, claims),
-            notes,
+            devices: KnownDevices::new(state, source.devices, source.claims),
+            source,
             tenant,
         })
     }
@@ -274,8 +258,7 @@ impl Tenants {
             }
         }
         for object in state.of("", "Namespace") {
-            let labels = state.namespace_labels(&object.name).unwrap_or_default();
-            if let Some(id) = labels.get(keys::TENANT).and_then(|id| TenantId::new(id).ok()) {
+            if let Some(id) = state.tenant_of(&object.name).and_then(|id| TenantId::new(id).ok()) {
                 namespaces.insert(object.name.clone(), id);
             }
         }
@@ -377,12 +360,13 @@ impl Sorted {
     /// What else is in tenants' namespaces is nothing of this. `admin`: the namespace of the companions of admin rules.
     fn new(
         state: &State,
+        pods: Vec<Pod>,
         tenants: &Tenants,
         tenant: Option<&TenantId>,
         admin: &str,
     ) -> Result<Self, InputError> {
         let mut sorted = Self::default();
-        for pod in state.pods()? {
+        for pod in pods {
             let namespace = pod.namespace().unwrap_or_default();
             let owner = tenants.owner(&namespace);
             if let Some(found) = of_pod(&pod, admin) {
@@ -416,18 +400,14 @@ impl Sorted {
 }
 
 /// Messages of Events about rules whose companions were refused.
-fn events(state: &State) -> Result<Vec<(String, String, String)>, InputError> {
+fn events(state: &State) -> Result<BTreeSet<(String, String, String)>, InputError> {
     let events: Vec<Event> = state.all("", "Event")?;
     let about_rules = events.into_iter().filter(|event| {
         event.involved_object.kind.as_deref() == Some("WorkloadRule")
             && event.reason.as_deref() == Some("CompanionRefused")
     });
-    let mut messages: Vec<_> = about_rules
-        .filter_map(|event| {
-            Some((event.involved_object.namespace?, event.involved_object.name?, event.message?))
-        })
-        .collect();
-    messages.sort();
-    messages.dedup();
-    Ok(messages)
+    let messages = about_rules.filter_map(|event| {
+        Some((event.involved_object.namespace?, event.involved_object.name?, event.message?))
+    });
+    Ok(messages.collect())
 }

@@ -12,8 +12,8 @@ use outrigger_webhook::settings::AdmissionArgs;
 use serde_json::Value;
 
 use super::files::Files;
-use super::report::{CertificateRow, InstallationStatus, LeaderRow, PartRow, Report, WebhookRow};
-use super::summary::{self, DpuState};
+use super::report::{CertificateRow, DpuRow, InstallationStatus, LeaderRow, PartRow, Report, WebhookRow};
+use super::summary;
 use crate::check::installation::parts::{Installation, Part};
 use crate::check::installation::reach;
 use crate::cluster::{Answer, Cluster, Kind, each};
@@ -138,8 +138,8 @@ impl Reader {
         let shown = self
             .each(NODE, "", |object| {
                 if let Ok(node) = serde_json::from_value::<Node>(object) {
-                    let state = DpuState::of(&node, &admission.host_labels);
-                    state.into_iter().for_each(|state| state.count(&mut rows));
+                    let dpu = DpuRow::of(&node, &admission.host_labels);
+                    dpu.into_iter().for_each(|dpu| dpu.count(&mut rows));
                 }
             })
             .await;

@@ -1,9 +1,10 @@
 //! Rows and counts of plain objects.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 use outrigger_core::companion::Observed;
 use outrigger_core::host::HostLabels;
 use outrigger_core::json::{list, text};
@@ -111,12 +112,7 @@ pub(crate) type Counts = BTreeMap<String, BTreeMap<&'static str, usize>>;
 
 /// Counts a companion under its namespace and state.
 pub(crate) fn count(namespace: &str, state: &'static str, counts: &mut Counts) {
-    if !counts.contains_key(namespace) {
-        counts.insert(namespace.to_owned(), BTreeMap::new());
-    }
-    if let Some(states) = counts.get_mut(namespace) {
-        *states.entry(state).or_default() += 1;
-    }
+    *counts.entry(namespace.to_owned()).or_default().entry(state).or_default() += 1;
 }
 
 /// Counts a companion. Other Pods aren't counted.
@@ -125,23 +121,12 @@ pub(crate) fn companion(pod: &Pod, admin_namespace: &str, counts: &mut Counts) {
     count(pod.metadata.namespace.as_deref().unwrap_or_default(), state(&observed), counts);
 }
 
-/// What is counted of a DPU.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct DpuState {
-    /// Its owner; empty: none.
-    tenant: String,
-    ready: bool,
-    cordoned: bool,
-    handed_over: bool,
-}
-
-impl DpuState {
-    /// `None`: the Node isn't a DPU.
+impl DpuRow {
+    /// What is counted of one DPU. `None`: the Node isn't one.
     pub(crate) fn of(node: &Node, host_labels: &HostLabels) -> Option<Self> {
-        let labels = node.metadata.labels.as_ref();
-        let label = |key: &str| labels.and_then(|labels| labels.get(key));
-        let tenant = label(keys::NODE_TENANT);
-        if host_labels.keys().all(|key| label(key).is_none()) && tenant.is_none() {
+        let labels = node.labels();
+        let tenant = labels.get(keys::NODE_TENANT);
+        if tenant.is_none() && !host_labels.keys().any(|key| labels.contains_key(key)) {
             return None;
         }
         let status = node.status.as_ref().and_then(|status| status.conditions.as_ref());
@@ -149,21 +134,21 @@ impl DpuState {
         let mut taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
         Some(Self {
             tenant: tenant.cloned().unwrap_or_default(),
-            ready: status.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True"),
-            cordoned: spec.is_some_and(|spec| spec.unschedulable == Some(true)),
-            handed_over: taints.any(|taint| taint.key == keys::HANDOVER),
+            dpus: 1,
+            ready: status.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True").into(),
+            cordoned: spec.is_some_and(|spec| spec.unschedulable == Some(true)).into(),
+            handed_over: taints.any(|taint| taint.key == keys::HANDOVER).into(),
         })
     }
 
-    /// Counts it under its owner.
+    /// Adds it to the row of its owner.
     pub(crate) fn count(&self, rows: &mut BTreeMap<String, DpuRow>) {
-        let row = rows
-            .entry(self.tenant.clone())
-            .or_insert_with(|| DpuRow { tenant: self.tenant.clone(), ..DpuRow::default() });
-        row.dpus += 1;
-        row.ready += usize::from(self.ready);
-        row.cordoned += usize::from(self.cordoned);
-        row.handed_over += usize::from(self.handed_over);
+        let row = rows.entry(self.tenant.clone()).or_default();
+        row.tenant.clone_from(&self.tenant);
+        row.dpus += self.dpus;
+        row.ready += self.ready;
+        row.cordoned += self.cordoned;
+        row.handed_over += self.handed_over;
     }
 }
 
@@ -171,9 +156,7 @@ impl DpuState {
 /// server has loaded them.
 pub(crate) fn policies(api: (&[String], &[String]), files: Option<(&Files, bool)>) -> Policies {
     let line = |line: &'static str| line.strip_prefix("  name: ");
-    let mut shipped: Vec<&str> = POLICIES.lines().filter_map(line).collect();
-    shipped.sort_unstable();
-    shipped.dedup();
+    let shipped: BTreeSet<&str> = POLICIES.lines().filter_map(line).collect();
     let loaded = files.filter(|(_, loaded)| *loaded);
     // A binding in the API never binds a policy of a file.
     let mut sources = vec![api];
@@ -195,13 +178,9 @@ pub(crate) fn certificate(
     now: i64,
 ) -> Result<CertificateRow, String> {
     let all = probe::certificates(pem).map_err(|error| format!("{object}: {error:#}"))?;
-    let validities = all.iter().filter_map(|certificate| Validity::of(certificate).ok());
-    let validity = if what == "CA" {
-        validities.max_by_key(|validity| validity.not_after)
-    } else {
-        let mut validities = validities;
-        validities.next()
-    };
+    let mut validities = all.iter().filter_map(|certificate| Validity::of(certificate).ok());
+    let validity =
+        if what == "CA" { validities.max_by_key(|validity| validity.not_after) } else { validities.next() };
     let validity = validity.ok_or_else(|| format!("{object}: has no certificate"))?;
     let state = match now {
         now if now > validity.not_after => "Expired",

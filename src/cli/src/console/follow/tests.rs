@@ -82,7 +82,7 @@ impl Cluster {
         let args = AdmissionArgs::augment_args(Command::new("x").no_binary_name(true));
         let source = Source {
             clients: Clients::of(client.clone()),
-            view: ViewArgs::of_all(),
+            view: ViewArgs::default(),
             admission: AdmissionArgs::from_arg_matches(&args.get_matches_from([""; 0])).unwrap(),
             system_namespace: None,
             interval: INTERVAL,

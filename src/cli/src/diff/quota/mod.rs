@@ -60,8 +60,7 @@ impl Quotas {
         }
         let known = state.of("", "Pod").map(|object| &object.value);
         for pod in known.chain(made.iter().copied()) {
-            let at =
-                |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let at = |pointer: &str| text(pod, pointer).to_owned();
             this.pods.insert((at("/metadata/namespace"), at("/metadata/name")), pod.clone());
         }
         Ok(this)

@@ -10,12 +10,8 @@ use super::*;
 fn companions_that_outlive_their_workloads_are_reported_with_the_reason() {
     let lingers = |seconds: i64| with(rule("r", "-"), "/spec/lingerSeconds", json!(seconds));
     let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "ended".into() };
-    let ended = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
-            "name": own_name(&key), "namespace": "tenant-blue", "uid": "x", "labels": {keys::WORKLOAD: "ended"},
-            "annotations": {keys::WORKLOAD_ENDED: "2026-01-01T00:00:00Z"},
-            "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-                "name": "r", "uid": "", "controller": true}]},
-        "spec": {"containers": []}});
+    let end = json!({keys::WORKLOAD_ENDED: "2026-01-01T00:00:00Z"});
+    let ended = companion(&own_name(&key), "ended", end);
     let report = |old: Value, new: Value| diff(&state(&[old, ended.clone()]), &[new], &[]).unwrap();
     // What would be deleted stays.
     let found = report(lingers(0), lingers(60));
@@ -33,9 +29,7 @@ fn companions_that_outlive_their_workloads_are_reported_with_the_reason() {
     let next = |seconds| {
         let all = state(&[lingers(seconds), ended.clone(), quota.clone()]);
         let new = with(rule("r", "web"), "/spec/lingerSeconds", json!(seconds));
-        let mut found = changes(&diff(&all, &[new], &[]).unwrap());
-        found.sort();
-        found
+        changes(&diff(&all, &[new], &[]).unwrap())
     };
     assert_eq!(next(60), ["Lingering ended", "Refused shop/web"]);
     assert_eq!(next(0), ["Created shop/web", "Deleted ended"]);

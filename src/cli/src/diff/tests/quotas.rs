@@ -10,9 +10,7 @@ fn quota(name: &str, hard: Value, used: Value) -> Value {
 
 /// Rules for all workloads, whose companions have a container with these resources.
 fn taking(resources: Value) -> Value {
-    let expressions = json!([{"key": ".state.extra.labels.app", "operator": "Exists"}]);
-    let all = with(rule("r", ""), "/spec/workloadTerms/0/matchExpressions", expressions);
-    with(all, "/spec/template/spec/containers/0/resources", resources)
+    with(for_all(rule("r", "")), "/spec/template/spec/containers/0/resources", resources)
 }
 
 /// Changes and refusals, and the notes.
@@ -102,14 +100,7 @@ fn companions_that_go_give_back_what_they_have() {
     assert_eq!(moved, ["Created", "Deleted Unmatched"]);
     // One that stays until somebody deletes it keeps what it has.
     let on_delete = with(web("500m"), "/spec/updateStrategy", json!({"type": "OnDelete"}));
-    let (both, _) = found(
-        &[full(), web("1")],
-        &with(
-            on_delete,
-            "/spec/workloadTerms/0/matchExpressions",
-            json!([{"key": ".state.extra.labels.app", "operator": "Exists"}]),
-        ),
-    );
+    let (both, _) = found(&[full(), web("1")], &for_all(on_delete));
     assert!(
         both[0].starts_with("Outdated") && both[1].starts_with("Refused exceeded quota: full"),
         "{both:?}"

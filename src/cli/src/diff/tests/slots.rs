@@ -9,12 +9,6 @@ fn guests(name: &str, app: &str) -> Value {
     with(any, "/spec/template/metadata", json!({"labels": labels}))
 }
 
-/// Rules for all workloads.
-fn for_all(rule: Value) -> Value {
-    let expressions = json!([{"key": ".state.extra.labels.app", "operator": "Exists"}]);
-    with(rule, "/spec/workloadTerms/0/matchExpressions", expressions)
-}
-
 /// The usual state, where a Machine on the DPU `a-dpu` has so many slots.
 fn with_slots(slots: u32, more: &[Value]) -> Vec<Value> {
     let machine = json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use outrigger_admission::provenance::{self, DENIED, KEYS, Origin};
-use outrigger_core::keys;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use super::lines::Fault;
-use super::report::{Change, Decider, MAX_NAME, PodKey, Policy, Refusal, Step, Webhook, cut};
+use super::report::{Change, Decider, MAX_NAME, Policy, Refusal, Step, Webhook, cut};
+use crate::check::installation::reach::is_own as is_our_webhook;
+use crate::companion::PodName;
 
 /// Most characters of a message. Those of the API server quote what is wrong.
 const MAX_MESSAGE: usize = 2048;
@@ -94,7 +95,7 @@ struct PolicyFailure {
 }
 
 /// Reads one line. `None`: it tells nothing of a Pod that is worth telling.
-pub(super) fn read(line: &[u8]) -> Result<Option<(PodKey, Change)>, Fault> {
+pub(super) fn read(line: &[u8]) -> Result<Option<(PodName, Change)>, Fault> {
     let event: Event<'_> = serde_json::from_slice(line)
         .map_err(|error| if error.is_data() { Fault::NoEvent } else { Fault::NoJson })?;
     if event.kind != "Event" || event.api_version != "audit.k8s.io/v1" {
@@ -105,7 +106,7 @@ pub(super) fn read(line: &[u8]) -> Result<Option<(PodKey, Change)>, Fault> {
     if !is_write || !matches!(event.stage.as_str(), "ResponseComplete" | "Panic") {
         return Ok(None);
     }
-    let pod = PodKey { namespace: cut(&object.namespace, MAX_NAME), name: event.name(object) };
+    let pod = PodName { namespace: cut(&object.namespace, MAX_NAME), name: event.name(object) };
     let change = event.change(object);
     // Who runs something in a Pod doesn't change it, and its status is written all the time.
     let is_of_pod =
@@ -290,10 +291,6 @@ fn called(at: &str, value: &str) -> Option<((u32, u32), Called)> {
 
 fn lenient<T: DeserializeOwned>(text: &str) -> Option<T> {
     serde_json::from_str(text).ok()
-}
-
-fn is_our_webhook(name: &str) -> bool {
-    name.strip_suffix(keys::DOMAIN).is_some_and(|name| name.ends_with('.'))
 }
 
 fn is_our_policy(name: &str) -> bool {

@@ -7,6 +7,8 @@ use outrigger_admission::provenance::Origin;
 use outrigger_core::text::truncate;
 use serde::Serialize;
 
+use crate::companion::PodName;
+
 /// Most characters of a name or a user.
 pub(super) const MAX_NAME: usize = 253;
 
@@ -20,20 +22,13 @@ pub(super) struct Report {
     pub(super) notes: Vec<String>,
     /// In the order of namespaces and names.
     pub(super) pods: Vec<Pod>,
+    /// By the Pod that the requests were about: `web-…` where the API server has generated the name and the log doesn't have it.
     #[serde(skip)]
-    changes: BTreeMap<PodKey, Vec<Change>>,
+    changes: BTreeMap<PodName, Vec<Change>>,
     #[serde(skip)]
     kept: usize,
     #[serde(skip)]
     left_out: usize,
-}
-
-/// The Pod that a request was about.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct PodKey {
-    pub(super) namespace: String,
-    /// `web-…` where the API server has generated the name and the log doesn't have it.
-    pub(super) name: String,
 }
 
 /// A Pod with the requests that created, changed or deleted it, or were refused.
@@ -169,7 +164,7 @@ pub(super) struct Policy {
 
 impl Report {
     /// Adds a request.
-    pub(super) fn add(&mut self, pod: PodKey, change: Change) {
+    pub(super) fn add(&mut self, pod: PodName, change: Change) {
         if self.kept == MAX_CHANGES {
             self.left_out += 1;
             return;
@@ -184,7 +179,7 @@ impl Report {
             let note = format!("{} requests left out after {MAX_CHANGES}: use -n or --name", self.left_out);
             self.notes.push(note);
         }
-        for (PodKey { namespace, name }, mut requests) in std::mem::take(&mut self.changes) {
+        for (PodName { namespace, name }, mut requests) in std::mem::take(&mut self.changes) {
             // Times have one format, so they are ordered as texts.
             requests.sort_by(|a, b| a.time.cmp(&b.time));
             let created = requests.iter().rev().find(|change| change.created()).map(|change| {

@@ -51,16 +51,28 @@ fn key(rule: &Rule, workload: &Workload) -> CompanionKey {
 }
 
 fn explained(rule: &Arc<Rule>, workload: Workload, nodes: Option<&[Node]>) -> Explanation {
+    explained_on(None, rule, workload, nodes, Default::default())
+}
+
+/// The same of the companion on a DPU, where hosts have these names.
+fn explained_on(
+    dpu: Option<&str>,
+    rule: &Arc<Rule>,
+    workload: Workload,
+    nodes: Option<&[Node]>,
+    host_names: &HostNames,
+) -> Explanation {
     let blue = TenantId::new("blue").unwrap();
     let around = ExplanationContext {
         tenant: Some(&blue),
         namespace: "tenant-blue",
         host_labels: Default::default(),
-        host_names: Default::default(),
+        host_names,
         nodes,
         sent: &Selection::default(),
     };
     let key = key(rule, &workload);
+    let key = dpu.map_or(key.clone(), |dpu| key.on(dpu));
     explain(rule, &Arc::new(workload), &key, &around)
 }
 
@@ -128,18 +140,8 @@ fn one_term_is_enough_and_same_node_waits_for_the_node() {
 fn each_companion_on_all_dpus_is_explained_with_its_own() {
     let rule = rule(ANY, DpuSelectionPolicy::SameNodeAll, &json!({}));
     let nodes = [dpu("d1", "cloud-dev-12", Some("blue")), dpu("d2", "cloud-dev-12", Some("blue"))];
-    let blue = TenantId::new("blue").unwrap();
     let of = |dpu: Option<&str>, nodes: Option<&[Node]>| {
-        let around = ExplanationContext {
-            tenant: Some(&blue),
-            namespace: "tenant-blue",
-            host_labels: Default::default(),
-            host_names: Default::default(),
-            nodes,
-            sent: &Selection::default(),
-        };
-        let key = key(&rule, &nginx());
-        explain(&rule, &Arc::new(nginx()), &dpu.map_or(key.clone(), |dpu| key.on(dpu)), &around)
+        explained_on(dpu, &rule, nginx(), nodes, Default::default())
     };
     let [first, second] = ["d1", "d2"].map(|name| {
         let explanation = of(Some(name), Some(&nodes));
@@ -231,20 +233,10 @@ fn a_workload_is_on_the_host_that_its_node_is() {
     let mut host_names = HostNames::default();
     host_names.insert("cloud-dev-12", "serial-1").unwrap();
     let nodes = [dpu("d1", "serial-1", Some("blue")), dpu("d2", "cloud-dev-12", Some("blue"))];
-    let blue = TenantId::new("blue").unwrap();
     let of = |node: &str, nodes: &[Node]| {
-        let around = ExplanationContext {
-            tenant: Some(&blue),
-            namespace: "tenant-blue",
-            host_labels: Default::default(),
-            host_names: &host_names,
-            nodes: Some(nodes),
-            sent: &Selection::default(),
-        };
         let workload = Workload { node_name: Some(node.into()), ..nginx() };
         let rule = rule(ANY, DpuSelectionPolicy::SameNode, &json!({}));
-        let key = key(&rule, &workload);
-        explain(&rule, &Arc::new(workload), &key, &around)
+        explained_on(None, &rule, workload, Some(nodes), &host_names)
     };
     let places = of("cloud-dev-12", &nodes).placement.unwrap().nodes;
     assert!(places.len() == 1 && places[0].node == "d1" && places[0].obstacles.is_empty(), "{places:?}");

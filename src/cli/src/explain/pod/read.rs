@@ -29,11 +29,9 @@ pub(super) async fn state(cluster: &ClusterArgs, name: &PodName) -> Result<(Stat
     let mut reader = Reader::new(client(cluster, "--kubeconfig").await?);
     let namespace = Some(name.namespace.as_str());
     reader.must::<Pod>(namespace, named(&name.name)).await?;
-    let (pods, mut notes) = reader.take();
-    if let Some(owner) = pods.first().and_then(|pod| controller(&pod.value)) {
-        read_owner(&mut reader, owner, &name.namespace).await?;
+    if let Some(owner) = reader.objects().first().and_then(|pod| controller(&pod.value)).cloned() {
+        read_owner(&mut reader, &owner, &name.namespace).await?;
     }
-    reader.keep(pods);
     reader.may::<Namespace>(None, named(&name.namespace)).await?;
     reader.may::<Tenant>(None, ListParams::default()).await?;
     reader.may::<WorkloadRule>(namespace, ListParams::default()).await?;
@@ -48,9 +46,7 @@ pub(super) async fn state(cluster: &ClusterArgs, name: &PodName) -> Result<(Stat
     reader.may::<DeviceClass>(None, ListParams::default()).await?;
     reader.may::<ValidatingAdmissionPolicy>(None, ListParams::default()).await?;
     reader.may::<ValidatingAdmissionPolicyBinding>(None, ListParams::default()).await?;
-    let (objects, more) = reader.take();
-    notes.extend(more);
-    Ok((State::new(objects), notes))
+    Ok(reader.finish())
 }
 
 /// The kinds of owners that have a template. Rules are read anyway.
@@ -68,5 +64,5 @@ async fn read_owner(reader: &mut Reader, owner: &Value, namespace: &str) -> Resu
     let Some((version, kind)) = OWNERS.iter().find(|known| **known == (of("apiVersion"), of("kind"))) else {
         return Ok(());
     };
-    reader.may_raw(&Kind(version, kind).resource(), Some(namespace), named(of("name"))).await
+    reader.may_raw(&Kind(version, kind).resource(), Some(namespace), named(of("name"))).await.map(drop)
 }

@@ -1,5 +1,7 @@
 //! A host of a tenant's cluster, with the DPUs in it; or a DPU, by the name of its Node.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::api::ListParams;
@@ -70,9 +72,7 @@ pub(super) fn report(
     }
     // Whoever has a DPU here is concerned too, though it lists the host no longer.
     let owners = dpus.iter().filter_map(|here| here.dpu.marks.owner.clone());
-    let mut concerned: Vec<String> = claimants.iter().cloned().chain(owners).collect();
-    concerned.sort_unstable();
-    concerned.dedup();
+    let concerned: BTreeSet<String> = claimants.iter().cloned().chain(owners).collect();
     if claimants.len() > 1 {
         let message = format!("spec.hosts of {} name it", claimants.join(" and "));
         report.wrong.push(Wrong::new("host", Cause::HostConflict, message));

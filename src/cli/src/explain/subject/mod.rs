@@ -102,8 +102,8 @@ impl SubjectArgs {
             Kind::Claim => claim::read(&mut reader, &self.place()).await?,
         }
         let unread = reader.unread().clone();
-        let (objects, notes) = reader.take();
-        Ok(Seen { state: State::new(objects), notes, unread })
+        let (state, notes) = reader.finish();
+        Ok(Seen { state, notes, unread })
     }
 
     /// Where an object with a namespace is.

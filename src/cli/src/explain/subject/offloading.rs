@@ -1,19 +1,17 @@
 //! A namespace: its tenant, and whether its Pods may run on virtual nodes.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::api::ListParams;
 use outrigger_api::NamespaceOffloading;
-use outrigger_core::json::{metadata_map, text};
+use outrigger_core::json::text;
 use outrigger_core::offloading::{NAME, is_reserved, none_selected};
 use outrigger_core::reason::Cause;
 use outrigger_core::selector::matching;
-use outrigger_core::{keys, validate};
+use outrigger_core::{keys, node, validate};
 
 use super::report::{Report, Wrong};
 use crate::explain::live::{Reader, Unread, named};
-use crate::files::{InputError, Object};
+use crate::files::InputError;
 use crate::state::State;
 
 pub(super) async fn read(reader: &mut Reader, name: &str) -> Result<(), InputError> {
@@ -64,35 +62,15 @@ pub(super) fn report(state: &State, unread: &Unread, name: &str) -> Result<Optio
         report.fact("virtual nodes selected", "not known: Nodes may not be read");
         return Ok(Some(report));
     }
-    let nodes: Vec<Labelled<'_>> = state.of("", "Node").map(Labelled::new).collect();
-    let selected = nodes.iter().filter(|node| offloading.selects(&node.node()));
-    let selected: Vec<&str> = selected.map(|node| node.name).collect();
+    let nodes: Vec<node::Node> = state.of("", "Node").map(|node| node::Node::of(&node.value)).collect();
+    let is_selected =
+        |node: &&node::Node| offloading.selects(&matching::Node { name: &node.name, labels: &node.labels });
+    let selected: Vec<&str> = nodes.iter().filter(is_selected).map(|node| node.name.as_str()).collect();
     report.fact("virtual nodes selected", selected.join(", "));
     if selected.is_empty() {
-        let virtual_nodes = nodes.iter().filter(|node| node.is_virtual()).count();
+        let kinds = nodes.iter().filter_map(|node| node.labels.get(keys::NODE_TYPE));
+        let virtual_nodes = kinds.filter(|kind| *kind == keys::VIRTUAL_NODE).count();
         report.wrong.push(Wrong::new(about, Cause::NoClusterSelected, none_selected(virtual_nodes)));
     }
     Ok(Some(report))
-}
-
-/// A Node with its labels.
-struct Labelled<'a> {
-    name: &'a str,
-    labels: BTreeMap<String, String>,
-}
-
-impl<'a> Labelled<'a> {
-    fn new(node: &'a Object) -> Self {
-        let labels = metadata_map(&node.value, "labels").iter();
-        let labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
-        Self { name: &node.name, labels: labels.collect() }
-    }
-
-    fn node(&self) -> matching::Node<'_> {
-        matching::Node { name: self.name, labels: &self.labels }
-    }
-
-    fn is_virtual(&self) -> bool {
-        self.labels.get(keys::NODE_TYPE).is_some_and(|kind| kind == keys::VIRTUAL_NODE)
-    }
 }

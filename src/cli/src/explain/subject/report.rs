@@ -82,7 +82,7 @@ impl Report {
     pub(super) fn fact(&mut self, name: impl Into<String>, value: impl Into<String>) {
         let value = value.into();
         if !value.is_empty() {
-            self.facts.push(Fact { name: name.into().into(), value });
+            self.facts.push(Fact { name: name.into(), value });
         }
     }
 }

@@ -4,18 +4,10 @@ use super::*;
 
 #[test]
 fn a_companion_whose_workload_has_ended_is_reported_with_its_reason() {
-    let companion = |workload: &str, more: Value| {
-        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
-                "name": workload, "namespace": "tenant-blue", "uid": workload, "labels": {keys::WORKLOAD: workload},
-                "annotations": {keys::WORKLOAD_ENDED: "2026-01-01T00:00:00Z"},
-                "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-                    "name": "b", "uid": "u", "controller": true}]},
-            "spec": {"containers": []}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-        for (key, value) in more.as_object().unwrap() {
-            pod["metadata"][key] = value.clone();
-        }
-        pod
-    };
+    let ended = json!({"metadata": {"annotations": {keys::WORKLOAD_ENDED: "2026-01-01T00:00:00Z"}},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let mut leaves = ended.clone();
+    leaves["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:10Z");
     let states = |linger: i64| {
         let mut rule = rule("tenant-blue", "b", json!({}));
         rule["spec"]["lingerSeconds"] = json!(linger);
@@ -23,9 +15,9 @@ fn a_companion_whose_workload_has_ended_is_reported_with_its_reason() {
             tenant("blue"),
             rule,
             pod("work", "web", "blue-a"),
-            companion("uid-of-work-web", json!({})),
-            companion("gone", json!({})),
-            companion("leaving", json!({"deletionTimestamp": "2026-01-01T00:00:10Z"})),
+            companion("uid-of-work-web", &ended),
+            companion("gone", &ended),
+            companion("leaving", &leaves),
         ];
         let report = explained(&objects, &[]).unwrap();
         let rule = &report["rules"][0];

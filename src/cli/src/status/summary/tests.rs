@@ -123,7 +123,7 @@ fn dpus_are_counted_by_owner() {
         node(json!({keys::DPU_HOST: "b"}), json!({}), "True"),
         node(json!({"other": "c"}), json!({}), "True"),
     ] {
-        DpuState::of(&node, Default::default()).into_iter().for_each(|state| state.count(&mut rows));
+        DpuRow::of(&node, Default::default()).into_iter().for_each(|dpu| dpu.count(&mut rows));
     }
     let row = |tenant: &str, [dpus, ready, cordoned, handed_over]: [usize; 4]| DpuRow {
         tenant: tenant.to_owned(),
