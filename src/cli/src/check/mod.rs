@@ -68,7 +68,7 @@ enum Output {
 }
 
 /// The report; what it serialises is stable.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Report {
     findings: Vec<Finding>,
     notes: Vec<String>,
@@ -93,8 +93,7 @@ impl CheckArgs {
             } else {
                 (State::read(&self.filename)?, Vec::new())
             };
-            let host_labels = self.admission.host_labels.clone();
-            let mut report = look::report(&Admission::new(state, self.admission)?, &host_labels)?;
+            let mut report = look::report(&Admission::new(state, self.admission)?)?;
             report.notes.splice(..0, notes);
             report
         };

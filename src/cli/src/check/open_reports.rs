@@ -173,7 +173,7 @@ mod tests {
             ],
             notes: vec!["nodes can't be listed".to_owned()],
             namespaces: ["tenant-blue", "tenant-green"].map(str::to_owned).into(),
-            files: BTreeMap::new(),
+            ..Report::default()
         };
         let metadata = |namespace: &str| {
             let labels = json!({"app.kubernetes.io/managed-by": "outrigger"});
@@ -205,10 +205,9 @@ mod tests {
         let known =
             ["", "tenant-gone"].map(|of| (of.to_owned(), item(of, vec![json!({"result": "fail"})]))).into();
         let report = |notes: &[&str]| Report {
-            findings: Vec::new(),
             notes: notes.iter().map(|note| (*note).to_owned()).collect(),
             namespaces: ["tenant-blue".to_owned()].into(),
-            files: BTreeMap::new(),
+            ..Report::default()
         };
         let of = |notes: &[&str]| {
             let due = due(&report(notes), &known);
@@ -228,7 +227,7 @@ mod tests {
     fn a_report_has_as_many_results_as_fit_and_counts_all() {
         let finding = Finding::new(&REFUSED, &Subject::cluster("Tenant", "red"), "", "m");
         let findings = vec![finding; MOST + 1];
-        let report = Report { findings, notes: Vec::new(), namespaces: [].into(), files: BTreeMap::new() };
+        let report = Report { findings, ..Report::default() };
         let cluster = &list(&report)["items"][0];
         assert_eq!(cluster["summary"]["fail"], MOST + 1);
         assert_eq!(cluster["results"].as_array().unwrap().len(), MOST);

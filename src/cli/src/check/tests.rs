@@ -11,9 +11,7 @@ const STATE: &str = include_str!("tests.yaml");
 
 fn report(text: &str) -> Report {
     let state = State::of_text("dir/a b.yaml", text).unwrap();
-    let args = default_args();
-    let host_labels = args.host_labels.clone();
-    look::report(&Admission::new(state, args).unwrap(), &host_labels).unwrap()
+    look::report(&Admission::new(state, default_args()).unwrap()).unwrap()
 }
 
 /// Check, object and path of every finding.
@@ -117,12 +115,7 @@ fn what_others_have_written_does_nothing_to_a_terminal() {
     let check = CHECKS[0];
     let finding = crate::check::findings::Finding::new(check, &subject, "p\u{7}", "m\r\n\u{202e}\u{9b}1m é");
     let notes = vec!["n\u{1b}]0;x\u{7}".to_owned()];
-    let report = Report {
-        findings: vec![finding],
-        notes,
-        namespaces: [].into(),
-        files: std::collections::BTreeMap::new(),
-    };
+    let report = Report { findings: vec![finding], notes, ..Report::default() };
     let mut styled = Vec::new();
     report.document().text(&mut styled).unwrap();
     let text = String::from_utf8(styled).unwrap();
