@@ -99,8 +99,7 @@ impl Examination<'_> {
 
     /// The subject of an object. Remembers the object's file.
     fn subject(&mut self, object: &Object) -> Subject {
-        let namespace = namespace_of(object).to_owned();
-        let subject = Subject { kind: object.kind.clone(), namespace, name: object.name.clone() };
+        let subject = Subject::new(&object.kind, namespace_of(object), &object.name);
         if let Some(file) = object.origin.file() {
             self.report.files.insert(subject.clone(), file.to_owned());
         }

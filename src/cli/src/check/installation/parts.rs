@@ -187,8 +187,7 @@ impl Installation {
 
     /// A part's Deployment, as findings name it.
     pub(crate) fn subject(&self, part: Part) -> Subject {
-        let (namespace, name) = (self.names.system.clone(), part.name().to_owned());
-        Subject { kind: "Deployment".to_owned(), namespace, name }
+        Subject::new("Deployment", &self.names.system, part.name())
     }
 
     /// What a part's Pods have in a file, where it may be read: by the Deployment's volumes, else in the Secret in which the
@@ -204,7 +203,7 @@ impl Installation {
             .or_else(|| Some(("Secret", self_signed?.to_owned(), file.to_owned())))?;
         let object = self.cluster.get(Kind("v1", kind), &self.names.system, &name).await.there()?;
         let pem = data(&object, &key)?;
-        let subject = Subject { kind: kind.to_owned(), namespace: self.names.system.clone(), name };
+        let subject = Subject::new(kind, &self.names.system, &name);
         Some(Entry { subject, path: format!("data[{key}]"), pem })
     }
 
