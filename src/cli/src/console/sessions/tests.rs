@@ -1,4 +1,5 @@
 use http::HeaderValue;
+use http::header::COOKIE;
 use outrigger_runtime::environment::Environment;
 use outrigger_runtime::fake_api::{FakeApi, failure};
 use serde_json::json;
