@@ -220,15 +220,28 @@ pub(super) fn table<T>(
     page: &Page<T>,
     row: impl Fn(&T) -> Markup,
 ) -> Markup {
+    let caption = format!("{} found", page.all);
     html! {
-        div.table role="region" aria-label=(view.title()) tabindex="0" {
+        (frame(view.title(), Some(&caption), heads, page.rows.iter().map(row)))
+        (pages(view, query, page))
+    }
+}
+
+/// A table that scrolls by itself. `name`: for those who don't see it.
+pub(super) fn frame(
+    name: &str,
+    caption: Option<&str>,
+    heads: &[&str],
+    rows: impl Iterator<Item = Markup>,
+) -> Markup {
+    html! {
+        div.table role="region" aria-label=(name) tabindex="0" {
             table {
-                caption { (page.all) " found" }
+                @if let Some(caption) = caption { caption { (caption) } }
                 thead { tr { @for head in heads { th scope="col" { (head) } } } }
-                tbody { @for each in &page.rows { tr { (row(each)) } } }
+                tbody { @for row in rows { tr { (row) } } }
             }
         }
-        (pages(view, query, page))
     }
 }
 
