@@ -408,4 +408,4 @@ async fn user_of(client: &Client) -> Result<String, NoSession> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

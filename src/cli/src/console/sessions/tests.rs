@@ -8,7 +8,8 @@ use super::super::data::{Data, HostRow};
 use super::*;
 use crate::document::Grade;
 
-const PATH: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+/// Where an API server says who the user of a token is.
+pub(in crate::console) const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
 /// Users by their tokens: each has an API server of its own, which says who the user is.
 struct World {
@@ -16,14 +17,15 @@ struct World {
     sessions: Sessions,
 }
 
-fn is(api: &FakeApi, name: &str) {
+/// From now on the user of the token has this name.
+pub(in crate::console) fn is(api: &FakeApi, name: &str) {
     let user = json!({"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1", "metadata": {},
         "status": {"userInfo": {"username": name}}});
-    api.answers("POST", PATH, 201, user);
+    api.answers("POST", REVIEWS, 201, user);
 }
 
 fn fails(api: &FakeApi, code: u16) {
-    api.answers("POST", PATH, code, failure(code, "no"));
+    api.answers("POST", REVIEWS, code, failure(code, "no"));
 }
 
 fn row() -> HostRow {
