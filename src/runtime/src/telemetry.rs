@@ -69,17 +69,13 @@ impl LogLevel {
 
     /// Sets these directives. Fails if they can't be parsed; the level is unchanged then.
     pub(crate) fn set(&self, directives: &str) -> Result<(), String> {
-        let filter =
-            filter(directives).map_err(|error| format!("invalid log level {directives:?}: {error}"))?;
+        let filter = EnvFilter::try_new(directives)
+            .map_err(|error| format!("invalid log level {directives:?}: {error}"))?;
         let mut now = self.now.lock();
         self.handle.reload(filter).map_err(|error| error.to_string())?;
         directives.clone_into(&mut now);
         Ok(())
     }
-}
-
-fn filter(directives: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseError> {
-    EnvFilter::try_new(directives)
 }
 
 /// Leaves out lines that may contain an object of a cluster: kube logs a response that it can't parse as a whole, also if it is a
@@ -97,8 +93,8 @@ fn shown<S: Subscriber>(level: reload::Layer<EnvFilter, S>) -> impl Filter<S> {
 /// Initializes the log, and traces if they are enabled. `service` is the service name in traces. It is called once, in a tokio
 /// runtime. Fails if the level or the endpoint of traces is invalid, or the log was initialized before.
 pub(crate) fn init(service: &'static str, log: &LogArgs, trace: &TraceArgs) -> anyhow::Result<Telemetry> {
-    let filter =
-        filter(&log.log_level).with_context(|| format!("invalid --log-level {:?}", log.log_level))?;
+    let filter = EnvFilter::try_new(&log.log_level)
+        .with_context(|| format!("invalid --log-level {:?}", log.log_level))?;
     let traces = trace.traces(service)?;
     let (filter, handle) = reload::Layer::new(filter);
     let (to, output) = Output::new()?;
@@ -134,7 +130,7 @@ mod tests {
 
     #[test]
     fn responses_that_the_client_cannot_parse_are_never_logged() {
-        let (filter, handle) = reload::Layer::new(filter("trace").unwrap());
+        let (filter, handle) = reload::Layer::new(EnvFilter::try_new("trace").unwrap());
         let level = LogLevel { handle, now: Mutex::new("trace".to_owned()) };
         let layer = tracing_subscriber::fmt::layer().with_test_writer();
         let subscriber = tracing_subscriber::registry().with(layer.with_filter(shown(filter)));
@@ -150,7 +146,7 @@ mod tests {
 
     #[test]
     fn what_is_below_the_level_is_not_made() {
-        let (filter, handle) = reload::Layer::new(filter("info").unwrap());
+        let (filter, handle) = reload::Layer::new(EnvFilter::try_new("info").unwrap());
         let level = LogLevel { handle, now: Mutex::new("info".to_owned()) };
         let layer = tracing_subscriber::fmt::layer().with_test_writer();
         let subscriber = tracing_subscriber::registry()
@@ -163,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_level_changes_at_run_time() {
-        let (filter, handle) = reload::Layer::new(filter("warn").unwrap());
+        let (filter, handle) = reload::Layer::new(EnvFilter::try_new("warn").unwrap());
         let level = LogLevel { handle, now: Mutex::new("warn".to_owned()) };
         let subscriber = tracing_subscriber::registry()
             .with(tracing_subscriber::fmt::layer().with_test_writer().with_filter(filter));
