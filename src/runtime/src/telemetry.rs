@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use parking_lot::Mutex;
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata, Subscriber};
-use tracing_subscriber::filter::{FilterExt, filter_fn};
+use tracing_subscriber::filter::{FilterExt, ParseError, filter_fn};
 use tracing_subscriber::layer::{Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
@@ -62,6 +62,12 @@ pub struct LogLevel {
 }
 
 impl LogLevel {
+    /// The filter of the log with these directives, and its level. Fails if they can't be parsed.
+    fn new(directives: &str) -> Result<(reload::Layer<EnvFilter, Registry>, Self), ParseError> {
+        let (filter, handle) = reload::Layer::new(EnvFilter::try_new(directives)?);
+        Ok((filter, Self { handle, now: Mutex::new(directives.to_owned()) }))
+    }
+
     /// The directives that were set last.
     pub fn get(&self) -> String {
         self.now.lock().clone()
@@ -93,10 +99,9 @@ fn shown<S: Subscriber>(level: reload::Layer<EnvFilter, S>) -> impl Filter<S> {
 /// Initializes the log, and traces if they are enabled. `service` is the service name in traces. It is called once, in a tokio
 /// runtime. Fails if the level or the endpoint of traces is invalid, or the log was initialized before.
 pub(crate) fn init(service: &'static str, log: &LogArgs, trace: &TraceArgs) -> anyhow::Result<Telemetry> {
-    let filter = EnvFilter::try_new(&log.log_level)
-        .with_context(|| format!("invalid --log-level {:?}", log.log_level))?;
+    let (filter, level) =
+        LogLevel::new(&log.log_level).with_context(|| format!("invalid --log-level {:?}", log.log_level))?;
     let traces = trace.traces(service)?;
-    let (filter, handle) = reload::Layer::new(filter);
     let (to, output) = Output::new()?;
     let lines = Lines { json: log.log_format == LogFormat::Json, to };
     let text = tracing_subscriber::fmt::layer().with_writer(lines).with_ansi(std::io::stderr().is_terminal());
@@ -113,7 +118,6 @@ pub(crate) fn init(service: &'static str, log: &LogArgs, trace: &TraceArgs) -> a
         .try_init()
         .map_err(|e| anyhow::anyhow!("the log was initialized before: {e}"))?;
     output::report_panics();
-    let level = LogLevel { handle, now: Mutex::new(log.log_level.clone()) };
     Ok(Telemetry { level, traces, output })
 }
 
@@ -130,8 +134,7 @@ mod tests {
 
     #[test]
     fn responses_that_the_client_cannot_parse_are_never_logged() {
-        let (filter, handle) = reload::Layer::new(EnvFilter::try_new("trace").unwrap());
-        let level = LogLevel { handle, now: Mutex::new("trace".to_owned()) };
+        let (filter, level) = LogLevel::new("trace").unwrap();
         let layer = tracing_subscriber::fmt::layer().with_test_writer();
         let subscriber = tracing_subscriber::registry().with(layer.with_filter(shown(filter)));
         tracing::subscriber::with_default(subscriber, || {
@@ -146,8 +149,7 @@ mod tests {
 
     #[test]
     fn what_is_below_the_level_is_not_made() {
-        let (filter, handle) = reload::Layer::new(EnvFilter::try_new("info").unwrap());
-        let level = LogLevel { handle, now: Mutex::new("info".to_owned()) };
+        let (filter, level) = LogLevel::new("info").unwrap();
         let layer = tracing_subscriber::fmt::layer().with_test_writer();
         let subscriber = tracing_subscriber::registry()
             .with(layer.with_filter(shown(filter)))
@@ -159,8 +161,7 @@ mod tests {
 
     #[test]
     fn the_level_changes_at_run_time() {
-        let (filter, handle) = reload::Layer::new(EnvFilter::try_new("warn").unwrap());
-        let level = LogLevel { handle, now: Mutex::new("warn".to_owned()) };
+        let (filter, level) = LogLevel::new("warn").unwrap();
         let subscriber = tracing_subscriber::registry()
             .with(tracing_subscriber::fmt::layer().with_test_writer().with_filter(filter));
         tracing::subscriber::with_default(subscriber, || {
