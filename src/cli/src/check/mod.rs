@@ -168,11 +168,16 @@ impl Readable for Report {
             document.add(item![bold(subject), file].with(of_one.iter().map(finding)));
         }
         let count = |severity| self.findings.iter().filter(|f| f.check.severity == severity).count();
-        let of = |count: usize, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
-        let counts = [Severity::Error, Severity::Warning, Severity::Note].map(|s| of(count(s), s.as_str()));
+        let counts =
+            [Severity::Error, Severity::Warning, Severity::Note].map(|s| counted(count(s), s.as_str()));
         document.add(item![counts.join(", ")]);
         document
     }
+}
+
+/// So many of what a word names.
+fn counted(count: usize, word: &str) -> String {
+    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
 }
 
 fn finding(finding: &Finding) -> Item {

@@ -109,7 +109,9 @@ impl Installation {
             );
         }
         let names = names(admission, &system, &deployments);
-        let running = running(&cluster, &system, &deployments).await;
+        let pods = cluster.list(POD, &system, OWN).await.unwrap_or_default();
+        let versions = |(part, deployment): (&Part, &Value)| (*part, running_versions(deployment, &pods));
+        let running = deployments.iter().map(versions).collect();
         Ok(Self { cluster, parts, deployments, running, configurations, names })
     }
 
@@ -369,15 +371,6 @@ pub(crate) fn levels(subject: &Subject, path: &str, webhook: &Value, manager: &V
         "--enforcement is {decides}, which the webhook applies, and {says} for the manager, which is what Tenants say in their status"
     );
     (decides != says).then(|| Finding::new(&LEVELS, subject, path, message))
-}
-
-async fn running(
-    cluster: &Cluster,
-    namespace: &str,
-    deployments: &BTreeMap<Part, Value>,
-) -> BTreeMap<Part, BTreeSet<Version>> {
-    let pods = cluster.list(POD, namespace, OWN).await.unwrap_or_default();
-    deployments.iter().map(|(part, deployment)| (*part, running_versions(deployment, &pods))).collect()
 }
 
 /// Whether a Pod hasn't ended, and isn't being deleted.
