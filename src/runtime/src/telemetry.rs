@@ -16,7 +16,7 @@ use tracing_subscriber::layer::{Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
-use self::line::Lines;
+use self::line::Bounded;
 pub(crate) use self::output::Output;
 pub use self::output::say;
 use self::trace::Traces;
@@ -103,8 +103,9 @@ pub(crate) fn init(service: &'static str, log: &LogArgs, trace: &TraceArgs) -> a
         LogLevel::new(&log.log_level).with_context(|| format!("invalid --log-level {:?}", log.log_level))?;
     let traces = trace.traces(service)?;
     let (to, output) = Output::new()?;
-    let lines = Lines { json: log.log_format == LogFormat::Json, to };
-    let text = tracing_subscriber::fmt::layer().with_writer(lines).with_ansi(std::io::stderr().is_terminal());
+    let json = log.log_format == LogFormat::Json;
+    let line = move || Bounded { json, to: to.clone() };
+    let text = tracing_subscriber::fmt::layer().with_writer(line).with_ansi(std::io::stderr().is_terminal());
     let layer = match log.log_format {
         LogFormat::Text => text.boxed(),
         // Spans are for traces only. A line has all of its values in its own fields.
