@@ -32,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::access::{cookies, digest, secret};
+use super::rights::refuses;
 use super::store::{KEPT, Store};
 use super::turns::Groups;
 
@@ -400,8 +401,7 @@ async fn user_of(client: &Client) -> Result<String, NoSession> {
             // Whoever has no name is nobody, and a token that isn't looked at makes somebody anonymous.
             user.filter(|name| !name.is_empty() && name != "system:anonymous").ok_or(NoSession::NotAccepted)
         }
-        Ok(Err(kube::Error::Api(status))) if status.code == 401 => Err(NoSession::NotAccepted),
-        Ok(Err(kube::Error::Api(status))) if status.code == 403 => Err(NoSession::NotAccepted),
+        Ok(Err(kube::Error::Api(status))) if refuses(status.code) => Err(NoSession::NotAccepted),
         Ok(Err(error)) => Err(NoSession::Failed(error.to_string())),
         Err(_) => Err(NoSession::Failed(format!("no answer within {} s", CHECK.as_secs()))),
     }
