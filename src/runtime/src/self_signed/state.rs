@@ -81,7 +81,7 @@ pub(super) struct NextCa {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Inherited {
     pub(super) cas: Vec<Certificate>,
-    /// WaitUntil when they are trusted, Unix time in seconds.
+    /// Until when they are trusted, Unix time in seconds.
     pub(super) until: i64,
 }
 
