@@ -36,12 +36,7 @@ fn row() -> HostRow {
 impl World {
     /// Each token is that of a user of the same name.
     fn of(tokens: &[&str]) -> Self {
-        Self::with_rows(tokens, 1)
-    }
-
-    /// As [`Self::of`], and the clusters have so many rows.
-    fn with_rows(tokens: &[&str], rows: usize) -> Self {
-        Self::with(&tokens.iter().map(|token| (*token, rows)).collect::<Vec<_>>())
+        Self::with(&tokens.iter().map(|token| (*token, 1)).collect::<Vec<_>>())
     }
 
     /// As [`Self::of`], and the cluster of each has so many rows.
