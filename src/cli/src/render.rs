@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use json_patch::Patch;
 use outrigger_admission::Decision;
 use outrigger_admission::review::Request;
+use outrigger_core::json::text;
 use outrigger_core::yaml;
 use serde_json::{Value, json};
 use similar::TextDiff;
@@ -18,7 +19,7 @@ use crate::files::InputError;
 use crate::sent::AnnotationArgs;
 use crate::slots::is_new;
 use crate::state::State;
-use crate::style::BOLD;
+use crate::style::{BAD, BOLD, GOOD, ODD};
 
 #[derive(Debug, Args)]
 pub(crate) struct RenderArgs {
@@ -80,7 +81,7 @@ impl RenderArgs {
                 Ok(request) => requests.push(request),
                 Err(why) => {
                     denied += 1;
-                    complain("Error:", AnsiColor::Red, &format!("no companion: {why}"))?;
+                    complain("Error:", BAD, &format!("no companion: {why}"))?;
                 }
             },
             _ => requests = pods(&admission, &self.user, &self.namespace)?,
@@ -91,7 +92,7 @@ impl RenderArgs {
             match admission.decide(&mut request) {
                 Decision::Allow { patch, warnings, .. } => {
                     for warning in warnings {
-                        complain("Warning:", AnsiColor::Yellow, &warning)?;
+                        complain("Warning:", ODD, &warning)?;
                     }
                     admitted.push(Admitted { before, after: request.object, patch });
                 }
@@ -102,7 +103,7 @@ impl RenderArgs {
                     } else {
                         format!("{} is denied ({code}): {message}", name(&before))
                     };
-                    complain("Error:", AnsiColor::Red, &message)?;
+                    complain("Error:", BAD, &message)?;
                 }
             }
         }
@@ -139,20 +140,20 @@ fn no_namespace(pod: &Value, namespace: &str) -> String {
 }
 
 /// A line on standard error.
-fn complain(what: &str, color: AnsiColor, message: &str) -> std::io::Result<()> {
-    let style = color.on_default();
+fn complain(what: &str, style: Style, message: &str) -> std::io::Result<()> {
     writeln!(anstream::stderr(), "{style}{what}{style:#} {message}")
 }
 
 /// The name of a Pod or a claim.
 fn name(pod: &Value) -> String {
-    let text = |key: &str| {
-        pod.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str).filter(|text| !text.is_empty())
-    };
-    let name =
-        text("name").map(str::to_owned).or_else(|| text("generateName").map(|name| format!("{name}…")));
-    let kind = pod.get("kind").and_then(Value::as_str).unwrap_or("Pod");
-    format!("{kind} {}/{}", text("namespace").unwrap_or_default(), name.unwrap_or_default())
+    let kind = pod["kind"].as_str().unwrap_or("Pod");
+    let [namespace, name, prefix] =
+        ["/metadata/namespace", "/metadata/name", "/metadata/generateName"].map(|at| text(pod, at));
+    match (name, prefix) {
+        ("", "") => format!("{kind} {namespace}/"),
+        ("", prefix) => format!("{kind} {namespace}/{prefix}…"),
+        (name, _) => format!("{kind} {namespace}/{name}"),
+    }
 }
 
 fn print(output: Output, pods: &[Admitted], out: &mut impl Write) -> anyhow::Result<()> {
@@ -194,8 +195,8 @@ fn diff(pod: &Admitted, out: &mut impl Write) -> anyhow::Result<()> {
     for (i, line) in text.lines().enumerate() {
         let style = match line.chars().next() {
             _ if i < 2 => BOLD,
-            Some('+') => AnsiColor::Green.on_default(),
-            Some('-') => AnsiColor::Red.on_default(),
+            Some('+') => GOOD,
+            Some('-') => BAD,
             Some('@') => AnsiColor::Cyan.on_default(),
             _ => Style::new(),
         };

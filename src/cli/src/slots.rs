@@ -1,17 +1,16 @@
 //! The slots of Machines, where there is no cluster to write them down in: those that the state's guests have, and those that
 //! were given since.
 
-use outrigger_core::map::HashMap;
-use std::sync::{Mutex, PoisonError};
-
 use outrigger_admission::caches::Caches;
 use outrigger_admission::review::Request;
 use outrigger_admission::{Decision, Reservation};
 use outrigger_core::json::{list, metadata_map, text};
+use outrigger_core::map::HashMap;
 use outrigger_core::slots::{Guests, Ledger, SlotDecision};
 use outrigger_core::{keys, machine};
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::pod::Pod;
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -92,7 +91,7 @@ impl Slots {
         request: &Request,
         reservation: Option<Reservation>,
     ) -> Result<(), Decision> {
-        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut given = self.given.lock();
         if request.operation == "DELETE" {
             let is_pod = request.kind.group.is_empty()
                 && request.kind.kind == "Pod"
@@ -141,7 +140,7 @@ impl Slots {
             .filter(|_| caches.is_injected(namespace) && !gated)?;
         let slot = (group.to_owned(), type_.to_owned());
         let guests = self.guests(caches, &slot);
-        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let given = self.given.lock();
         let granted = given.ledgers.get(&slot).map_or(0, |ledger| ledger.grants().len());
         let taken = u32::try_from(guests.live.len() + granted).unwrap_or(u32::MAX);
         let slots = caches.slots(group, type_);
@@ -151,7 +150,7 @@ impl Slots {
 
     /// Gives back the slot of a Pod that is deleted, if it has one.
     pub(crate) fn release(&self, caches: &Caches, namespace: &str, name: &str) {
-        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut given = self.given.lock();
         release(caches, &mut given, namespace, name);
     }
 }

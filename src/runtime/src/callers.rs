@@ -31,11 +31,11 @@ use crate::serve::network;
 /// How long an answer of the API server is used again.
 pub const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// Maximum number of accepted tokens that are remembered. Beyond it the oldest is reviewed again.
-const MAX_TOKENS: usize = 4096;
+/// Maximum number of accepted tokens that are remembered, and of answers about rights. Beyond it the oldest is reviewed again.
+const MAX_ANSWERS: usize = 4096;
 
-/// Maximum number of concurrent reviews, of all callers and of one address. Whoever sends invalid tokens uses up only those of its own
-/// address.
+/// Maximum number of concurrent reviews of tokens, and of rights, of all callers; and of tokens of one address. Whoever sends invalid
+/// tokens uses up only those of its own address.
 const REVIEWS: usize = 16;
 const REVIEWS_OF_ADDRESS: usize = 4;
 
@@ -142,7 +142,7 @@ impl Callers {
             client,
             clock,
             audience,
-            accepted: Mutex::new(Remembered::new(MAX_TOKENS)),
+            accepted: Mutex::new(Remembered::new(MAX_ANSWERS)),
             reviews: Semaphore::new(REVIEWS),
             by_address: Mutex::default(),
             rate_of_address: RATE_OF_ADDRESS,
@@ -182,15 +182,11 @@ impl Callers {
             return Err(Denied::Busy);
         }
         let began = self.clock.now();
-        let review = timeout(REVIEW, self.review(token)).await;
-        let review = review.unwrap_or_else(|_| Err("it took too long".to_owned()));
-        let failure = review.as_ref().err().cloned();
-        if self.failing.set(failure.clone())
-            && let Some(error) = failure
-        {
+        let failed = |error: String| {
             warn!(error, "failed to review tokens, whose bearers are refused meanwhile");
-        }
-        let user = user_of(review.map_err(|_| Denied::Failed)?, self.audience).ok_or(Denied::NotAccepted)?;
+        };
+        let status = reviewed(self.review(token), &self.failing, failed).await?;
+        let user = user_of(status, self.audience).ok_or(Denied::NotAccepted)?;
         let caller = Arc::new(Caller::new(user));
         self.accepted.lock().insert(hash, caller.clone(), began + REMEMBERED, self.clock.now());
         Ok(caller)
@@ -210,6 +206,23 @@ impl Callers {
         let answered = reviews.create(&PostParams::default(), &review).await;
         answered.map_err(|error| error.to_string())?.status.ok_or_else(|| "there is no status".to_owned())
     }
+}
+
+/// The result of a review, which fails if it takes too long. `failing` is set while reviews fail, and `failed` receives each new reason.
+async fn reviewed<T>(
+    review: impl Future<Output = Result<T, String>>,
+    failing: &Warning,
+    failed: impl FnOnce(String),
+) -> Result<T, Denied> {
+    let review = timeout(REVIEW, review).await;
+    let review = review.unwrap_or_else(|_| Err("it took too long".to_owned()));
+    let failure = review.as_ref().err().cloned();
+    if failing.set(failure.clone())
+        && let Some(error) = failure
+    {
+        failed(error);
+    }
+    review.map_err(|_| Denied::Failed)
 }
 
 /// The user of a token that the API server has reviewed; `None` if it isn't accepted, or not for this audience.

@@ -8,7 +8,6 @@ use std::fmt::Write;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Metric as Registered, Registry, Unit};
 
 mod process;
@@ -162,13 +161,8 @@ impl Metric {
     /// If the encoder fails.
     pub fn show(&self, encoder: &mut DescriptorEncoder<'_>, metric: &dyn EncodeMetric) -> std::fmt::Result {
         let help = format!("{}.", self.help);
-        let kind = match self.kind {
-            Kind::Counter => MetricType::Counter,
-            Kind::Gauge => MetricType::Gauge,
-            Kind::Histogram => MetricType::Histogram,
-            Kind::Info => MetricType::Info,
-        };
-        metric.encode(encoder.encode_descriptor(self.name, &help, self.unit().as_ref(), kind)?)
+        let unit = self.unit();
+        metric.encode(encoder.encode_descriptor(self.name, &help, unit.as_ref(), metric.metric_type())?)
     }
 
     /// Its row in the documentation.

@@ -11,12 +11,12 @@ use clap::{Args, ValueEnum};
 use parking_lot::Mutex;
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata, Subscriber};
-use tracing_subscriber::filter::{FilterExt, filter_fn};
+use tracing_subscriber::filter::{FilterExt, ParseError, filter_fn};
 use tracing_subscriber::layer::{Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
-use self::line::Lines;
+use self::line::Bounded;
 pub(crate) use self::output::Output;
 pub use self::output::say;
 use self::trace::Traces;
@@ -62,6 +62,12 @@ pub struct LogLevel {
 }
 
 impl LogLevel {
+    /// The filter of the log with these directives, and its level. Fails if they can't be parsed.
+    fn new(directives: &str) -> Result<(reload::Layer<EnvFilter, Registry>, Self), ParseError> {
+        let (filter, handle) = reload::Layer::new(EnvFilter::try_new(directives)?);
+        Ok((filter, Self { handle, now: Mutex::new(directives.to_owned()) }))
+    }
+
     /// The directives that were set last.
     pub fn get(&self) -> String {
         self.now.lock().clone()
@@ -69,17 +75,13 @@ impl LogLevel {
 
     /// Sets these directives. Fails if they can't be parsed; the level is unchanged then.
     pub(crate) fn set(&self, directives: &str) -> Result<(), String> {
-        let filter =
-            filter(directives).map_err(|error| format!("invalid log level {directives:?}: {error}"))?;
+        let filter = EnvFilter::try_new(directives)
+            .map_err(|error| format!("invalid log level {directives:?}: {error}"))?;
         let mut now = self.now.lock();
         self.handle.reload(filter).map_err(|error| error.to_string())?;
         directives.clone_into(&mut now);
         Ok(())
     }
-}
-
-fn filter(directives: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseError> {
-    EnvFilter::try_new(directives)
 }
 
 /// Leaves out lines that may contain an object of a cluster: kube logs a response that it can't parse as a whole, also if it is a
@@ -97,13 +99,13 @@ fn shown<S: Subscriber>(level: reload::Layer<EnvFilter, S>) -> impl Filter<S> {
 /// Initializes the log, and traces if they are enabled. `service` is the service name in traces. It is called once, in a tokio
 /// runtime. Fails if the level or the endpoint of traces is invalid, or the log was initialized before.
 pub(crate) fn init(service: &'static str, log: &LogArgs, trace: &TraceArgs) -> anyhow::Result<Telemetry> {
-    let filter =
-        filter(&log.log_level).with_context(|| format!("invalid --log-level {:?}", log.log_level))?;
+    let (filter, level) =
+        LogLevel::new(&log.log_level).with_context(|| format!("invalid --log-level {:?}", log.log_level))?;
     let traces = trace.traces(service)?;
-    let (filter, handle) = reload::Layer::new(filter);
     let (to, output) = Output::new()?;
-    let lines = Lines { json: log.log_format == LogFormat::Json, to };
-    let text = tracing_subscriber::fmt::layer().with_writer(lines).with_ansi(std::io::stderr().is_terminal());
+    let json = log.log_format == LogFormat::Json;
+    let line = move || Bounded { json, to: to.clone() };
+    let text = tracing_subscriber::fmt::layer().with_writer(line).with_ansi(std::io::stderr().is_terminal());
     let layer = match log.log_format {
         LogFormat::Text => text.boxed(),
         // Spans are for traces only. A line has all of its values in its own fields.
@@ -117,7 +119,6 @@ pub(crate) fn init(service: &'static str, log: &LogArgs, trace: &TraceArgs) -> a
         .try_init()
         .map_err(|e| anyhow::anyhow!("the log was initialized before: {e}"))?;
     output::report_panics();
-    let level = LogLevel { handle, now: Mutex::new(log.log_level.clone()) };
     Ok(Telemetry { level, traces, output })
 }
 
@@ -134,8 +135,7 @@ mod tests {
 
     #[test]
     fn responses_that_the_client_cannot_parse_are_never_logged() {
-        let (filter, handle) = reload::Layer::new(filter("trace").unwrap());
-        let level = LogLevel { handle, now: Mutex::new("trace".to_owned()) };
+        let (filter, level) = LogLevel::new("trace").unwrap();
         let layer = tracing_subscriber::fmt::layer().with_test_writer();
         let subscriber = tracing_subscriber::registry().with(layer.with_filter(shown(filter)));
         tracing::subscriber::with_default(subscriber, || {
@@ -150,8 +150,7 @@ mod tests {
 
     #[test]
     fn what_is_below_the_level_is_not_made() {
-        let (filter, handle) = reload::Layer::new(filter("info").unwrap());
-        let level = LogLevel { handle, now: Mutex::new("info".to_owned()) };
+        let (filter, level) = LogLevel::new("info").unwrap();
         let layer = tracing_subscriber::fmt::layer().with_test_writer();
         let subscriber = tracing_subscriber::registry()
             .with(layer.with_filter(shown(filter)))
@@ -163,8 +162,7 @@ mod tests {
 
     #[test]
     fn the_level_changes_at_run_time() {
-        let (filter, handle) = reload::Layer::new(filter("warn").unwrap());
-        let level = LogLevel { handle, now: Mutex::new("warn".to_owned()) };
+        let (filter, level) = LogLevel::new("warn").unwrap();
         let subscriber = tracing_subscriber::registry()
             .with(tracing_subscriber::fmt::layer().with_test_writer().with_filter(filter));
         tracing::subscriber::with_default(subscriber, || {

@@ -363,6 +363,11 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("{} can't be read", path.display()))
 }
 
+/// The error of a file that can't be used.
+fn unusable(path: &Path) -> impl Fn() -> String {
+    move || format!("{} can't be used", path.display())
+}
+
 fn chain(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let chain: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>()?;
     if chain.is_empty() {
@@ -412,9 +417,8 @@ impl Paths {
         let builder = match self.client_ca.as_ref().zip(files.client_ca.as_ref()) {
             None => builder.with_no_client_auth(),
             Some((path, pem)) => {
-                let unusable = || format!("{} can't be used", path.display());
-                client_ca = latest(&chain(pem).with_context(unusable)?);
-                let verifier = client_verifier(pem, self.clients).with_context(unusable)?;
+                client_ca = latest(&chain(pem).with_context(unusable(path))?);
+                let verifier = client_verifier(pem, self.clients).with_context(unusable(path))?;
                 clients = Some(verifier.clone());
                 builder.with_client_cert_verifier(verifier)
             }

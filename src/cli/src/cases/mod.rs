@@ -152,15 +152,12 @@ fn run_case(
         }
     }
     let admission = Admission::new(State::new(objects), args.clone())?;
-    let decision = match request(&case, place, &admission)? {
-        Ok(mut request) => {
-            let decision = admission.decide(&mut request);
-            return Ok(compare::faults(&case.expect, &decision, &request.object));
-        }
+    let (decision, object) = match request(&case, place, &admission)? {
+        Ok(mut request) => (admission.decide(&mut request), request.object),
         // There is nothing to admit, which is reported like a denial.
-        Err(message) => Decision::Deny { code: 0, message, causes: Vec::new(), by: String::new() },
+        Err(message) => (Decision::deny(0, message), Value::Null),
     };
-    Ok(compare::faults(&case.expect, &decision, &Value::Null))
+    Ok(compare::faults(&case.expect, &decision, &object))
 }
 
 fn request(case: &Case, place: &str, admission: &Admission) -> Result<Result<Request, String>, InputError> {

@@ -2,22 +2,21 @@
 
 use std::io::Write;
 
-use anstyle::AnsiColor;
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::CaseResult;
+use crate::style::{BAD, GOOD};
 
 /// A line for each case, and what failed below it.
 pub(super) fn print(outcomes: &[CaseResult], out: &mut impl Write) -> std::io::Result<()> {
-    let (good, bad) = (AnsiColor::Green.on_default(), AnsiColor::Red.on_default());
     let width = outcomes.iter().map(|outcome| outcome.name.chars().count()).max().unwrap_or_default().max(4);
     writeln!(out, "{:width$}  RESULT", "CASE")?;
     for CaseResult { name, faults, .. } in outcomes {
         if faults.is_empty() {
-            writeln!(out, "{name:width$}  {good}ok{good:#}")?;
+            writeln!(out, "{name:width$}  {GOOD}ok{GOOD:#}")?;
             continue;
         }
-        writeln!(out, "{name:width$}  {bad}failed{bad:#}")?;
+        writeln!(out, "{name:width$}  {BAD}failed{BAD:#}")?;
         for fault in faults {
             writeln!(out, "    {fault}")?;
         }

@@ -160,8 +160,13 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
+    pub(crate) fn new(kind: &str, namespace: &str, name: &str) -> Self {
+        Self { kind: kind.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    /// An object outside of namespaces.
     pub(crate) fn cluster(kind: &str, name: &str) -> Self {
-        Self { kind: kind.to_owned(), namespace: String::new(), name: name.to_owned() }
+        Self::new(kind, "", name)
     }
 }
 

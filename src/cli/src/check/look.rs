@@ -6,7 +6,9 @@ use outrigger_admission::Decision;
 use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
 use outrigger_core::host::HostLabels;
 use outrigger_core::ids::TenantId;
+use outrigger_core::json::list;
 use outrigger_core::lint::LintContext;
+use outrigger_core::node::Node;
 use outrigger_core::tenant::Tenant as Domain;
 use outrigger_core::{keys, validate};
 use serde_json::Value;
@@ -17,7 +19,6 @@ use super::{devices, machines, nodes, rules};
 use crate::admission::Admission;
 use crate::companion::creation;
 use crate::files::{InputError, Object};
-use outrigger_core::node::Node;
 
 /// The user as whom objects are created to see whether admission allows them. It has no rights of its own.
 pub(super) const ANYBODY: &str = "outrigger:check";
@@ -33,116 +34,103 @@ const OWN: [(&str, &str); 4] = [
 const NO_SUCH_CLASS: &str = "there is no such DeviceClass";
 
 /// Examines all objects.
-pub(super) fn report(admission: &Admission, host_labels: &HostLabels) -> Result<Report, InputError> {
+pub(super) fn report(admission: &Admission) -> Result<Report, InputError> {
     let state = admission.state();
-    let mut look = Examination {
-        admission,
-        host_labels,
-        findings: Vec::new(),
-        notes: Vec::new(),
-        files: BTreeMap::new(),
-    };
     let mut tenants = BTreeMap::new();
     for object in state.of(keys::GROUP, "Tenant") {
         if let Ok(tenant) = object.read::<Tenant>()?.compile() {
             tenants.insert(tenant.policy.tenant.clone(), tenant);
         }
     }
-    let all: Vec<Node> = state.of("", "Node").map(|node| Node::of(&node.value)).collect();
-    let classes: BTreeSet<&str> =
-        state.of(keys::DEVICE_GROUP, "DeviceClass").map(|class| class.name.as_str()).collect();
-    let around = ClusterState { tenants: &tenants, nodes: &all, classes: &classes };
+    let mut look = Examination {
+        admission,
+        host_labels: &admission.settings().host_labels,
+        tenants,
+        nodes: state.of("", "Node").map(|node| Node::of(&node.value)).collect(),
+        classes: state.of(keys::DEVICE_GROUP, "DeviceClass").map(|class| class.name.as_str()).collect(),
+        report: Report { namespaces: namespaces(admission), ..Report::default() },
+    };
     for (group, kind) in OWN {
         for object in state.of(group, kind) {
-            look.own(object, &around)?;
+            look.own(object)?;
         }
     }
     for kind in ["ResourceClaim", "ResourceClaimTemplate"] {
         for object in state.of(keys::DEVICE_GROUP, kind) {
-            look.claim(object, &around);
+            look.claim(object);
         }
     }
-    if all.is_empty() {
-        look.notes
-            .push("there are no Nodes: DPUs, hosts and what Machines promise weren't looked at".to_owned());
+    if look.nodes.is_empty() {
+        look.note("there are no Nodes: DPUs, hosts and what Machines promise weren't looked at");
     } else {
-        look.findings.extend(nodes::dpus(&all, &tenants, host_labels));
+        look.add(nodes::dpus(&look.nodes, &look.tenants, look.host_labels));
         look.machines()?;
     }
-    if classes.is_empty() {
-        look.notes.push(
-            "there are no DeviceClasses: whether those that are named exist wasn't looked at".to_owned(),
-        );
+    if look.classes.is_empty() {
+        look.note("there are no DeviceClasses: whether those that are named exist wasn't looked at");
     }
     for (group, kind) in [("", "Node"), (keys::MACHINE_GROUP_DOMAIN, "Machine")] {
         for object in state.of(group, kind) {
             look.subject(object);
         }
     }
-    let namespaces = namespaces(admission);
-    Ok(Report { findings: look.findings, notes: look.notes, namespaces, files: look.files })
-}
-
-struct ClusterState<'a> {
-    tenants: &'a BTreeMap<TenantId, Domain>,
-    nodes: &'a [Node],
-    classes: &'a BTreeSet<&'a str>,
+    Ok(look.report)
 }
 
 struct Examination<'a> {
     admission: &'a Admission,
     host_labels: &'a HostLabels,
-    findings: Vec<Finding>,
-    notes: Vec<String>,
-    files: BTreeMap<Subject, String>,
+    /// The Tenants that are valid.
+    tenants: BTreeMap<TenantId, Domain>,
+    nodes: Vec<Node>,
+    /// Names of the DeviceClasses.
+    classes: BTreeSet<&'a str>,
+    report: Report,
 }
 
 impl Examination<'_> {
+    fn add(&mut self, findings: impl IntoIterator<Item = Finding>) {
+        self.report.findings.extend(findings);
+    }
+
+    fn note(&mut self, note: &str) {
+        self.report.notes.push(note.to_owned());
+    }
+
     /// The subject of an object. Remembers the object's file.
     fn subject(&mut self, object: &Object) -> Subject {
-        let namespace = namespace_of(object).to_owned();
-        let subject = Subject { kind: object.kind.clone(), namespace, name: object.name.clone() };
+        let subject = Subject::new(&object.kind, namespace_of(object), &object.name);
         if let Some(file) = object.origin.file() {
-            self.files.insert(subject.clone(), file.to_owned());
+            self.report.files.insert(subject.clone(), file.to_owned());
         }
         subject
     }
 
     /// Examines an object of one of Outrigger's kinds: admission's decision, and doubts.
-    fn own(&mut self, object: &Object, around: &ClusterState<'_>) -> Result<(), InputError> {
+    fn own(&mut self, object: &Object) -> Result<(), InputError> {
         let subject = self.subject(object);
         match decision(self.admission, &subject, object)? {
-            refused @ Decision::Deny { .. } => {
-                self.findings.extend(Finding::of_decision(&REFUSED, &subject, refused));
-            }
+            refused @ Decision::Deny { .. } => self.add(Finding::of_decision(&REFUSED, &subject, refused)),
             Decision::Allow { warnings, .. } => match object.kind.as_str() {
-                "WorkloadRule" | "AdminWorkloadRule" => self.rule(object, &subject, &warnings, around)?,
+                "WorkloadRule" | "AdminWorkloadRule" => self.rule(object, &subject, &warnings)?,
                 // All that admission warns of are its hosts, and only the first of these.
-                "Tenant" => {
-                    self.findings.extend(nodes::unusable_hosts(&subject, &object.read::<Tenant>()?));
-                }
+                "Tenant" => self.add(nodes::unusable_hosts(&subject, &object.read::<Tenant>()?)),
                 _ => self.doubtful(&subject, warnings.iter()),
             },
         }
         if object.kind == "Tenant" {
-            self.allowed_classes(object, &subject, around);
+            self.allowed_classes(object, &subject);
         }
         Ok(())
     }
 
     fn doubtful<'w>(&mut self, subject: &Subject, warnings: impl Iterator<Item = &'w String>) {
-        self.findings.extend(warnings.map(|warning| Finding::new(&DOUBTFUL, subject, "", warning)));
+        self.add(warnings.map(|warning| Finding::new(&DOUBTFUL, subject, "", warning)));
     }
 
-    fn rule(
-        &mut self,
-        object: &Object,
-        subject: &Subject,
-        warnings: &[String],
-        around: &ClusterState<'_>,
-    ) -> Result<(), InputError> {
-        let spec = object.value.get("spec").unwrap_or(&Value::Null);
-        self.findings.extend(rules::claims(subject, spec));
+    fn rule(&mut self, object: &Object, subject: &Subject, warnings: &[String]) -> Result<(), InputError> {
+        let spec = &object.value["spec"];
+        self.add(rules::claims(subject, spec));
         let tenant = self.admission.owner(&subject.namespace);
         let rule = if object.kind == "WorkloadRule" {
             object.read::<WorkloadRule>()?.compile().ok()
@@ -150,30 +138,31 @@ impl Examination<'_> {
             object.read::<AdminWorkloadRule>()?.compile().ok().map(|admin| admin.rule)
         };
         let Some(rule) = rule else { return Ok(()) };
-        let dpus = tenant.as_ref().filter(|_| !around.nodes.is_empty()).map(|id| self.dpus_of(id, around));
+        let dpus = tenant.as_ref().filter(|_| !self.nodes.is_empty()).map(|id| self.dpus_of(id));
         let lint = LintContext {
             host_labels: self.host_labels,
             tenant: tenant.as_ref().map(TenantId::as_str),
             dpus,
         };
-        self.findings.extend(rules::doubts(subject, &rule, &lint));
+        self.add(rules::doubts(subject, &rule, &lint));
         let beside = |other: &&Object| namespace_of(other) == subject.namespace;
-        self.findings.extend(rules::shared(subject, &rule, |name| {
-            let mut all = self.admission.state().of(&object.group, &object.kind).filter(beside);
+        let state = self.admission.state();
+        self.add(rules::shared(subject, &rule, |name| {
+            let mut all = state.of(&object.group, &object.kind).filter(beside);
             all.find(|other| other.name == name).map(|other| &other.value["spec"])
         }));
         // Admission counts only DPUs that the manager has marked. Its other warnings are reported unchanged.
         let known = outrigger_core::lint::rule(&rule, &LintContext { dpus: Some(0), ..lint });
         self.doubtful(subject, warnings.iter().filter(|warning| !known.contains(warning)));
         for (path, spec) in rules::claims_of(spec) {
-            self.class(subject, spec, &path, around);
+            self.class(subject, spec, &path);
         }
         Ok(())
     }
 
     /// The number of DPUs that a tenant has, or will have when the manager has seen them.
-    fn dpus_of(&self, id: &TenantId, around: &ClusterState<'_>) -> usize {
-        let hosts = around.tenants.get(id).map(|tenant| &tenant.hosts);
+    fn dpus_of(&self, id: &TenantId) -> usize {
+        let hosts = self.tenants.get(id).map(|tenant| &tenant.hosts);
         let is_own = |node: &&Node| match node.labels.get(keys::NODE_TENANT) {
             Some(owner) => owner == id.as_str(),
             None => self
@@ -181,34 +170,33 @@ impl Examination<'_> {
                 .host(&node.labels)
                 .is_some_and(|host| hosts.is_some_and(|all| all.contains(host))),
         };
-        around.nodes.iter().filter(is_own).count()
+        self.nodes.iter().filter(is_own).count()
     }
 
     /// Examines a claim or a template of claims.
-    fn claim(&mut self, object: &Object, around: &ClusterState<'_>) {
+    fn claim(&mut self, object: &Object) {
         let subject = self.subject(object);
         let pointer = if object.kind == "ResourceClaim" { "/spec" } else { "/spec/spec" };
         let path = pointer.trim_start_matches('/').replace('/', ".");
         let spec = object.value.pointer(pointer).unwrap_or(&Value::Null);
-        self.findings.extend(devices::spec(&subject, spec, &path));
-        if let Some(tenant) = self.admission.owner(&subject.namespace).and_then(|id| around.tenants.get(&id))
-        {
+        self.add(devices::spec(&subject, spec, &path));
+        if let Some(tenant) = self.admission.owner(&subject.namespace).and_then(|id| self.tenants.get(&id)) {
             let faults = validate::device_requests(spec, &path, &tenant.policy);
-            self.findings.extend(Finding::of_faults(&REFUSED, &subject, faults));
+            self.add(Finding::of_faults(&REFUSED, &subject, faults));
         }
-        self.class(&subject, spec, &path, around);
+        self.class(&subject, spec, &path);
     }
 
-    fn class(&mut self, subject: &Subject, spec: &Value, path: &str, around: &ClusterState<'_>) {
-        if !around.classes.is_empty() {
-            self.findings.extend(devices::classes(subject, spec, path, around.classes));
+    fn class(&mut self, subject: &Subject, spec: &Value, path: &str) {
+        if !self.classes.is_empty() {
+            self.add(devices::classes(subject, spec, path, &self.classes));
         }
     }
 
     /// Missing classes that a Tenant allows. Admission checks them only when the Tenant is created.
-    fn allowed_classes(&mut self, object: &Object, subject: &Subject, around: &ClusterState<'_>) {
-        let list = object.value.pointer("/spec/deviceClasses").and_then(Value::as_array);
-        for (i, class) in list.into_iter().flatten().filter_map(Value::as_str).enumerate() {
+    fn allowed_classes(&mut self, object: &Object, subject: &Subject) {
+        let list = list(&object.value, "/spec/deviceClasses").iter();
+        for (i, class) in list.filter_map(Value::as_str).enumerate() {
             let path = format!("spec.deviceClasses[{i}]");
             // Without any DeviceClass it isn't known which there are, and admission would refuse all.
             let is_refusal = |f: &Finding| {
@@ -217,10 +205,10 @@ impl Examination<'_> {
                     && f.path == path
                     && f.message.contains(NO_SUCH_CLASS)
             };
-            self.findings.retain(|finding| !is_refusal(finding));
-            if !around.classes.is_empty() && !around.classes.contains(class) {
+            self.report.findings.retain(|finding| !is_refusal(finding));
+            if !self.classes.is_empty() && !self.classes.contains(class) {
                 let message = format!("is {class:?}, and {NO_SUCH_CLASS}; create it first");
-                self.findings.push(Finding::new(&NO_CLASS, subject, path, message));
+                self.add([Finding::new(&NO_CLASS, subject, path, message)]);
             }
         }
     }
@@ -236,7 +224,7 @@ impl Examination<'_> {
             around.classes.insert(&class.name, resource);
         }
         for machine in state.of(keys::MACHINE_GROUP_DOMAIN, "Machine") {
-            self.findings.extend(machines::machine(&machine.read()?, &around));
+            self.add(machines::machine(&machine.read()?, &around));
         }
         Ok(())
     }

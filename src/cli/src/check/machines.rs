@@ -14,6 +14,7 @@ use outrigger_core::text::quoted;
 use outrigger_core::{json, keys};
 use serde_json::Value;
 
+use super::counted;
 use super::findings::{
     Check, Finding, MACHINE_CAPACITY, MACHINE_GPU, MACHINE_GPU_LABEL, MACHINE_INVALID, MACHINE_NODE,
     NO_CLASS, Subject,
@@ -157,7 +158,7 @@ impl<'a> Comparison<'a> {
                 let message = format!(
                     "is {}; the {} of its group that {:?} may use {} {room}",
                     kind.available,
-                    counted(nodes.len()),
+                    counted(nodes.len(), "Node"),
                     kind.name,
                     if nodes.len() == 1 { "holds" } else { "hold" },
                 );
@@ -173,7 +174,7 @@ impl<'a> Comparison<'a> {
                 let message = format!(
                     "types {} each fit the {} that they share, and together they need {} % of them",
                     names.join(", "),
-                    counted(nodes.len()),
+                    counted(nodes.len(), "Node"),
                     share / 10_000
                 );
                 self.add(&MACHINE_CAPACITY, "spec.machineTypes".to_owned(), message);
@@ -185,10 +186,6 @@ impl<'a> Comparison<'a> {
 /// Whether a node is for guests of a type.
 fn offers(pool: &PoolNode, kind: &Type<'_>) -> bool {
     pool.machine_type.iter().any(|offered| offered.name == kind.name)
-}
-
-fn counted(nodes: usize) -> String {
-    if nodes == 1 { "1 Node".to_owned() } else { format!("{nodes} Nodes") }
 }
 
 /// How many guests of a type an empty node holds: whole ones, by the scarcest resource. A type that takes nothing is

@@ -68,7 +68,7 @@ enum Output {
 }
 
 /// The report; what it serialises is stable.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Report {
     findings: Vec<Finding>,
     notes: Vec<String>,
@@ -93,8 +93,7 @@ impl CheckArgs {
             } else {
                 (State::read(&self.filename)?, Vec::new())
             };
-            let host_labels = self.admission.host_labels.clone();
-            let mut report = look::report(&Admission::new(state, self.admission)?, &host_labels)?;
+            let mut report = look::report(&Admission::new(state, self.admission)?)?;
             report.notes.splice(..0, notes);
             report
         };
@@ -169,11 +168,16 @@ impl Readable for Report {
             document.add(item![bold(subject), file].with(of_one.iter().map(finding)));
         }
         let count = |severity| self.findings.iter().filter(|f| f.check.severity == severity).count();
-        let of = |count: usize, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
-        let counts = [Severity::Error, Severity::Warning, Severity::Note].map(|s| of(count(s), s.as_str()));
+        let counts =
+            [Severity::Error, Severity::Warning, Severity::Note].map(|s| counted(count(s), s.as_str()));
         document.add(item![counts.join(", ")]);
         document
     }
+}
+
+/// So many of what a word names.
+fn counted(count: usize, word: &str) -> String {
+    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
 }
 
 fn finding(finding: &Finding) -> Item {

@@ -21,11 +21,9 @@ const CLUSTER_REPORT: Kind = Kind(API_VERSION, "ClusterReport");
 
 /// The manager of the fields of reports that this program writes.
 const FIELD_MANAGER: &str = "outrigger-reports";
-/// Its reports have this label.
-const OWN: &str = "app.kubernetes.io/managed-by=outrigger";
-
-/// The name of each report, and its source.
+/// The name of each report, its source, and the value of the label that its reports have.
 const NAME: &str = "outrigger";
+const LABEL: &str = "app.kubernetes.io/managed-by";
 
 /// What a note is a result of.
 const EXAMINED: &str = "examined";
@@ -86,7 +84,7 @@ async fn own(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, Value>> {
     let mut all = BTreeMap::new();
     for kind in [REPORT, CLUSTER_REPORT] {
         let of_kind = cluster.api(kind, "");
-        let read = each(&of_kind, ListParams::default().labels(OWN), |object| {
+        let read = each(&of_kind, ListParams::default().labels(&format!("{LABEL}={NAME}")), |object| {
             if text(&object, "/metadata/name") == NAME {
                 all.insert(text(&object, "/metadata/namespace").to_owned(), object);
             }
@@ -135,7 +133,7 @@ fn items(report: &Report) -> Vec<Value> {
 /// The report of a namespace, or of what is in none.
 fn item(namespace: &str, mut results: Vec<Value>) -> Value {
     let kind = if namespace.is_empty() { "ClusterReport" } else { "Report" };
-    let mut metadata = json!({"name": NAME, "labels": {"app.kubernetes.io/managed-by": NAME}});
+    let mut metadata = json!({"name": NAME, "labels": {LABEL: NAME}});
     if !namespace.is_empty() {
         metadata["namespace"] = json!(namespace);
     }
@@ -163,8 +161,7 @@ mod tests {
 
     #[test]
     fn each_namespace_has_a_report_also_without_findings_and_what_is_unknown_is_an_error() {
-        let pod =
-            Subject { kind: "Pod".to_owned(), namespace: "tenant-blue".to_owned(), name: "p".to_owned() };
+        let pod = Subject::new("Pod", "tenant-blue", "p");
         let report = Report {
             findings: vec![
                 Finding::new(&REFUSED, &Subject::cluster("Tenant", "red"), "", "m"),
@@ -173,7 +170,7 @@ mod tests {
             ],
             notes: vec!["nodes can't be listed".to_owned()],
             namespaces: ["tenant-blue", "tenant-green"].map(str::to_owned).into(),
-            files: BTreeMap::new(),
+            ..Report::default()
         };
         let metadata = |namespace: &str| {
             let labels = json!({"app.kubernetes.io/managed-by": "outrigger"});
@@ -205,10 +202,9 @@ mod tests {
         let known =
             ["", "tenant-gone"].map(|of| (of.to_owned(), item(of, vec![json!({"result": "fail"})]))).into();
         let report = |notes: &[&str]| Report {
-            findings: Vec::new(),
             notes: notes.iter().map(|note| (*note).to_owned()).collect(),
             namespaces: ["tenant-blue".to_owned()].into(),
-            files: BTreeMap::new(),
+            ..Report::default()
         };
         let of = |notes: &[&str]| {
             let due = due(&report(notes), &known);
@@ -228,7 +224,7 @@ mod tests {
     fn a_report_has_as_many_results_as_fit_and_counts_all() {
         let finding = Finding::new(&REFUSED, &Subject::cluster("Tenant", "red"), "", "m");
         let findings = vec![finding; MOST + 1];
-        let report = Report { findings, notes: Vec::new(), namespaces: [].into(), files: BTreeMap::new() };
+        let report = Report { findings, ..Report::default() };
         let cluster = &list(&report)["items"][0];
         assert_eq!(cluster["summary"]["fail"], MOST + 1);
         assert_eq!(cluster["results"].as_array().unwrap().len(), MOST);

@@ -4,16 +4,13 @@ use serde_json::{Value, json};
 use super::{Report, look, sarif};
 use crate::admission::{Admission, default_args};
 use crate::check::findings::CHECKS;
-use crate::document::Readable;
 use crate::state::State;
 
 const STATE: &str = include_str!("tests.yaml");
 
 fn report(text: &str) -> Report {
     let state = State::of_text("dir/a b.yaml", text).unwrap();
-    let args = default_args();
-    let host_labels = args.host_labels.clone();
-    look::report(&Admission::new(state, args).unwrap(), &host_labels).unwrap()
+    look::report(&Admission::new(state, default_args()).unwrap()).unwrap()
 }
 
 /// Check, object and path of every finding.
@@ -109,26 +106,4 @@ fn the_documentation_has_every_check() {
         let row = format!("| `{}` | {severity} | {summary} | {} |{reason}", check.id, check.help);
         assert!(page.contains(&row), "docs/check.md lacks: {row}");
     }
-}
-
-#[test]
-fn what_others_have_written_does_nothing_to_a_terminal() {
-    let subject = crate::check::findings::Subject::cluster("Tenant", "a\u{1b}[2J");
-    let check = CHECKS[0];
-    let finding = crate::check::findings::Finding::new(check, &subject, "p\u{7}", "m\r\n\u{202e}\u{9b}1m é");
-    let notes = vec!["n\u{1b}]0;x\u{7}".to_owned()];
-    let report = Report {
-        findings: vec![finding],
-        notes,
-        namespaces: [].into(),
-        files: std::collections::BTreeMap::new(),
-    };
-    let mut styled = Vec::new();
-    report.document().text(&mut styled).unwrap();
-    let text = String::from_utf8(styled).unwrap();
-    for escaped in ["a\\u{1b}[2J", "p\\u{7}: m\\r \\u{202e}\\u{9b}1m é", "n\\u{1b}]0;x\\u{7}"] {
-        assert!(text.contains(escaped), "{escaped}: {text:?}");
-    }
-    let raw = text.matches(['\u{7}', '\r', '\u{202e}', '\u{9b}']).count();
-    assert_eq!(raw, 0, "{text:?}");
 }

@@ -25,6 +25,19 @@ pub(super) fn digest(secret: &str) -> [u8; 32] {
     Sha256::digest(secret.as_bytes()).into()
 }
 
+/// The value of a header; `None` if there isn't exactly one.
+pub(super) fn only(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value)
+}
+
+/// Names and values of all cookies.
+pub(super) fn cookies(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
+    let all = headers.get_all(COOKIE).iter().filter_map(|cookie| cookie.to_str().ok());
+    all.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='))
+}
+
 /// The token, and the session into which it is exchanged.
 pub(super) struct Access {
     token: [u8; 32],
@@ -61,9 +74,7 @@ impl Access {
 
     /// Whether the request is for this console and not for a name that somebody has pointed at this machine.
     pub(super) fn is_own_host(&self, headers: &HeaderMap) -> bool {
-        let mut hosts = headers.get_all(HOST).iter();
-        let host = hosts.next().and_then(|host| host.to_str().ok());
-        hosts.next().is_none() && host.is_some_and(|host| self.hosts.iter().any(|own| own == host))
+        only(headers, HOST).is_some_and(|host| self.hosts.iter().any(|own| own == host))
     }
 
     /// Whether another page has caused the request: one of another port has the same site, so it is sent the cookie.
@@ -73,16 +84,12 @@ impl Access {
 
     /// Whether a page of this console has sent a form. Browsers name the origin of each form that they send.
     pub(super) fn is_own_form(&self, headers: &HeaderMap) -> bool {
-        let mut origins = headers.get_all(ORIGIN).iter();
-        let origin = origins.next().and_then(|origin| origin.to_str().ok()?.strip_prefix("http://"));
-        origins.next().is_none() && origin.is_some_and(|origin| self.hosts.iter().any(|own| own == origin))
+        let origin = only(headers, ORIGIN).and_then(|origin| origin.strip_prefix("http://"));
+        origin.is_some_and(|origin| self.hosts.iter().any(|own| own == origin))
     }
 
     /// Whether the request has the session's cookie.
     pub(super) fn has_session(&self, headers: &HeaderMap) -> bool {
-        let cookies = headers.get_all(COOKIE).iter().filter_map(|cookie| cookie.to_str().ok());
-        let mut pairs =
-            cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
-        pairs.any(|(name, value)| name == self.cookie && digest(value) == self.session_digest)
+        cookies(headers).any(|(name, value)| name == self.cookie && digest(value) == self.session_digest)
     }
 }

@@ -226,10 +226,15 @@ impl<'a> Fleet<'a> {
         Self { tenants, dpus, owners, in_host, listed, is_complete }
     }
 
+    /// The tenants that list a host.
+    fn listers(&self, host: &str) -> &[&'a str] {
+        self.listed.get(host).map(Vec::as_slice).unwrap_or_default()
+    }
+
     /// These DPUs of a host, as far as a tenant may use them.
     fn verdict(&self, tenant: &str, host: &str, dpus: &[&Dpu]) -> HostDpu {
         let dpus = dpus.iter().map(|dpu| dpu.for_tenant(tenant));
-        let listers = self.listed.get(host).map(Vec::as_slice).unwrap_or_default();
+        let listers = self.listers(host);
         HostDpu::of(host, dpus, listers.contains(&tenant), || listers.iter().any(|other| *other != tenant))
     }
 
@@ -265,9 +270,8 @@ impl<'a> Fleet<'a> {
         let mut rows: Vec<HostRow> = Vec::with_capacity(self.dpus.len());
         for (name, dpu) in &self.dpus {
             let (host, owner) = (dpu.host.as_deref().unwrap_or_default(), dpu.marks.owner.as_deref());
-            let listers = self.listed.get(host).map(Vec::as_slice).unwrap_or_default();
             let not_ready = (!dpu.ready).then_some(Cause::DpuNotReady);
-            let (tenant, cause) = match (owner, listers) {
+            let (tenant, cause) = match (owner, self.listers(host)) {
                 (None, []) => ("", not_ready),
                 (None, [one]) => (*one, self.verdict(one, host, &[dpu]).cause()),
                 (None, _) => ("", Some(Cause::HostConflict)),

@@ -10,7 +10,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use outrigger_runtime::serve::Peer;
 
-use super::access::Access;
+use super::access::{Access, only};
 use super::page::{self, View};
 use super::sessions::{NoSession, Session, Sessions, unset_cookie};
 use super::web::{self, URL};
@@ -182,14 +182,10 @@ fn is_navigation(headers: &HeaderMap) -> bool {
 
 /// Whether a page of the host that was asked has sent a form. Browsers name the origin of each form that they send.
 fn is_own_form(request: &Parts) -> bool {
-    let only = |name| {
-        let mut values = request.headers.get_all(name).iter();
-        let value = values.next().and_then(|value| value.to_str().ok());
-        value.filter(|_| values.next().is_none())
-    };
     // HTTP/2 has the host in the URL.
-    let host = request.uri.authority().map(|authority| authority.as_str()).or_else(|| only(HOST));
-    let origin = only(ORIGIN).and_then(|origin| origin.strip_prefix("https://"));
+    let host = request.uri.authority().map(|authority| authority.as_str());
+    let host = host.or_else(|| only(&request.headers, HOST));
+    let origin = only(&request.headers, ORIGIN).and_then(|origin| origin.strip_prefix("https://"));
     host.is_some() && host == origin
 }
 

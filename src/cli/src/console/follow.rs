@@ -28,7 +28,7 @@ use super::data::{self, NodeEntry, PodEntry, TenantEntry};
 use super::rights::{Right, refuses};
 use super::rows::{Id, Kept, Rows};
 use super::store::{Source, Store};
-use crate::cluster::{Cluster, Kind, with_kind};
+use crate::cluster::{Kind, of_kind, with_kind};
 use crate::explain::live::is_infrastructure;
 use crate::status::read::{self, ADMIN_RULE, NODE, POD, RULE, TENANT};
 
@@ -150,40 +150,33 @@ struct Keeper<K, R> {
 impl Shared {
     /// Starts the watches of what each cluster may have.
     fn start(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
-        let cluster = self.cluster();
+        let client = &self.source.clients.cluster;
         let tenant = |object: &Value| Some(TenantEntry::of(object));
-        tasks.spawn(self.clone().keep(few(&cluster, TENANT, tenant, |rows| &mut rows.tenants)));
+        tasks.spawn(self.clone().keep(few(client, TENANT, tenant, |rows| &mut rows.tenants)));
         let rule = |object: &Value| Some(data::rule(object));
-        tasks.spawn(self.clone().keep(few(&cluster, RULE, rule, |rows| &mut rows.rules)));
-        tasks.spawn(self.clone().keep(few(&cluster, ADMIN_RULE, rule, |rows| &mut rows.admin_rules)));
+        tasks.spawn(self.clone().keep(few(client, RULE, rule, |rows| &mut rows.rules)));
+        tasks.spawn(self.clone().keep(few(client, ADMIN_RULE, rule, |rows| &mut rows.admin_rules)));
     }
 
     /// Starts the watches of what only an infrastructure cluster has.
     fn start_infrastructure(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
         let (client, admission) = (self.source.clients.cluster.clone(), &self.source.admission);
-        let cluster = self.cluster();
         let admin = admission.admin_resources_namespace.clone();
-        let (pods, nodes) = (client.clone(), client);
+        let nodes = node_keeper(client.clone(), admission.host_labels.clone());
         let pods = Keeper {
-            resource: cluster.api(POD, "").1,
+            resource: POD.resource(),
             name: POD.1,
             label: keys::RULE,
             has_own: true,
             api: Box::new(move |namespace| match namespace {
-                "" => Api::all(pods.clone()),
-                namespace => Api::namespaced(pods.clone(), namespace),
+                "" => Api::all(client.clone()),
+                namespace => Api::namespaced(client.clone(), namespace),
             }),
             row: Box::new(move |pod: &Pod| PodEntry::of(pod, &admin)),
             kept: |rows| &mut rows.pods,
         };
-        let resource = cluster.api(NODE, "").1;
-        let nodes = node_keeper(nodes, resource, admission.host_labels.clone());
         tasks.spawn(self.clone().keep(pods));
         tasks.spawn(self.clone().keep(nodes));
-    }
-
-    fn cluster(&self) -> Arc<Cluster> {
-        Arc::new(Cluster::new(self.source.clients.cluster.clone(), false))
     }
 
     /// Keeps the rows of a kind: of all objects, or where these may not be read, of those in the user's namespace.
@@ -345,9 +338,9 @@ impl Shared {
 }
 
 /// DPUs.
-fn node_keeper(client: Client, resource: ApiResource, host_labels: HostLabels) -> Keeper<Node, NodeEntry> {
+fn node_keeper(client: Client, host_labels: HostLabels) -> Keeper<Node, NodeEntry> {
     Keeper {
-        resource,
+        resource: NODE.resource(),
         name: NODE.1,
         label: "",
         has_own: false,
@@ -359,19 +352,20 @@ fn node_keeper(client: Client, resource: ApiResource, host_labels: HostLabels) -
 
 /// A kind of which there are few objects: each is read as a whole.
 fn few<R: 'static>(
-    cluster: &Arc<Cluster>,
+    client: &Client,
     kind: Kind,
     row: impl Fn(&Value) -> Option<R> + Send + Sync + 'static,
     kept: fn(&mut Rows) -> &mut Kept<R>,
 ) -> Keeper<DynamicObject, R> {
-    let resource = cluster.api(kind, "").1;
-    let (cluster, own) = (cluster.clone(), resource.clone());
+    let (client, resource) = (client.clone(), kind.resource());
     Keeper {
-        resource: own,
+        resource: resource.clone(),
         name: kind.1,
         label: "",
         has_own: kind.1 == RULE.1,
-        api: Box::new(move |namespace| cluster.api(kind, namespace).0),
+        api: Box::new(move |namespace| {
+            of_kind(&client, kind.resource(), Some(namespace).filter(|name| !name.is_empty())).0
+        }),
         row: Box::new(move |object| row(&with_kind(&resource, object.clone()).ok()?)),
         kept,
     }

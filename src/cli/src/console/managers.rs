@@ -138,11 +138,8 @@ impl<'a> Ask<'a> {
         }
         let mut query = form_urlencoded::Serializer::new(String::new());
         query.append_pair("limit", &self.limit.to_string());
-        for (name, value) in [("text", self.text), ("cause", self.cause), ("continue", self.after)] {
-            if !value.is_empty() {
-                query.append_pair(name, value);
-            }
-        }
+        let filters = [("text", self.text), ("cause", self.cause), ("continue", self.after)];
+        query.extend_pairs(filters.into_iter().filter(|(_, value)| !value.is_empty()));
         Some(format!("/v1/tenants/{}/workloads?{}", self.tenant, query.finish()))
     }
 }

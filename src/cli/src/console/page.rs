@@ -80,75 +80,69 @@ pub(super) fn page(
     rows: &Markup,
     slow: bool,
 ) -> Markup {
+    let body = html! {
+        a.skip href="#main" { "Skip to the content" }
+        header {
+            strong { "Outrigger" }
+            nav aria-label="Views" {
+                ul {
+                    @for other in View::ALL {
+                        li {
+                            a href=(other.path()) aria-current=[(*other == view).then_some("page")] { (other.title()) }
+                        }
+                    }
+                }
+            }
+            span #live role="status" { "○ not live" }
+            @if let Some(user) = user {
+                form.logout method="post" action=(LOGOUT) { span { (plain(user)) } " " button { "Log out" } }
+            }
+        }
+        main #main {
+            h1 { (view.title()) }
+            (filters(view, query))
+            // What somebody types, and the answer to it, are theirs until they ask again.
+            div #rows data-kept[view == View::WhatIf] data-slow[slow] { (notices(reading)) (rows) }
+        }
+    };
+    document(view.title(), true, &body)
+}
+
+/// A page with this body. `live`: it has the script that reads it again.
+fn document(title: &str, live: bool, body: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
-            (head(view.title(), &html! { script src="/console.js" defer {} }))
-            body {
-                a.skip href="#main" { "Skip to the content" }
-                header {
-                    strong { "Outrigger" }
-                    nav aria-label="Views" {
-                        ul {
-                            @for other in View::ALL {
-                                li {
-                                    a href=(other.path()) aria-current=[(*other == view).then_some("page")] { (other.title()) }
-                                }
-                            }
-                        }
-                    }
-                    span #live role="status" { "○ not live" }
-                    @if let Some(user) = user {
-                        form.logout method="post" action=(LOGOUT) { span { (plain(user)) } " " button { "Log out" } }
-                    }
-                }
-                main #main {
-                    h1 { (view.title()) }
-                    (filters(view, query))
-                    // What somebody types, and the answer to it, are theirs until they ask again.
-                    div #rows data-kept[view == View::WhatIf] data-slow[slow] { (notices(reading)) (rows) }
-                }
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) " · Outrigger" }
+                link rel="stylesheet" href="/console.css";
+                @if live { script src="/console.js" defer {} }
             }
-        }
-    }
-}
-
-/// The head of a page, with more elements in it.
-fn head(title: &str, more: &Markup) -> Markup {
-    html! {
-        head {
-            meta charset="utf-8";
-            meta name="viewport" content="width=device-width, initial-scale=1";
-            title { (title) " · Outrigger" }
-            link rel="stylesheet" href="/console.css";
-            (more)
+            body { (body) }
         }
     }
 }
 
 /// The page on which users log in.
 pub(super) fn login(error: Option<&str>) -> Markup {
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            (head("Log in", &html! {}))
-            body {
-                main #main {
-                    h1 { "Log in to Outrigger" }
-                    @if let Some(error) = error { div role="alert" { (notice(error)) } }
-                    p { "The console reads the cluster with your rights, by a bearer token of yours." }
-                    form method="post" action=(LOGIN) {
-                        label.wide { "Token" input type="password" name="token" required autocomplete="off"; }
-                        label.wide {
-                            "Namespace, if you may read the objects of one only"
-                            input name="namespace" maxlength="63" autocomplete="off";
-                        }
-                        button { "Log in" }
-                    }
+    let body = html! {
+        main #main {
+            h1 { "Log in to Outrigger" }
+            @if let Some(error) = error { div role="alert" { (notice(error)) } }
+            p { "The console reads the cluster with your rights, by a bearer token of yours." }
+            form method="post" action=(LOGIN) {
+                label.wide { "Token" input type="password" name="token" required autocomplete="off"; }
+                label.wide {
+                    "Namespace, if you may read the objects of one only"
+                    input name="namespace" maxlength="63" autocomplete="off";
                 }
+                button { "Log in" }
             }
         }
-    }
+    };
+    document("Log in", false, &body)
 }
 
 /// How old the page is, and what is missing on it.
@@ -220,15 +214,28 @@ pub(super) fn table<T>(
     page: &Page<T>,
     row: impl Fn(&T) -> Markup,
 ) -> Markup {
+    let caption = format!("{} found", page.all);
     html! {
-        div.table role="region" aria-label=(view.title()) tabindex="0" {
+        (frame(view.title(), Some(&caption), heads, page.rows.iter().map(row)))
+        (pages(view, query, page))
+    }
+}
+
+/// A table that scrolls by itself. `name`: for those who don't see it.
+pub(super) fn frame(
+    name: &str,
+    caption: Option<&str>,
+    heads: &[&str],
+    rows: impl Iterator<Item = Markup>,
+) -> Markup {
+    html! {
+        div.table role="region" aria-label=(name) tabindex="0" {
             table {
-                caption { (page.all) " found" }
+                @if let Some(caption) = caption { caption { (caption) } }
                 thead { tr { @for head in heads { th scope="col" { (head) } } } }
-                tbody { @for each in &page.rows { tr { (row(each)) } } }
+                tbody { @for row in rows { tr { (row) } } }
             }
         }
-        (pages(view, query, page))
     }
 }
 

@@ -51,23 +51,16 @@ impl Query {
     /// A URL whose query reads as this again.
     pub(super) fn url(&self, path: &str) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
+        let page = if self.page > 0 { self.page.to_string() } else { String::new() };
         let fields = [
             ("text", &self.text),
             ("tenant", &self.tenant),
             ("cause", &self.cause),
             ("workload", &self.workload),
+            ("page", &page),
+            ("continue", &self.after),
         ];
-        for (name, value) in fields {
-            if !value.is_empty() {
-                query.append_pair(name, value);
-            }
-        }
-        if self.page > 0 {
-            query.append_pair("page", &self.page.to_string());
-        }
-        if !self.after.is_empty() {
-            query.append_pair("continue", &self.after);
-        }
+        query.extend_pairs(fields.into_iter().filter(|(_, value)| !value.is_empty()));
         match query.finish() {
             query if query.is_empty() => path.to_owned(),
             query => format!("{path}?{query}"),

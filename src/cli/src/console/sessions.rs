@@ -15,7 +15,6 @@ use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use http::HeaderMap;
-use http::header::COOKIE;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::Client;
 use kube::api::{Api, PostParams};
@@ -32,7 +31,8 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::access::{digest, secret};
+use super::access::{cookies, digest, secret};
+use super::rights::refuses;
 use super::store::{KEPT, Store};
 use super::turns::Groups;
 
@@ -138,9 +138,13 @@ struct Times {
 impl Session {
     /// The one session of a console on a user's machine.
     pub(super) fn own(store: Arc<Store>, viewers: usize) -> Arc<Self> {
+        Self::new(store, viewers, None)
+    }
+
+    fn new(store: Arc<Store>, viewers: usize, user: Option<User>) -> Arc<Self> {
         let viewers = Arc::new(Semaphore::new(viewers));
         let requests = Arc::new(Semaphore::new(REQUESTS));
-        Arc::new(Self { store, viewers, requests, user: None, ended: CancellationToken::new() })
+        Arc::new(Self { store, viewers, requests, user, ended: CancellationToken::new() })
     }
 
     /// The name of its user.
@@ -218,15 +222,8 @@ impl Sessions {
         store.join(self.groups.of(shares::group(&name)));
         let times = Mutex::new(Times { used: began, checked: began });
         let user = User { name: name.clone(), client, began, times, checking: tokio::sync::Mutex::default() };
-        let session = Session {
-            store,
-            viewers: Arc::new(Semaphore::new(VIEWERS)),
-            requests: Arc::new(Semaphore::new(REQUESTS)),
-            user: Some(user),
-            ended: CancellationToken::new(),
-        };
         let cookie = secret();
-        self.keep(digest(&cookie), Arc::new(session));
+        self.keep(digest(&cookie), Session::new(store, VIEWERS, Some(user)));
         info!(user = name, "user logged in");
         Ok(set_cookie(&cookie))
     }
@@ -379,9 +376,7 @@ fn end_of(all: &mut HashMap<[u8; 32], Arc<Session>>, cookie: &[u8; 32], group: &
 
 /// The value of the session's cookie; `None` if there isn't exactly one.
 fn cookie(headers: &HeaderMap) -> Option<&str> {
-    let all = headers.get_all(COOKIE).iter().filter_map(|cookie| cookie.to_str().ok());
-    let pairs = all.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    let mut values = pairs.filter(|(name, _)| *name == COOKIE_NAME).map(|(_, value)| value);
+    let mut values = cookies(headers).filter(|(name, _)| *name == COOKIE_NAME).map(|(_, value)| value);
     let value = values.next()?;
     values.next().is_none().then_some(value)
 }
@@ -406,12 +401,11 @@ async fn user_of(client: &Client) -> Result<String, NoSession> {
             // Whoever has no name is nobody, and a token that isn't looked at makes somebody anonymous.
             user.filter(|name| !name.is_empty() && name != "system:anonymous").ok_or(NoSession::NotAccepted)
         }
-        Ok(Err(kube::Error::Api(status))) if status.code == 401 => Err(NoSession::NotAccepted),
-        Ok(Err(kube::Error::Api(status))) if status.code == 403 => Err(NoSession::NotAccepted),
+        Ok(Err(kube::Error::Api(status))) if refuses(status.code) => Err(NoSession::NotAccepted),
         Ok(Err(error)) => Err(NoSession::Failed(error.to_string())),
         Err(_) => Err(NoSession::Failed(format!("no answer within {} s", CHECK.as_secs()))),
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -32,12 +32,8 @@ pub(super) struct Turns {
     group: OnceLock<Arc<GroupTurns>>,
 }
 
-/// A place for a read. It is given back when this is dropped.
-#[derive(Debug)]
-pub(super) struct Turn {
-    _of_group: Option<OwnedSemaphorePermit>,
-    _of_all: OwnedSemaphorePermit,
-}
+/// A place for a read, of the group and of all. It is given back when this is dropped.
+pub(super) type Turn = (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit);
 
 impl Groups {
     /// The places of a group, which all of its sessions share.
@@ -73,8 +69,7 @@ impl Turns {
             Some(group) => Some(group.reads.clone().acquire_owned().await.ok()?),
             None => None,
         };
-        let of_all = self.all.clone().acquire_owned().await.ok()?;
-        Some(Turn { _of_group: of_group, _of_all: of_all })
+        Some((of_group, self.all.clone().acquire_owned().await.ok()?))
     }
 
     /// Waits until the group may send a query. `None`: there is no group.

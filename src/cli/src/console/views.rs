@@ -1,9 +1,10 @@
 //! The views of the newest reading.
 
 use maud::{Markup, html};
+use outrigger_core::reason::Cause;
 
 use super::data::{Companion, Data, HostRow, Missing, TenantEntry};
-use super::page::{View, meaning, notice, remedies, table};
+use super::page::{View, frame, meaning, notice, remedies, table};
 use super::query::{Page, Query};
 use crate::condition::Condition;
 use crate::document::{Document, Grade, plain, state};
@@ -172,25 +173,16 @@ fn rules(query: &Query, data: &Data) -> Markup {
 }
 
 fn conditions(all: &[Condition]) -> Markup {
-    html! {
-        div.table role="region" aria-label="Conditions" tabindex="0" {
-            table {
-                thead { tr { @for head in ["Condition", "Reason", "Message", "Remedy"] { th scope="col" { (head) } } } }
-                tbody {
-                    @for condition in all {
-                        @let is_true = condition.status == "True";
-                        @let cause = condition.reason.parse::<outrigger_core::reason::Cause>().ok().filter(|_| !is_true);
-                        tr {
-                            th scope="row" {
-                                (state(if is_true { Grade::Good } else { Grade::Bad }, &format!("{}={}", condition.kind, condition.status)))
-                            }
-                            td { (plain(&condition.reason)) }
-                            td { (plain(&condition.message)) }
-                            td { @if let Some(cause) = cause { (remedies(cause)) } @else { "-" } }
-                        }
-                    }
-                }
-            }
+    let row = |Condition { kind, status, reason, message }: &Condition| {
+        let is_true = status == "True";
+        let grade = if is_true { Grade::Good } else { Grade::Bad };
+        let cause = reason.parse::<Cause>().ok().filter(|_| !is_true);
+        html! {
+            th scope="row" { (state(grade, &format!("{kind}={status}"))) }
+            td { (plain(reason)) }
+            td { (plain(message)) }
+            td { @if let Some(cause) = cause { (remedies(cause)) } @else { "-" } }
         }
-    }
+    };
+    frame("Conditions", None, &["Condition", "Reason", "Message", "Remedy"], all.iter().map(row))
 }

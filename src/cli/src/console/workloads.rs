@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use outrigger_core::reason::Cause;
 
 use super::managers::{CompanionRow, Failure, Page, WorkloadRow};
-use super::page::{View, meaning, notice};
+use super::page::{View, frame, meaning, notice};
 use super::query::Query;
 use crate::document::{Grade, plain, state};
 
@@ -24,15 +24,9 @@ pub(super) fn rows(query: &Query, tenant: &str, answer: &Result<Page, Failure>) 
 }
 
 fn table(tenant: &str, page: &Page) -> Markup {
-    html! {
-        div.table role="region" aria-label=(View::Workloads.title()) tabindex="0" {
-            table {
-                caption { (page.workloads.len()) " on this page" }
-                thead { tr { @for head in ["Workload", "Node", "State", "Companions"] { th scope="col" { (head) } } } }
-                tbody { @for workload in &page.workloads { tr { (row(tenant, workload)) } } }
-            }
-        }
-    }
+    let caption = format!("{} on this page", page.workloads.len());
+    let rows = page.workloads.iter().map(|workload| row(tenant, workload));
+    frame(View::Workloads.title(), Some(&caption), &["Workload", "Node", "State", "Companions"], rows)
 }
 
 fn row(tenant: &str, workload: &WorkloadRow) -> Markup {

@@ -4,6 +4,7 @@ use anyhow::Context;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceDefinitionVersion,
 };
+use outrigger_core::json::list;
 use serde_json::Value;
 
 use super::Page;
@@ -92,7 +93,7 @@ struct Fields {
 impl Fields {
     /// Everything below a field that has a row already, and the rules that it must keep itself.
     fn below(&mut self, path: &str, schema: &Value) {
-        for rule in list(&schema["x-kubernetes-validations"]) {
+        for rule in list(schema, "/x-kubernetes-validations") {
             let text = |key: &str| rule[key].as_str().unwrap_or_default();
             let at = format!("{path}{}", text("fieldPath"));
             let said = if text("message").is_empty() {
@@ -104,7 +105,7 @@ impl Fields {
         }
         if let Some(properties) = schema["properties"].as_object() {
             for (name, property) in properties {
-                let required = list(&schema["required"]).any(|one| one == name.as_str());
+                let required = list(schema, "/required").iter().any(|one| one == name.as_str());
                 self.field(&format!("{path}.{name}"), property, required);
             }
         }
@@ -126,10 +127,6 @@ impl Fields {
         ]);
         self.below(path, schema);
     }
-}
-
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
 }
 
 /// The type of a field, in words.
@@ -165,7 +162,7 @@ fn limits(schema: &Value, required: bool) -> Vec<String> {
     limits.extend(of_value(&schema["items"]).into_iter().map(|limit| format!("each {limit}")));
     if schema["x-kubernetes-list-type"] == "map" {
         let keys: Vec<String> =
-            list(&schema["x-kubernetes-list-map-keys"]).filter_map(Value::as_str).map(code).collect();
+            list(schema, "/x-kubernetes-list-map-keys").iter().filter_map(Value::as_str).map(code).collect();
         limits.push(format!("no two with the same {}", keys.join(", ")));
     } else if schema["x-kubernetes-list-type"] == "set" {
         limits.push("nothing twice".to_owned());
@@ -178,8 +175,7 @@ fn limits(schema: &Value, required: bool) -> Vec<String> {
 
 fn of_value(schema: &Value) -> Vec<String> {
     let mut limits = Vec::new();
-    let values: Vec<String> =
-        list(&schema["enum"]).filter(|value| !value.is_null()).filter_map(Value::as_str).map(code).collect();
+    let values: Vec<String> = list(schema, "/enum").iter().filter_map(Value::as_str).map(code).collect();
     if !values.is_empty() {
         limits.push(format!("one of {}", values.join(", ")));
     }

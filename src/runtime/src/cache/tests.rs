@@ -299,8 +299,8 @@ fn object(name: &str, uid: &str, version: u64) -> ConfigMap {
     serde_json::from_value(json!({"metadata": metadata})).unwrap()
 }
 
-#[test]
-fn a_feed_passes_new_states_on() {
+/// A feed, and the changes that it has passed on.
+fn feed() -> (Feed<ConfigMap>, Arc<Mutex<Vec<String>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let changes = seen.clone();
     let feed = Feed::new(move |change: Change<ConfigMap>| {
@@ -311,6 +311,12 @@ fn a_feed_passes_new_states_on() {
             Change::Gone { namespace, name, uid } => format!("-{namespace}/{name} {uid}"),
         });
     });
+    (feed, seen)
+}
+
+#[test]
+fn a_feed_passes_new_states_on() {
+    let (feed, seen) = feed();
     let mut sink = feed.sink();
     for event in [
         Event::ListStarted,
@@ -343,14 +349,7 @@ fn a_feed_passes_new_states_on() {
 
 #[test]
 fn a_watch_that_goes_on_at_a_server_that_lags_takes_nothing_back() {
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let changes = seen.clone();
-    let feed = Feed::new(move |change: Change<ConfigMap>| {
-        changes.lock().push(match change {
-            Change::Applied(object) => format!("+{}", object.resource_version().unwrap()),
-            Change::Gone { uid, .. } => format!("-{uid}"),
-        });
-    });
+    let (feed, seen) = feed();
     let mut sink = feed.sink();
     sink(Event::ListStarted);
     sink(Event::Listed(object("a", "1", 1)));
@@ -367,5 +366,5 @@ fn a_watch_that_goes_on_at_a_server_that_lags_takes_nothing_back() {
     assert!(!feed.answer(object("a", "1", 6)), "an answer that comes late");
     sink(Event::Applied(object("a", "2", 9)));
     sink(Event::Applied(object("a", "2", 10)));
-    assert_eq!(*seen.lock(), ["+1", "+6", "-1", "+9", "+10"]);
+    assert_eq!(*seen.lock(), ["+a 1", "+a 6", "-n/a 1", "+a 9", "+a 10"]);
 }

@@ -1,7 +1,5 @@
 //! What a caller may do, which the API server says.
 
-use std::time::Duration;
-
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::Client;
 use kube::api::{Api, PostParams};
@@ -12,19 +10,9 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::remembered::Remembered;
-use super::{Caller, Denied, REMEMBERED};
+use super::{Caller, Denied, MAX_ANSWERS, REMEMBERED, REVIEWS, WAIT, reviewed};
 use crate::environment::Clock;
 use crate::ready::Warning;
-
-/// Maximum number of answers that are remembered. Beyond it the oldest is asked again.
-const MAX_ANSWERS: usize = 4096;
-
-/// Maximum number of concurrent reviews.
-const REVIEWS: usize = 16;
-
-/// How long a caller waits for its review to begin, and then for the result.
-const WAIT: Duration = Duration::from_secs(5);
-const REVIEW: Duration = Duration::from_secs(5);
 
 /// What somebody may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,15 +98,10 @@ impl Rights {
             return Ok(answer);
         }
         let began = self.clock.now();
-        let review = timeout(REVIEW, self.review(caller, right)).await;
-        let review = review.unwrap_or_else(|_| Err("it took too long".to_owned()));
-        let failure = review.as_ref().err().cloned();
-        if self.failing.set(failure.clone())
-            && let Some(error) = failure
-        {
+        let failed = |error: String| {
             warn!(error, "failed to review rights of callers, who are refused meanwhile");
-        }
-        let answer = review.map_err(|_| Denied::Failed)?;
+        };
+        let answer = reviewed(self.review(caller, right), &self.failing, failed).await?;
         self.answers.lock().insert(key, answer, began + REMEMBERED, self.clock.now());
         Ok(answer)
     }

@@ -1,12 +1,9 @@
 //! Standard metrics of this process, read from `/proc/self`.
 
-use std::sync::atomic::{AtomicI64, AtomicU64};
-
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 use serde_json::{Map, Value};
 
@@ -48,7 +45,7 @@ impl ProcessMetrics {
         if let Some(cpu) = sample.cpu_seconds {
             state.insert("cpu_seconds".to_owned(), cpu.into());
         }
-        for (name, value) in sample.gauges() {
+        for (name, _, value) in sample.gauges() {
             if let Some(value) = value {
                 state.insert(name.to_owned(), value.into());
             }
@@ -89,13 +86,14 @@ impl Sample {
         }
     }
 
-    fn gauges(&self) -> [(&'static str, Option<i64>); 5] {
+    /// Name, help text and value of each gauge.
+    fn gauges(&self) -> [(&'static str, &'static str, Option<i64>); 5] {
         [
-            ("resident_memory_bytes", self.resident_bytes),
-            ("virtual_memory_bytes", self.virtual_bytes),
-            ("threads", self.threads),
-            ("open_fds", self.open_fds),
-            ("max_fds", self.max_fds),
+            ("resident_memory_bytes", "Resident memory of the process.", self.resident_bytes),
+            ("virtual_memory_bytes", "Virtual memory of the process.", self.virtual_bytes),
+            ("threads", "Threads of the process.", self.threads),
+            ("open_fds", "Open file descriptors.", self.open_fds),
+            ("max_fds", "Limit of open file descriptors.", self.max_fds),
         ]
     }
 }
@@ -103,42 +101,23 @@ impl Sample {
 impl Collector for ProcessMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let sample = Sample::take();
+        let mut show = |name: &str, help: &str, unit: Option<&Unit>, metric: &dyn EncodeMetric| {
+            metric.encode(encoder.encode_descriptor(name, help, unit, metric.metric_type())?)
+        };
         if let Some(cpu) = sample.cpu_seconds {
             let help = "CPU time of the process.";
-            ConstCounter::new(cpu).encode(encoder.encode_descriptor(
-                "process_cpu",
-                help,
-                Some(&Unit::Seconds),
-                MetricType::Counter,
-            )?)?;
+            show("process_cpu", help, Some(&Unit::Seconds), &ConstCounter::new(cpu))?;
         }
-        for (name, value) in sample.gauges() {
+        for (name, help, value) in sample.gauges() {
             let Some(value) = value else { continue };
-            let gauge = Gauge::<i64, AtomicI64>::default();
-            gauge.set(value);
             let (name, unit) = match name.strip_suffix("_bytes") {
                 Some(name) => (name, Some(&Unit::Bytes)),
                 None => (name, None),
             };
-            let help = match name {
-                "resident_memory" => "Resident memory of the process.",
-                "virtual_memory" => "Virtual memory of the process.",
-                "threads" => "Threads of the process.",
-                "open_fds" => "Open file descriptors.",
-                _ => "Limit of open file descriptors.",
-            };
-            let name = format!("process_{name}");
-            gauge.encode(encoder.encode_descriptor(&name, help, unit, MetricType::Gauge)?)?;
+            show(&format!("process_{name}"), help, unit, &ConstGauge::new(value))?;
         }
-        let started = Gauge::<f64, AtomicU64>::default();
-        started.set(self.started);
         let help = "When the process started, Unix time.";
-        started.encode(encoder.encode_descriptor(
-            "process_start_time",
-            help,
-            Some(&Unit::Seconds),
-            MetricType::Gauge,
-        )?)
+        show("process_start_time", help, Some(&Unit::Seconds), &ConstGauge::new(self.started))
     }
 }
 
@@ -156,9 +135,8 @@ impl Default for TaskMetrics {
 impl Collector for TaskMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let Some(runtime) = &self.0 else { return Ok(()) };
-        let tasks = Gauge::<i64, AtomicI64>::default();
-        tasks.set(i64::try_from(runtime.metrics().num_alive_tasks()).unwrap_or(i64::MAX));
-        TASKS.show(&mut encoder, &tasks)
+        let tasks = i64::try_from(runtime.metrics().num_alive_tasks()).unwrap_or(i64::MAX);
+        TASKS.show(&mut encoder, &ConstGauge::new(tasks))
     }
 }
 

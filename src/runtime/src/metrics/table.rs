@@ -7,9 +7,9 @@ use super::{Kind, Metric, Server, Values};
 
 /// Outcomes of a request to an API server or to the manager.
 const OUTCOMES: Values = OneOf(&["Ok", "Refused", "Failed"]);
-/// Kinds of messages on a workload stream.
 /// What came of writes of the agent.
 const AGENT_WRITE_OUTCOMES: Values = OneOf(&["Ok", "Failed", "Refused", "Forbidden"]);
+/// Kinds of messages on a workload stream.
 const MESSAGE_KINDS: Values = OneOf(&["Update", "Delete", "Sync", "Chunk"]);
 /// The label of metrics of watches.
 const WATCH: &[(&str, Values)] = &[("watch", Named("as in `/readyz`"))];

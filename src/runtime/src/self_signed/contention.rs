@@ -98,7 +98,7 @@ mod tests {
             assert!(!this.is_persistent(now));
             now += CALM;
         }
-        // WaitUntil it begins, and after it has ended.
+        // Until it begins, and after it has ended.
         for _ in 0..=TOLERATED {
             this.written("a", now);
         }

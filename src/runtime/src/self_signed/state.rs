@@ -81,7 +81,7 @@ pub(super) struct NextCa {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Inherited {
     pub(super) cas: Vec<Certificate>,
-    /// WaitUntil when they are trusted, Unix time in seconds.
+    /// Until when they are trusted, Unix time in seconds.
     pub(super) until: i64,
 }
 
@@ -103,11 +103,9 @@ impl Certificate {
     }
 
     fn all(pem: &str) -> anyhow::Result<Vec<Self>> {
-        let mut all = Vec::new();
-        for der in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-            all.push(Self::parse(&der.context("invalid PEM")?)?);
-        }
-        Ok(all)
+        CertificateDer::pem_slice_iter(pem.as_bytes())
+            .map(|der| Self::parse(&der.context("invalid PEM")?))
+            .collect()
     }
 
     /// The certificates of a bundle of others, without those that can't be parsed.
@@ -120,8 +118,7 @@ impl Certificate {
     pub(super) fn fingerprint(&self) -> String {
         use sha2::{Digest, Sha256};
         let der = CertificateDer::from_pem_slice(self.pem.as_bytes());
-        let hash = Sha256::digest(der.as_deref().unwrap_or_default());
-        hash.iter().map(|byte| format!("{byte:02x}")).collect()
+        format!("{:x}", Sha256::digest(der.as_deref().unwrap_or_default()))
     }
 
     fn parse(der: &CertificateDer<'_>) -> anyhow::Result<Self> {
@@ -146,12 +143,9 @@ impl Certificate {
 }
 
 fn address(bytes: &[u8]) -> Option<String> {
-    let ip = match bytes.len() {
-        4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
-        16 => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
-        _ => return None,
-    };
-    Some(ip.to_string())
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    let ip = v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
+    ip.ok().map(|ip| ip.to_string())
 }
 
 pub(super) fn pem_of(der: &[u8]) -> String {
@@ -178,6 +172,10 @@ impl State {
         let text = |key: &str| -> anyhow::Result<Option<&str>> {
             data.get(key).map(|value| std::str::from_utf8(value).with_context(|| key.to_owned())).transpose()
         };
+        let seconds = |key: &str| -> anyhow::Result<Option<i64>> {
+            let parse = |text: &str| text.trim().parse::<i64>().with_context(|| format!("{key}: {text:?}"));
+            text(key)?.map(parse).transpose()
+        };
         let pair = |keys: (&str, &str)| -> anyhow::Result<Option<Pair>> {
             match (text(keys.0)?, text(keys.1)?) {
                 (Some(pem), Some(key)) => {
@@ -192,13 +190,9 @@ impl State {
         let needed =
             |keys: (&'static str, &str)| pair(keys)?.with_context(|| format!("{} is missing", keys.0));
         let (leaf, signer) = (needed(LEAF)?, needed(SIGNER)?);
-        let published_since = text(NEXT_TRUSTED_SINCE)?
-            .map(|since| since.trim().parse().with_context(|| format!("{NEXT_TRUSTED_SINCE}: {since:?}")))
-            .transpose()?;
+        let published_since = seconds(NEXT_TRUSTED_SINCE)?;
         let next = pair(NEXT)?.map(|ca| NextCa { ca, published_since });
-        let until = text(INHERITED.1)?
-            .map(|until| until.trim().parse().with_context(|| format!("{}: {until:?}", INHERITED.1)))
-            .transpose()?;
+        let until = seconds(INHERITED.1)?;
         let trusted = text(CA_BUNDLE)?.unwrap_or_default();
         let cas = Certificate::all(text(INHERITED.0)?.unwrap_or_default()).context(INHERITED.0)?;
         // A CA that was removed from the bundle is no longer trusted.

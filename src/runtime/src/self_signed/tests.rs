@@ -46,11 +46,27 @@ fn settle(state: &mut Option<State>, spec: &CertificateSpec, published: bool, no
     }
 }
 
+/// The state after the steps that are due at the beginning, where the bundle is published at once.
+fn begun(spec: &CertificateSpec) -> Option<State> {
+    let mut state = None;
+    settle(&mut state, spec, true, BEGIN);
+    state
+}
+
+/// The state of a replica that finds these certificates in the targets, and no CA of its own.
+fn created(spec: &CertificateSpec, found: &[Certificate], now: i64) -> State {
+    apply(Step::CreateCa, None, spec, found, now).unwrap().unwrap()
+}
+
+/// The data of the Secret.
+fn data(state: &State) -> BTreeMap<String, Vec<u8>> {
+    let data = state.write().into_iter();
+    data.filter_map(|(key, value)| Some((key.to_owned(), value?.into_bytes()))).collect()
+}
+
 /// The state as another replica reads it.
 fn reread(state: &State) -> State {
-    let data = state.write().into_iter();
-    let data = data.filter_map(|(key, value)| Some((key.to_owned(), value?.into_bytes()))).collect();
-    let read = State::read(&data).unwrap().unwrap();
+    let read = State::read(&data(state)).unwrap().unwrap();
     assert_eq!(&read, state);
     read
 }
@@ -88,8 +104,7 @@ fn the_first_replica_creates_a_ca_and_a_certificate() {
 #[test]
 fn at_every_moment_what_is_served_is_trusted() {
     let spec = spec();
-    let mut state = None;
-    settle(&mut state, &spec, true, BEGIN);
+    let mut state = begun(&spec);
     // The states at earlier steps: a client that is late by less than the overlap has an earlier bundle.
     let lag = spec.overlap - 20;
     let mut history: Vec<(i64, String, String)> = Vec::new();
@@ -115,8 +130,7 @@ fn at_every_moment_what_is_served_is_trusted() {
 #[test]
 fn a_ca_signs_only_after_every_bundle_has_carried_it_for_the_overlap() {
     let spec = spec();
-    let mut state = None;
-    settle(&mut state, &spec, true, BEGIN);
+    let mut state = begun(&spec);
     let first = state.as_ref().unwrap().signer.clone();
     let due = first.certificate.validity.renewal();
     settle(&mut state, &spec, false, due - 1);
@@ -146,8 +160,7 @@ fn a_ca_signs_only_after_every_bundle_has_carried_it_for_the_overlap() {
 #[test]
 fn expired_certificates_are_replaced() {
     let spec = spec();
-    let mut state = None;
-    settle(&mut state, &spec, true, BEGIN);
+    let mut state = begun(&spec);
     let old = state.clone().unwrap();
     // No replica ran for a while.
     let (steps, _) = settle(&mut state, &spec, true, BEGIN + spec.life + 1);
@@ -161,16 +174,16 @@ fn expired_certificates_are_replaced() {
 #[test]
 fn inherited_cas_are_trusted_until_they_expire() {
     let other = CertificateSpec { name: "others".to_owned(), ca_life: 20_000, ..spec() };
-    let theirs = apply(Step::CreateCa, None, &other, &[], BEGIN - 100).unwrap().unwrap();
-    let ended = apply(Step::CreateCa, None, &other, &[], BEGIN - 30_000).unwrap().unwrap();
-    let own = apply(Step::CreateCa, None, &spec(), &[], BEGIN - 50).unwrap().unwrap();
+    let theirs = created(&other, &[], BEGIN - 100);
+    let ended = created(&other, &[], BEGIN - 30_000);
+    let own = created(&spec(), &[], BEGIN - 50);
     let bundle =
         [&own, &ended, &theirs].map(State::ca_bundle).concat() + "-----BEGIN CERTIFICATE-----\nAAAA\n";
     let found = Certificate::found(&bundle);
     assert_eq!(found.len(), 3);
-    let alone = apply(Step::CreateCa, None, &spec(), &found, BEGIN).unwrap().unwrap();
+    let alone = created(&spec(), &found, BEGIN);
     assert_eq!(alone.ca_bundle(), alone.signer.certificate.pem, "inheriting is off by default");
-    let begun = apply(Step::CreateCa, None, &inheriting(), &found, BEGIN).unwrap().unwrap();
+    let begun = created(&inheriting(), &found, BEGIN);
     let trust = begun.ca_bundle();
     assert!(
         verifies(&trust, &theirs.leaf.certificate.pem, SVC, BEGIN),
@@ -206,9 +219,9 @@ fn inherited_cas_are_removed_after_thirty_days() {
     let day = 24 * 3600;
     let other = CertificateSpec { name: "others".to_owned(), ca_life: 36_500 * day, ..spec() };
     let long = CertificateSpec { life: 90 * day, ca_life: 1825 * day, overlap: 7 * day, ..inheriting() };
-    let theirs = apply(Step::CreateCa, None, &other, &[], BEGIN).unwrap().unwrap();
+    let theirs = created(&other, &[], BEGIN);
     let found = Certificate::found(&theirs.ca_bundle());
-    let begun = apply(Step::CreateCa, None, &long, &found, BEGIN).unwrap().unwrap();
+    let begun = created(&long, &found, BEGIN);
     let mut state = Some(reread(&begun));
     let pem = &theirs.signer.certificate.pem;
     let (steps, until) = settle(&mut state, &long, true, BEGIN + 30 * day);
@@ -218,11 +231,7 @@ fn inherited_cas_are_removed_after_thirty_days() {
     assert!(!state.as_ref().unwrap().ca_bundle().contains(pem));
     assert_eq!(state.unwrap().inherited, None);
     // It is removed earlier, and isn't added again.
-    let mut data: std::collections::BTreeMap<String, Vec<u8>> = begun
-        .write()
-        .into_iter()
-        .filter_map(|(key, value)| Some((key.to_owned(), value?.into_bytes())))
-        .collect();
+    let mut data = data(&begun);
     data.insert("ca.crt".to_owned(), begun.signer.certificate.pem.clone().into_bytes());
     assert_eq!(State::read(&data).unwrap().unwrap().ca_bundle(), begun.signer.certificate.pem);
 }
@@ -233,11 +242,11 @@ fn the_number_of_inherited_cas_is_bounded() {
         .map(|i| {
             // They start in the future, so they are sorted first.
             let other = CertificateSpec { name: format!("other-{i}"), ..spec() };
-            apply(Step::CreateCa, None, &other, &[], BEGIN + 5000).unwrap().unwrap().signer.certificate
+            created(&other, &[], BEGIN + 5000).signer.certificate
         })
         .collect();
     let twice = [found.clone(), found].concat();
-    let begun = apply(Step::CreateCa, None, &inheriting(), &twice, BEGIN).unwrap().unwrap();
+    let begun = created(&inheriting(), &twice, BEGIN);
     assert_eq!(begun.inherited.as_ref().unwrap().cas.len(), 3);
     assert!(verifies(&begun.ca_bundle(), &begun.leaf.certificate.pem, SVC, BEGIN));
     reread(&begun);
@@ -246,8 +255,7 @@ fn the_number_of_inherited_cas_is_bounded() {
 #[test]
 fn a_certificate_from_the_future_is_replaced_and_a_ca_reported() {
     let spec = spec();
-    let mut state = None;
-    settle(&mut state, &spec, true, BEGIN);
+    let mut state = begun(&spec);
     assert_eq!(clock_warning(state.as_ref().unwrap(), BEGIN), None);
     // A replica whose clock is far ahead renews it.
     let ahead = BEGIN + 600;
@@ -271,8 +279,7 @@ fn a_certificate_from_the_future_is_replaced_and_a_ca_reported() {
 #[test]
 fn an_expired_ca_is_replaced_once_the_next_is_published() {
     let spec = spec();
-    let mut state = None;
-    settle(&mut state, &spec, true, BEGIN);
+    let mut state = begun(&spec);
     let due = state.as_ref().unwrap().signer.certificate.validity.renewal();
     settle(&mut state, &spec, false, due);
     let next = state.as_ref().unwrap().next.clone().unwrap().ca;
@@ -285,8 +292,7 @@ fn an_expired_ca_is_replaced_once_the_next_is_published() {
 fn replicas_with_different_names_agree_on_all() {
     let first = spec();
     let second = CertificateSpec { names: vec![SVC.to_owned(), "gw.example".to_owned()], ..spec() };
-    let mut state = None;
-    settle(&mut state, &first, true, BEGIN);
+    let mut state = begun(&first);
     let (steps, _) = settle(&mut state, &second, true, BEGIN);
     assert_eq!(steps, [Step::AddNames]);
     for spec in [&first, &second] {
@@ -304,15 +310,9 @@ fn replicas_with_different_names_agree_on_all() {
 
 #[test]
 fn an_invalid_secret_is_not_changed() {
-    let mut state = None;
-    settle(&mut state, &spec(), true, BEGIN);
-    let other = apply(Step::CreateCa, None, &spec(), &[], BEGIN).unwrap().unwrap();
-    let good: BTreeMap<String, Vec<u8>> = state
-        .unwrap()
-        .write()
-        .into_iter()
-        .filter_map(|(key, value)| Some((key.to_owned(), value?.into_bytes())))
-        .collect();
+    let state = begun(&spec()).unwrap();
+    let other = created(&spec(), &[], BEGIN);
+    let good = data(&state);
     assert_eq!(State::read(&BTreeMap::new()).unwrap(), None);
     for (key, value, expected) in [
         ("tls.crt", None, "tls.crt and tls.key are needed together"),

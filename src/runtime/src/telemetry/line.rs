@@ -5,8 +5,6 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use serde_json::Value;
-use tracing_appender::non_blocking::NonBlocking;
-use tracing_subscriber::fmt::MakeWriter;
 
 /// Longest line, in bytes. Container runtimes split lines at 16 KiB, which would make JSON invalid.
 const MAX_LINE: usize = 16 << 10;
@@ -14,26 +12,11 @@ const MAX_LINE: usize = 16 << 10;
 /// Longest string within a line that would be too long, in bytes.
 const MAX_TEXT: usize = 1 << 10;
 
-/// Passes lines to the thread that writes them.
-#[derive(Debug, Clone)]
-pub(super) struct Lines {
-    pub(super) json: bool,
-    pub(super) to: NonBlocking,
-}
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Bounded<NonBlocking>;
-
-    fn make_writer(&'a self) -> Self::Writer {
-        Bounded { json: self.json, to: self.to.clone() }
-    }
-}
-
 /// A writer whose every write is one line.
 #[derive(Debug)]
 pub(super) struct Bounded<W> {
-    json: bool,
-    to: W,
+    pub(super) json: bool,
+    pub(super) to: W,
 }
 
 impl<W: Write> Write for Bounded<W> {

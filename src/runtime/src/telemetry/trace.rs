@@ -4,7 +4,6 @@
 //! spans of libraries such as the exporter's own.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -83,7 +82,7 @@ impl TraceArgs {
         }
         let exporter =
             builder.build().with_context(|| format!("--otlp-endpoint {endpoint:?} can't be used"))?;
-        Ok(Some(Traces::new(service, LoggedExporter { exporter, failing: Arc::default() })))
+        Ok(Some(Traces::new(service, LoggedExporter { exporter, failing: AtomicBool::default() })))
     }
 
     fn insecure(&self) -> bool {
@@ -154,7 +153,7 @@ fn is_own_span(metadata: &Metadata<'_>) -> bool {
 #[derive(Debug)]
 struct LoggedExporter<E> {
     exporter: E,
-    failing: Arc<AtomicBool>,
+    failing: AtomicBool,
 }
 
 impl<E: Export> Export for LoggedExporter<E> {
@@ -270,6 +269,8 @@ impl Injector for HeadersMut<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use opentelemetry_sdk::error::OTelSdkError;
     use parking_lot::Mutex;
     use tracing::error;
@@ -387,10 +388,9 @@ mod tests {
 
     #[tokio::test]
     async fn an_unavailable_collector_is_logged_once_and_delays_nothing() {
-        let failing = Arc::new(AtomicBool::new(false));
-        let quiet = LoggedExporter { exporter: Dead, failing: failing.clone() };
+        let quiet = LoggedExporter { exporter: Dead, failing: AtomicBool::default() };
         assert!(quiet.export(Vec::new()).await.is_ok());
-        assert!(failing.load(Ordering::Relaxed));
+        assert!(quiet.failing.load(Ordering::Relaxed));
         // There is no collector, so spans are dropped.
         let endpoint = Some("http://127.0.0.1:9".to_owned());
         let traces = TraceArgs { otlp_endpoint: endpoint, otlp_ca_file: None, otlp_insecure: true }

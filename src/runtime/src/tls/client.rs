@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use rustls::{ClientConfig, RootCertStore};
 
-use super::{chain, private_key, provider, read, roots};
+use super::{chain, private_key, provider, read, roots, unusable};
 
 /// Files of a client: its certificate, and the CA of the server.
 #[derive(Debug, Clone, Default)]
@@ -22,26 +22,32 @@ impl ClientTls {
     /// # Errors
     /// If a file can't be read or is invalid; the message names it.
     pub fn config(&self, alpn: &[&[u8]]) -> anyhow::Result<ClientConfig> {
-        let ca = read(&self.ca)?;
-        let roots = roots(&ca).with_context(|| format!("{} can't be used", self.ca.display()))?;
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots);
-        let mut config = match &self.identity {
-            None => builder.with_no_client_auth(),
-            Some((cert, key)) => {
-                let chain =
-                    chain(&read(cert)?).with_context(|| format!("{} can't be used", cert.display()))?;
-                let key_der =
-                    private_key(&read(key)?).with_context(|| format!("{} can't be used", key.display()))?;
-                builder
-                    .with_client_auth_cert(chain, key_der)
-                    .with_context(|| format!("{} and {} can't be used", cert.display(), key.display()))?
-            }
-        };
-        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-        Ok(config)
+        let roots = roots(&read(&self.ca)?).with_context(unusable(&self.ca))?;
+        config(roots, self.identity.as_ref(), alpn)
     }
+}
+
+/// TLS of a client that verifies servers by these CAs, with its own certificate and key if it has them.
+fn config(
+    roots: RootCertStore,
+    identity: Option<&(PathBuf, PathBuf)>,
+    alpn: &[&[u8]],
+) -> anyhow::Result<ClientConfig> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some((cert, key)) => {
+            let chain = chain(&read(cert)?).with_context(unusable(cert))?;
+            let key_der = private_key(&read(key)?).with_context(unusable(key))?;
+            builder
+                .with_client_auth_cert(chain, key_der)
+                .with_context(|| format!("{} and {} can't be used", cert.display(), key.display()))?
+        }
+    };
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    Ok(config)
 }
 
 /// TLS of a client without a certificate of its own. The server's certificate is verified by the CAs of all these files. Files that
@@ -53,10 +59,7 @@ pub fn verifying(files: &[PathBuf], alpn: &[&[u8]]) -> anyhow::Result<ClientConf
     let mut all = RootCertStore::empty();
     for file in files {
         match std::fs::read(file) {
-            Ok(pem) => {
-                let found = roots(&pem).with_context(|| format!("{} can't be used", file.display()))?;
-                all.roots.extend(found.roots);
-            }
+            Ok(pem) => all.roots.extend(roots(&pem).with_context(unusable(file))?.roots),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => {
                 return Err(error).with_context(|| format!("{} can't be read", file.display()));
@@ -67,10 +70,5 @@ pub fn verifying(files: &[PathBuf], alpn: &[&[u8]]) -> anyhow::Result<ClientConf
         let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
         bail!("there is no file with a CA: {}", names.join(", "));
     }
-    let mut config = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(all)
-        .with_no_client_auth();
-    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-    Ok(config)
+    config(all, None, alpn)
 }

@@ -15,8 +15,7 @@ pub(super) async fn manager(installation: &Installation, now: i64) -> Vec<Findin
         return findings;
     }
     if let Some(serving) = installation.entry(Part::Manager, "tls.crt").await {
-        let what = "the manager's certificate";
-        findings.extend(certificates::first(&serving.subject, &serving.path, what, &serving.pem, now));
+        findings.extend(certificates::first(&serving, "the manager's certificate", now));
     }
     if let Some(ca) = installation.entry(Part::Manager, "ca.crt").await {
         findings.extend(certificates::bundle(&ca.subject, &ca.path, &ca.pem, now));
@@ -32,8 +31,7 @@ pub(super) async fn agent(installation: &Installation, now: i64, known: &[Findin
         return findings;
     }
     if let Some(own) = installation.entry(Part::Agent, "tls.crt").await {
-        let what = "the agent's certificate";
-        findings.extend(certificates::first(&own.subject, &own.path, what, &own.pem, now));
+        findings.extend(certificates::first(&own, "the agent's certificate", now));
     }
     let Some(trusts) = installation.entry(Part::Agent, "manager-ca.crt").await else { return findings };
     if let Some(unusable) = certificates::bundle(&trusts.subject, &trusts.path, &trusts.pem, now) {
@@ -86,7 +84,7 @@ pub(super) async fn between(infrastructure: &Installation, tenant: &Installation
         && let Some(trusts) = infrastructure.entry(Part::Manager, "ca.crt").await
         && let Ok(shown) = probe::client(&own.pem, &trusts.pem)
     {
-        known.extend(certificates::first(&own.subject, &own.path, "", &own.pem, expiry::now()));
+        known.extend(certificates::first(&own, "", expiry::now()));
         let what = format!("the agent's certificate, which the manager verifies by {},", trusts.subject);
         findings.extend(reach::refused(&own.subject, &own.path, &what, &shown.verdict, &known));
     }

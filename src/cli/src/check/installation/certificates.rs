@@ -5,6 +5,7 @@ use outrigger_runtime::expiry::Validity;
 use outrigger_runtime::probe;
 use rustls_pki_types::CertificateDer;
 
+use super::parts::Entry;
 use crate::check::findings::{
     CA_MISMATCH, CA_UNUSABLE, CERTIFICATE_ENDED, CERTIFICATE_ENDS, Finding, Subject,
 };
@@ -35,8 +36,8 @@ pub(super) fn validity(
     })
 }
 
-/// Judges the dates of the first certificate of a PEM text.
-pub(super) fn first(subject: &Subject, path: &str, what: &str, pem: &[u8], now: i64) -> Option<Finding> {
+/// Judges the dates of the first certificate of a key.
+pub(super) fn first(Entry { subject, path, pem }: &Entry, what: &str, now: i64) -> Option<Finding> {
     let why = match probe::certificates(pem).map(|all| all.into_iter().next()) {
         Ok(Some(certificate)) => return one(subject, path, what, &certificate, now),
         Ok(None) => "there is no certificate in it".to_owned(),

@@ -103,7 +103,7 @@ impl<'a> Existing<'a> {
     fn rules(&mut self) -> Result<(), InputError> {
         for kind in ["WorkloadRule", "AdminWorkloadRule"] {
             for rule in self.admission.state().of(keys::WORKLOAD_GROUP, kind) {
-                let subject = subject(kind, &rule.namespace, &rule.name);
+                let subject = Subject::new(kind, &rule.namespace, &rule.name);
                 let decision = decision(self.admission, &subject, rule)?;
                 self.add(Finding::of_decision(&REFUSED, &subject, decision));
             }
@@ -126,7 +126,7 @@ impl<'a> Existing<'a> {
         if self.pods > MOST_PODS {
             return false;
         }
-        let subject = subject("Pod", namespace, name);
+        let subject = Subject::new("Pod", namespace, name);
         let by_manager = is_of_rule(pod);
         let mut new = as_new(pod, by_manager);
         // A container for debugging runs too.
@@ -208,10 +208,6 @@ impl<'a> Existing<'a> {
         }
         notes
     }
-}
-
-fn subject(kind: &str, namespace: &str, name: &str) -> Subject {
-    Subject { kind: kind.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() }
 }
 
 #[cfg(test)]

@@ -19,7 +19,6 @@ mod roles;
 mod versions;
 mod webhooks;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -93,7 +92,7 @@ pub(super) async fn report(
     namespaces.insert(infrastructure.names.system.clone());
     let mut notes = infrastructure.cluster.notes();
     if alone {
-        return Ok(Report { findings, notes, namespaces, files: BTreeMap::new() });
+        return Ok(Report { findings, notes, namespaces, ..Report::default() });
     }
     let cluster =
         ClusterArgs { kubeconfig: args.tenant_kubeconfig.clone(), context: args.tenant_context.clone() };
@@ -106,7 +105,7 @@ pub(super) async fn report(
         Finding { message, ..finding }
     }));
     notes.extend(tenant.cluster.notes().into_iter().map(|note| format!("{TENANTS}{note}")));
-    Ok(Report { findings, notes, namespaces, files: BTreeMap::new() })
+    Ok(Report { findings, notes, namespaces, ..Report::default() })
 }
 
 /// Examines the objects that admission is about, and nothing else.
@@ -129,7 +128,7 @@ pub(super) async fn existing(
     }
     let (findings, namespaces) = Box::pin(existing::examine(&installation, admission)).await;
     let notes = installation.cluster.notes();
-    Ok((installation.cluster, Report { findings, notes, namespaces, files: BTreeMap::new() }))
+    Ok((installation.cluster, Report { findings, notes, namespaces, ..Report::default() }))
 }
 
 /// Examines one cluster, but for the objects that admission is about.
@@ -144,7 +143,7 @@ pub(crate) async fn of_cluster(
     let installation = Box::pin(read(args, admission, cluster, OWN_FLAG, &args.part)).await?;
     let findings = Box::pin(own(&installation, true)).await?;
     let notes = installation.cluster.notes();
-    Ok(Report { findings, notes, namespaces: BTreeSet::new(), files: BTreeMap::new() })
+    Ok(Report { findings, notes, ..Report::default() })
 }
 
 async fn connect(cluster: &ClusterArgs, flag: &str) -> Result<Cluster, InputError> {

@@ -109,7 +109,9 @@ impl Installation {
             );
         }
         let names = names(admission, &system, &deployments);
-        let running = running(&cluster, &system, &deployments).await;
+        let pods = cluster.list(POD, &system, OWN).await.unwrap_or_default();
+        let versions = |(part, deployment): (&Part, &Value)| (*part, running_versions(deployment, &pods));
+        let running = deployments.iter().map(versions).collect();
         Ok(Self { cluster, parts, deployments, running, configurations, names })
     }
 
@@ -187,8 +189,7 @@ impl Installation {
 
     /// A part's Deployment, as findings name it.
     pub(crate) fn subject(&self, part: Part) -> Subject {
-        let (namespace, name) = (self.names.system.clone(), part.name().to_owned());
-        Subject { kind: "Deployment".to_owned(), namespace, name }
+        Subject::new("Deployment", &self.names.system, part.name())
     }
 
     /// What a part's Pods have in a file, where it may be read: by the Deployment's volumes, else in the Secret in which the
@@ -204,7 +205,7 @@ impl Installation {
             .or_else(|| Some(("Secret", self_signed?.to_owned(), file.to_owned())))?;
         let object = self.cluster.get(Kind("v1", kind), &self.names.system, &name).await.there()?;
         let pem = data(&object, &key)?;
-        let subject = Subject { kind: kind.to_owned(), namespace: self.names.system.clone(), name };
+        let subject = Subject::new(kind, &self.names.system, &name);
         Some(Entry { subject, path: format!("data[{key}]"), pem })
     }
 
@@ -370,15 +371,6 @@ pub(crate) fn levels(subject: &Subject, path: &str, webhook: &Value, manager: &V
         "--enforcement is {decides}, which the webhook applies, and {says} for the manager, which is what Tenants say in their status"
     );
     (decides != says).then(|| Finding::new(&LEVELS, subject, path, message))
-}
-
-async fn running(
-    cluster: &Cluster,
-    namespace: &str,
-    deployments: &BTreeMap<Part, Value>,
-) -> BTreeMap<Part, BTreeSet<Version>> {
-    let pods = cluster.list(POD, namespace, OWN).await.unwrap_or_default();
-    deployments.iter().map(|(part, deployment)| (*part, running_versions(deployment, &pods))).collect()
 }
 
 /// Whether a Pod hasn't ended, and isn't being deleted.

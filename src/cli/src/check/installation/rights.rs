@@ -28,8 +28,7 @@ impl Account {
 
     /// What findings are about.
     pub(super) fn subject(&self) -> Subject {
-        let (namespace, name) = (self.namespace.clone(), self.name.clone());
-        Subject { kind: "ServiceAccount".to_owned(), namespace, name }
+        Subject::new("ServiceAccount", &self.namespace, &self.name)
     }
 
     fn is_in(&self, binding: &Value) -> bool {
@@ -97,19 +96,18 @@ pub(super) fn needed(shipped: &[Value], account: &Account) -> BTreeSet<Right> {
 /// Every single right of a role, bound in a namespace; an empty one is everywhere.
 pub(super) fn rights(role: &Value, namespace: &str) -> Vec<Right> {
     let texts = |rule: &Value, field: &str| -> Vec<String> {
-        let list = rule.get(field).and_then(Value::as_array).into_iter().flatten();
-        list.filter_map(Value::as_str).map(str::to_owned).collect()
+        list(rule, field).iter().filter_map(Value::as_str).map(str::to_owned).collect()
     };
     let mut all = Vec::new();
     for rule in list(role, "/rules") {
-        let mut names = texts(rule, "resourceNames");
+        let mut names = texts(rule, "/resourceNames");
         if names.is_empty() {
             names.push(String::new());
         }
-        for group in texts(rule, "apiGroups") {
-            for resource in texts(rule, "resources") {
+        for group in texts(rule, "/apiGroups") {
+            for resource in texts(rule, "/resources") {
                 for name in &names {
-                    all.extend(texts(rule, "verbs").into_iter().map(|verb| Right {
+                    all.extend(texts(rule, "/verbs").into_iter().map(|verb| Right {
                         namespace: namespace.to_owned(),
                         group: group.clone(),
                         resource: resource.clone(),

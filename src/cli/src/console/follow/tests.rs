@@ -92,9 +92,8 @@ impl Cluster {
         };
         let shared =
             Arc::new(Shared { source: Arc::new(source), rows: Mutex::default(), changed: Notify::new() });
-        let resource = crate::cluster::Cluster::new(client.clone(), false).api(NODE, "").1;
         let mut tasks = JoinSet::new();
-        tasks.spawn(shared.clone().keep(node_keeper(client, resource, Default::default())));
+        tasks.spawn(shared.clone().keep(node_keeper(client, Default::default())));
         Self { answers, shared, _tasks: tasks }
     }
 

@@ -1,4 +1,5 @@
 use http::HeaderValue;
+use http::header::COOKIE;
 use outrigger_runtime::environment::Environment;
 use outrigger_runtime::fake_api::{FakeApi, failure};
 use serde_json::json;
@@ -7,7 +8,8 @@ use super::super::data::{Data, HostRow};
 use super::*;
 use crate::document::Grade;
 
-const PATH: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+/// Where an API server says who the user of a token is.
+pub(in crate::console) const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
 /// Users by their tokens: each has an API server of its own, which says who the user is.
 struct World {
@@ -15,14 +17,15 @@ struct World {
     sessions: Sessions,
 }
 
-fn is(api: &FakeApi, name: &str) {
+/// From now on the user of the token has this name.
+pub(in crate::console) fn is(api: &FakeApi, name: &str) {
     let user = json!({"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1", "metadata": {},
         "status": {"userInfo": {"username": name}}});
-    api.answers("POST", PATH, 201, user);
+    api.answers("POST", REVIEWS, 201, user);
 }
 
 fn fails(api: &FakeApi, code: u16) {
-    api.answers("POST", PATH, code, failure(code, "no"));
+    api.answers("POST", REVIEWS, code, failure(code, "no"));
 }
 
 fn row() -> HostRow {
@@ -33,12 +36,7 @@ fn row() -> HostRow {
 impl World {
     /// Each token is that of a user of the same name.
     fn of(tokens: &[&str]) -> Self {
-        Self::with_rows(tokens, 1)
-    }
-
-    /// As [`Self::of`], and the clusters have so many rows.
-    fn with_rows(tokens: &[&str], rows: usize) -> Self {
-        Self::with(&tokens.iter().map(|token| (*token, rows)).collect::<Vec<_>>())
+        Self::with(&tokens.iter().map(|token| (*token, 1)).collect::<Vec<_>>())
     }
 
     /// As [`Self::of`], and the cluster of each has so many rows.

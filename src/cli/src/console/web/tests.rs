@@ -62,11 +62,17 @@ impl Browser {
     async fn page(&self, cookie: &str, url: &str) -> String {
         let answer = self.ask("GET", OWN, url, cookie).await;
         assert_eq!(answer.status(), StatusCode::OK, "{url}");
-        String::from_utf8(answer.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+        text(answer).await
     }
 }
 
-fn has_headers(headers: &HeaderMap) -> bool {
+/// The body of an answer.
+pub(super) async fn text(answer: Response) -> String {
+    String::from_utf8(answer.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+/// Whether an answer has the headers of all answers.
+pub(super) fn has_headers(headers: &HeaderMap) -> bool {
     HEADERS.iter().all(|(name, value)| headers.get(name).is_some_and(|is| is == value))
 }
 
@@ -144,8 +150,7 @@ async fn only_a_page_of_the_console_sends_a_form_and_it_is_bounded() {
         }
         let answer = browser.router.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
         assert!(has_headers(answer.headers()));
-        let status = answer.status();
-        (status, String::from_utf8(answer.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap())
+        (answer.status(), text(answer).await)
     };
     let own = ("origin", "http://127.0.0.1:7000");
     let rules = || "tenant=blue&rules=a%3A+%3Cb%3E".to_owned();

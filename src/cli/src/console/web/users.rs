@@ -9,11 +9,12 @@ use serde_json::json;
 use tower::ServiceExt;
 
 use super::super::data::{Data, tests as objects};
+use super::super::sessions::tests::{REVIEWS, is};
 use super::super::sessions::{NoSession, Open, Reader, Sessions};
 use super::super::store::Store;
+use super::tests::{has_headers, text};
 use super::*;
 
-const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 const CONSOLE: &str = "console.example";
 
 /// A console with the users `blue` and `red`, whose tokens are their names, and who may read the tenants of their names.
@@ -34,9 +35,7 @@ fn data(name: &str) -> Data {
 
 fn api_of(name: &str) -> FakeApi {
     let api = FakeApi::default();
-    let review = json!({"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1", "metadata": {},
-        "status": {"userInfo": {"username": name}}});
-    api.answers("POST", REVIEWS, 201, review);
+    is(&api, name);
     api
 }
 
@@ -81,14 +80,6 @@ impl Console {
         );
         answer.headers()[SET_COOKIE].to_str().unwrap().split(';').next().unwrap().to_owned()
     }
-}
-
-async fn text(answer: Response) -> String {
-    String::from_utf8(answer.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
-}
-
-fn has_headers(headers: &HeaderMap) -> bool {
-    HEADERS.iter().all(|(name, value)| headers.get(name).is_some_and(|is| is == value))
 }
 
 #[tokio::test]
