@@ -23,34 +23,16 @@ use crate::review::Request;
 
 /// What is asked for all Pods of a namespace by its labels.
 #[derive(Debug, Clone, Copy)]
-struct Asks {
+pub(crate) struct Asks {
     /// All get what rules of the platform may need.
-    all: bool,
+    pub(crate) all: bool,
     /// No Pod is created that should wait before it starts and can't.
-    required: bool,
+    pub(crate) required: bool,
 }
 
-/// Decides about a new Pod: it gets the gate, and the claim, if a rule with such an ordering matches it, or could match it later.
-pub(crate) fn gate_matching(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
-    order(cx, request, Asks { all: false, required: false })
-}
-
-/// Decides about a new Pod of a namespace all of whose Pods get the gate.
-pub(crate) fn gate_all(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
-    order(cx, request, Asks { all: true, required: false })
-}
-
-/// Decides about a new Pod of a namespace that requires claims where a rule asks for them.
-pub(crate) fn hold_matching(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
-    order(cx, request, Asks { all: false, required: true })
-}
-
-/// Decides about a new Pod of a namespace all of whose Pods get gate and claim.
-pub(crate) fn hold_all(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
-    order(cx, request, Asks { all: true, required: true })
-}
-
-fn order(cx: Context<'_>, request: &Request, asks: Asks) -> Result<Admission, Refusal> {
+/// Decides about a new Pod: it gets the gate, and the claim, if that is asked for all Pods of its namespace, or a rule with such an
+/// ordering matches it, or could match it later.
+pub(crate) fn order(cx: Context<'_>, request: &Request, asks: Asks) -> Result<Admission, Refusal> {
     if request.operation != "CREATE" || !request.sub_resource.is_empty() || is_mirror(&request.object) {
         return Ok(Decision::allow().into());
     }
