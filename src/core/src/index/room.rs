@@ -97,10 +97,10 @@ impl Room {
         self.companions.taken
     }
 
-    /// So many pairs of a rule are no more.
-    pub(super) fn give(&mut self, rule: &RuleName, place: Place, pairs: usize) {
+    /// A pair of a rule is no more.
+    pub(super) fn give(&mut self, rule: &RuleName, place: Place) {
         if !rule.is_admin() {
-            self.of(place).taken -= pairs;
+            self.of(place).taken -= 1;
         }
     }
 
