@@ -1,7 +1,5 @@
 //! Readiness gates and claims of a tenant's Pods ([`outrigger_core::gate`]), which the agent adds in the tenant's cluster.
 
-use std::collections::BTreeMap;
-
 use json_patch::Patch;
 use outrigger_api::pod::Pod;
 use outrigger_core::fault;
@@ -11,8 +9,7 @@ use outrigger_core::keys;
 use outrigger_core::mutate::is_mirror;
 use outrigger_core::rule::Ordering;
 use outrigger_core::texts::Texts;
-use outrigger_core::workload::POD;
-use outrigger_core::workload::{Orchestrator, Workload};
+use outrigger_core::workload::Workload;
 use serde::Deserialize;
 
 use crate::caches::{Claims, GateRules};
@@ -125,22 +122,13 @@ impl Reasons {
 
 /// The workload that the Pod becomes, apart from [`gate::unknown`] fields. `None` for a Pod that the API server refuses anyway.
 fn workload(request: &Request) -> Option<Workload> {
-    let pod = Pod::deserialize(&request.object).ok()?;
-    let metadata = pod.metadata;
+    let Pod { metadata, spec, .. } = Pod::deserialize(&request.object).ok()?;
+    let id = WorkloadId::new(&request.uid).ok()?;
     Some(Workload {
-        id: WorkloadId::new(&request.uid).ok()?,
-        orchestrator: Orchestrator::Kubernetes,
-        resource_type: POD.into(),
-        resource_namespace: request.namespace.clone(),
-        resource_name: metadata.name.unwrap_or_default(),
-        node_name: pod.spec.and_then(|spec| spec.node_name).filter(|name| !name.is_empty()),
-        ready: false,
+        node_name: spec.and_then(|spec| spec.node_name).filter(|name| !name.is_empty()),
         labels: metadata.labels.as_ref().map(Texts::from).unwrap_or_default(),
         annotations: metadata.annotations.as_ref().map(Texts::from).unwrap_or_default(),
-        extra: BTreeMap::new(),
-        groups: Vec::new(),
-        withheld: Vec::new(),
-        gated: false,
+        ..Workload::new(id, &request.namespace, metadata.name.as_deref().unwrap_or_default())
     })
 }
 

@@ -17,8 +17,7 @@ use crate::rule::{DpuSelectionPolicy, Rule};
 use crate::syntax::unlabelable;
 use crate::template::{self, Kind};
 use crate::tenant::hosts::HostNames;
-use crate::texts::Texts;
-use crate::workload::{Orchestrator, Workload};
+use crate::workload::Workload;
 use crate::{fault, keys};
 
 mod delete_reason;
@@ -294,19 +293,9 @@ pub fn trial(rule: &Rule, home: &Home<'_>) -> Result<Value, String> {
     let key = CompanionKey { rule: rule.name().clone(), workload: id.label_value().into() };
     let key = if rule.policy().is_on_all() { key.on(NAME) } else { key };
     let workload = Workload {
-        id,
-        orchestrator: Orchestrator::Kubernetes,
         resource_type: rule.resource_kind().to_owned().into(),
-        resource_namespace: NAME.to_owned(),
-        resource_name: NAME.to_owned(),
         node_name: Some(NAME.to_owned()),
-        ready: false,
-        labels: Texts::default(),
-        annotations: Texts::default(),
-        extra: BTreeMap::new(),
-        groups: Vec::new(),
-        withheld: Vec::new(),
-        gated: false,
+        ..Workload::new(id, NAME, NAME)
     };
     match create(&key, rule, &workload, home) {
         Action::Create(mut object) => {

@@ -4,7 +4,6 @@ use super::*;
 use crate::ids::{RuleName, WorkloadId};
 use crate::index::TenantIndex;
 use crate::rule::{InjectionSpec, RuleSpec};
-use crate::workload::tests::nginx;
 use std::sync::Arc;
 
 mod resize;
@@ -25,15 +24,8 @@ fn rule(change: impl FnOnce(&mut RuleSpec)) -> Arc<Rule> {
 }
 
 fn workload(node: Option<&str>) -> Arc<Workload> {
-    Arc::new(Workload {
-        id: WorkloadId::new("uid-1").unwrap(),
-        resource_namespace: "ns".into(),
-        resource_name: "web".into(),
-        node_name: node.map(str::to_owned),
-        labels: Texts::default(),
-        annotations: Texts::default(),
-        ..nginx()
-    })
+    let id = WorkloadId::new("uid-1").unwrap();
+    Arc::new(Workload { node_name: node.map(str::to_owned), ..Workload::new(id, "ns", "web") })
 }
 
 fn key() -> CompanionKey {
