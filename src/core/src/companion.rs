@@ -464,4 +464,4 @@ pub fn of_admin_rule(pod: &Value) -> Option<(TenantId, RuleName, &str)> {
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -441,4 +441,4 @@ fn keys(rule: &RuleName, workloads: BTreeSet<Arc<str>>) -> Vec<CompanionKey> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -486,4 +486,4 @@ impl Rule {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

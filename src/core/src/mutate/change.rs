@@ -127,9 +127,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::claim::{DeviceClaimSpec, DevicesSpec};
-    use crate::ids::RuleName;
-    use crate::rule::{DpuSelectionPolicy, Rule, RuleSpec};
+    use crate::claim::DeviceClaimSpec;
+    use crate::mutate::claims::tests::of_template;
     use crate::selector::tests::pod;
 
     #[test]
@@ -165,13 +164,7 @@ mod tests {
     fn containers_of_a_companion_are_copied_only_where_they_get_devices() {
         let pod = json!({"spec": {"containers": [{"name": "c"}], "initContainers": [{"name": "i"}]}});
         let copied = |claims: Vec<DeviceClaimSpec>| -> Vec<&str> {
-            let spec = RuleSpec {
-                policy: DpuSelectionPolicy::Any,
-                template: json!({"apiVersion": "v1", "kind": "Pod", "spec": pod["spec"]}).into(),
-                devices: DevicesSpec { claims, host_attribute: String::new() },
-                ..RuleSpec::new(RuleName::new("r").unwrap())
-            };
-            let rule = Rule::compile(spec).unwrap();
+            let rule = of_template(claims, pod["spec"].clone());
             let facts = PodContext { rule: Some(&rule), ..PodContext::default() };
             let parents = Before::of(&pod, &facts).parents.into_iter();
             let fields = parents.flat_map(|(_, parent)| match parent {
