@@ -134,6 +134,7 @@ mod tests {
 
     use super::*;
     use outrigger_core::selector::clash::opposition;
+    use outrigger_core::selector::{node_named, requirement};
 
     fn claim(name: &str, terms: &Value, owner: Option<&str>) -> Change<ResourceClaim> {
         let owner = owner.map(
@@ -145,7 +146,7 @@ mod tests {
     }
 
     fn on(node: &str) -> Value {
-        json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}])
+        json!([node_named(node)])
     }
 
     fn node(caches: &Caches, name: &str, host: &str) {
@@ -201,17 +202,16 @@ mod tests {
     fn what_is_known_of_a_node_is_added_to_what_its_term_says() {
         let caches = Caches::default();
         node(&caches, "dpu-b", "b");
-        let own = json!({"key": "zone", "operator": "In", "values": ["z"]});
+        let own = requirement("zone", "z");
         let mut terms = on("dpu-b");
         terms[0]["matchExpressions"] = json!([own]);
         caches.claim(claim("c", &terms, None));
-        let is_in = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});
         let lacks = |key: &str| json!({"key": key, "operator": "DoesNotExist"});
         terms[0]["matchExpressions"] = json!([
             own,
-            is_in(keys::NODE_TENANT, "blue"),
+            requirement(keys::NODE_TENANT, "blue"),
             lacks(keys::DPU_NODE_NAME),
-            is_in(keys::DPU_HOST, "b")
+            requirement(keys::DPU_HOST, "b")
         ]);
         assert_eq!(caches.allocated("n", "c"), terms.as_array().cloned());
         // Nothing is known of the Nodes of a term that names none, or those that the devices are not on.
