@@ -102,7 +102,9 @@ mod tests {
     use super::*;
     use crate::caches::Caches;
     use crate::handler::Settings;
-    use crate::tests::{MANAGER, caches, decide, denied, namespace, patched, request, request_for, tenant};
+    use crate::tests::{
+        MANAGER, applied, caches, decide, denied, namespace, patched, request, request_for, tenant,
+    };
     use crate::webhooks;
 
     fn with_tenant(caches: Caches) -> Caches {
@@ -173,7 +175,7 @@ mod tests {
         caches.apply_tenant(Change::Applied(tenant("blue", spec)));
         let claim = json!({"metadata": {"name": "web-d-x7k2m", "namespace": "tenant-blue", "ownerReferences": [
             {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "u", "controller": true}]}, "spec": {}});
-        caches.claim(Change::Applied(serde_json::from_value(claim).unwrap()));
+        caches.claim(applied(claim));
         let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}],
             "resourceClaims": [{"name": "d", "resourceClaimName": "web-d-x7k2m"}]}});
         let mut request = request_for("Pod", "tenant-blue", &pod, &Value::Null);

@@ -133,6 +133,7 @@ mod tests {
     use outrigger_api::Change;
 
     use super::*;
+    use crate::tests::applied;
     use outrigger_core::selector::clash::opposition;
     use outrigger_core::selector::{node_named, requirement};
 
@@ -142,7 +143,7 @@ mod tests {
         );
         let object = json!({"metadata": {"name": name, "namespace": "n", "ownerReferences": owner},
             "spec": {}, "status": {"allocation": {"nodeSelector": {"nodeSelectorTerms": terms}}}});
-        Change::Applied(serde_json::from_value(object).unwrap())
+        applied(object)
     }
 
     fn on(node: &str) -> Value {
@@ -152,7 +153,7 @@ mod tests {
     fn node(caches: &Caches, name: &str, host: &str) {
         let labels = json!({keys::NODE_TENANT: "blue", keys::DPU_HOST: host});
         let node = json!({"metadata": {"name": name, "labels": labels}});
-        caches.node(Change::Applied(serde_json::from_value(node).unwrap()));
+        caches.node(applied(node));
     }
 
     #[test]
