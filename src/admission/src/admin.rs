@@ -59,6 +59,7 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
 mod tests {
     use outrigger_api::Change;
     use outrigger_core::admin::AdminNamespaces;
+    use outrigger_core::selector::requirement;
     use serde_json::{Value, json};
 
     use super::*;
@@ -124,10 +125,10 @@ mod tests {
     fn the_managers_companion_is_placed_for_the_tenant_that_it_names() {
         let terms =
             "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
-        let is_in = |key, value| json!({"key": key, "operator": "In", "values": [value]});
-        let (host, earlier) = (is_in(keys::DPU_NODE_NAME, "host-a"), is_in(keys::DPU_HOST, "host-a"));
+        let host = requirement(keys::DPU_NODE_NAME, "host-a");
+        let earlier = requirement(keys::DPU_HOST, "host-a");
         let unnamed = json!({"key": keys::DPU_NODE_NAME, "operator": "DoesNotExist"});
-        let tenant = is_in(keys::NODE_TENANT, "blue");
+        let tenant = requirement(keys::NODE_TENANT, "blue");
         let pod = admitted(&caches("SameNode"), companion(json!({})));
         assert_eq!(
             pod.pointer(terms),

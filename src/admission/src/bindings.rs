@@ -1,6 +1,6 @@
 //! Validation of bindings: a binding decides on which Node a Pod runs.
 
-use serde_json::Value;
+use outrigger_core::json::text;
 
 use crate::decision::Decision;
 use crate::handler::{Admission, CacheStale, Context, Refusal};
@@ -16,7 +16,7 @@ pub(crate) fn validate(cx: Context<'_>, request: &Request) -> Result<Admission, 
         return Ok(Decision::deny(403, message).into());
     }
     let tenant = cx.owner(request)?;
-    let node = request.object.pointer("/target/name").and_then(Value::as_str).unwrap_or_default();
+    let node = text(&request.object, "/target/name");
     let stale = || CacheStale(format!("Node {node:?} is not known yet"));
     let owner = cx.caches.node_owner(node).ok_or_else(stale)?;
     if owner.as_deref() == Some(tenant.as_str()) {

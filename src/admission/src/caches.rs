@@ -125,12 +125,13 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::tests::applied;
 
     fn object<T: DeserializeOwned>(more: &Value) -> Change<T> {
         let metadata = json!({"name": "offloading", "namespace": "n", "uid": "u", "generation": 1});
         let mut object = json!({"metadata": metadata, "spec": {}});
         json_patch::merge(&mut object, more);
-        Change::Applied(serde_json::from_value(object).unwrap())
+        applied(object)
     }
 
     fn gone<T>() -> Change<T> {

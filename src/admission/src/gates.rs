@@ -1,7 +1,5 @@
 //! Readiness gates and claims of a tenant's Pods ([`outrigger_core::gate`]), which the agent adds in the tenant's cluster.
 
-use std::collections::BTreeMap;
-
 use json_patch::Patch;
 use outrigger_api::pod::Pod;
 use outrigger_core::fault;
@@ -11,8 +9,7 @@ use outrigger_core::keys;
 use outrigger_core::mutate::is_mirror;
 use outrigger_core::rule::Ordering;
 use outrigger_core::texts::Texts;
-use outrigger_core::workload::POD;
-use outrigger_core::workload::{Orchestrator, Workload};
+use outrigger_core::workload::Workload;
 use serde::Deserialize;
 
 use crate::caches::{Claims, GateRules};
@@ -23,34 +20,16 @@ use crate::review::Request;
 
 /// What is asked for all Pods of a namespace by its labels.
 #[derive(Debug, Clone, Copy)]
-struct Asks {
+pub(crate) struct Asks {
     /// All get what rules of the platform may need.
-    all: bool,
+    pub(crate) all: bool,
     /// No Pod is created that should wait before it starts and can't.
-    required: bool,
+    pub(crate) required: bool,
 }
 
-/// Decides about a new Pod: it gets the gate, and the claim, if a rule with such an ordering matches it, or could match it later.
-pub(crate) fn gate_matching(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
-    order(cx, request, Asks { all: false, required: false })
-}
-
-/// Decides about a new Pod of a namespace all of whose Pods get the gate.
-pub(crate) fn gate_all(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
-    order(cx, request, Asks { all: true, required: false })
-}
-
-/// Decides about a new Pod of a namespace that requires claims where a rule asks for them.
-pub(crate) fn hold_matching(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
-    order(cx, request, Asks { all: false, required: true })
-}
-
-/// Decides about a new Pod of a namespace all of whose Pods get gate and claim.
-pub(crate) fn hold_all(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
-    order(cx, request, Asks { all: true, required: true })
-}
-
-fn order(cx: Context<'_>, request: &Request, asks: Asks) -> Result<Admission, Refusal> {
+/// Decides about a new Pod: it gets the gate, and the claim, if that is asked for all Pods of its namespace, or a rule with such an
+/// ordering matches it, or could match it later.
+pub(crate) fn order(cx: Context<'_>, request: &Request, asks: Asks) -> Result<Admission, Refusal> {
     if request.operation != "CREATE" || !request.sub_resource.is_empty() || is_mirror(&request.object) {
         return Ok(Decision::allow().into());
     }
@@ -143,22 +122,13 @@ impl Reasons {
 
 /// The workload that the Pod becomes, apart from [`gate::unknown`] fields. `None` for a Pod that the API server refuses anyway.
 fn workload(request: &Request) -> Option<Workload> {
-    let pod = Pod::deserialize(&request.object).ok()?;
-    let metadata = pod.metadata;
+    let Pod { metadata, spec, .. } = Pod::deserialize(&request.object).ok()?;
+    let id = WorkloadId::new(&request.uid).ok()?;
     Some(Workload {
-        id: WorkloadId::new(&request.uid).ok()?,
-        orchestrator: Orchestrator::Kubernetes,
-        resource_type: POD.into(),
-        resource_namespace: request.namespace.clone(),
-        resource_name: metadata.name.unwrap_or_default(),
-        node_name: pod.spec.and_then(|spec| spec.node_name).filter(|name| !name.is_empty()),
-        ready: false,
+        node_name: spec.and_then(|spec| spec.node_name).filter(|name| !name.is_empty()),
         labels: metadata.labels.as_ref().map(Texts::from).unwrap_or_default(),
         annotations: metadata.annotations.as_ref().map(Texts::from).unwrap_or_default(),
-        extra: BTreeMap::new(),
-        groups: Vec::new(),
-        withheld: Vec::new(),
-        gated: false,
+        ..Workload::new(id, &request.namespace, metadata.name.as_deref().unwrap_or_default())
     })
 }
 

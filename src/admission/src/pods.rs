@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use outrigger_core::companion;
 use outrigger_core::ids::TenantId;
+use outrigger_core::json::{list, text};
 use outrigger_core::tenant::Tenant;
 use outrigger_core::validate::{self, ValidationContext};
-use serde_json::Value;
 
 use crate::bindings;
 use crate::companions::{made_by, rule_of, rule_origin};
@@ -36,12 +36,9 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
         return Ok(decision.decided_by(|| origin(cx, request, &id, created)).into());
     }
     // What the rule says of claims concerns companions with claims only. Later the Pod's claims can't change.
-    let claims = request.object.pointer("/spec/resourceClaims").and_then(Value::as_array);
-    let rule = if created && claims.is_some_and(|claims| !claims.is_empty()) {
-        rule_of(cx, request)?.and_then(|cached| cached.spec.rule)
-    } else {
-        None
-    };
+    let has_claims = !list(&request.object, "/spec/resourceClaims").is_empty();
+    let rule = if created && has_claims { rule_of(cx, request)? } else { None };
+    let rule = rule.and_then(|cached| cached.spec.rule);
     let (tenant, faults) = with_facts(cx, request, &id, |facts| {
         if created {
             validate::create(&request.object, &ValidationContext { rule: rule.as_deref(), ..*facts })
@@ -49,7 +46,7 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
             validate::update(&request.object, &request.old_object, facts)
         }
     })?;
-    let pod = request.object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+    let pod = text(&request.object, "/metadata/name");
     let exception = |check: &str| cx.exception(&tenant, check, pod);
     let level = cx.enforcement(&tenant);
     Ok(Decision::at_level(level, 403, faults, exception, || origin(cx, request, &id, created)).into())
@@ -100,12 +97,14 @@ mod tests {
     use outrigger_core::keys;
     use outrigger_core::tenant::Enforcement;
     use outrigger_core::validate::{MAX_BYTES, MAX_COMPANION_BYTES};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::caches::Caches;
     use crate::handler::Settings;
-    use crate::tests::{MANAGER, caches, decide, denied, namespace, patched, request, request_for, tenant};
+    use crate::tests::{
+        MANAGER, applied, caches, decide, denied, namespace, patched, request, request_for, tenant,
+    };
     use crate::webhooks;
 
     fn with_tenant(caches: Caches) -> Caches {
@@ -176,7 +175,7 @@ mod tests {
         caches.apply_tenant(Change::Applied(tenant("blue", spec)));
         let claim = json!({"metadata": {"name": "web-d-x7k2m", "namespace": "tenant-blue", "ownerReferences": [
             {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "u", "controller": true}]}, "spec": {}});
-        caches.claim(Change::Applied(serde_json::from_value(claim).unwrap()));
+        caches.claim(applied(claim));
         let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}],
             "resourceClaims": [{"name": "d", "resourceClaimName": "web-d-x7k2m"}]}});
         let mut request = request_for("Pod", "tenant-blue", &pod, &Value::Null);

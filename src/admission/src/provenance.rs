@@ -154,69 +154,36 @@ pub(crate) fn denied(code: u16, passed: Origin<'_>, by: &str, causes: &[FieldErr
 
 impl fmt::Display for Origin<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut parts = Parts { f, between: "" };
-        parts.number("code", self.code.map(i64::from))?;
-        parts.name("level", self.level.as_deref())?;
-        parts.name("exception", self.exception.as_deref())?;
-        parts.name("step", self.step.as_deref())?;
-        parts.name("kind", self.kind.as_deref())?;
-        parts.name("namespace", self.namespace.as_deref())?;
-        parts.name("name", self.name.as_deref())?;
-        parts.number("generation", self.generation)?;
-        parts.name("machineType", self.machine_type.as_deref())?;
-        parts.fields(&self.fields)
-    }
-}
-
-struct Parts<'a, 'f> {
-    f: &'a mut fmt::Formatter<'f>,
-    between: &'static str,
-}
-
-impl Parts<'_, '_> {
-    fn key(&mut self, key: &str) -> fmt::Result {
-        self.f.write_str(self.between)?;
-        self.between = " ";
-        self.f.write_str(key)?;
-        self.f.write_str("=")
-    }
-
-    fn number(&mut self, key: &str, number: Option<i64>) -> fmt::Result {
-        let Some(number) = number else { return Ok(()) };
-        self.key(key)?;
-        write!(self.f, "{number}")
-    }
-
-    fn name(&mut self, key: &str, name: Option<&str>) -> fmt::Result {
-        let Some(name) = name else { return Ok(()) };
-        self.key(key)?;
-        self.text(name)
-    }
-
-    /// As many paths as there is room for.
-    fn fields(&mut self, fields: &[Cow<'_, str>]) -> fmt::Result {
+        let code = self.code.map(|code| code.to_string());
+        let generation = self.generation.map(|generation| generation.to_string());
+        let parts = [
+            ("code", code.as_deref()),
+            ("level", self.level.as_deref()),
+            ("exception", self.exception.as_deref()),
+            ("step", self.step.as_deref()),
+            ("kind", self.kind.as_deref()),
+            ("namespace", self.namespace.as_deref()),
+            ("name", self.name.as_deref()),
+            ("generation", generation.as_deref()),
+            ("machineType", self.machine_type.as_deref()),
+        ];
+        let parts = parts.into_iter().filter_map(|(key, text)| Some(format!("{key}={}", bounded(text?))));
+        // As many paths as there is room for.
         let mut left = MAX_FIELDS;
-        for (i, path) in fields.iter().enumerate() {
-            let Some(rest) = left.checked_sub(path.len().min(MAX_PART) + 1) else { break };
-            left = rest;
-            if i == 0 {
-                self.key("fields")?;
-            } else {
-                self.f.write_str(",")?;
-            }
-            self.text(path)?;
-        }
-        Ok(())
+        let fields = self.fields.iter().map_while(|path| {
+            left = left.checked_sub(path.len().min(MAX_PART) + 1)?;
+            Some(bounded(path))
+        });
+        let fields = fields.collect::<Vec<_>>().join(",");
+        let fields = (!self.fields.is_empty()).then(|| format!("fields={fields}"));
+        f.write_str(&parts.chain(fields).collect::<Vec<_>>().join(" "))
     }
+}
 
-    /// The beginning of a text, without what separates parts: paths may contain keys of maps, which are any text.
-    fn text(&mut self, text: &str) -> fmt::Result {
-        let text = &text[..text.floor_char_boundary(MAX_PART)];
-        let separates = |c: char| c == ',' || c.is_whitespace() || c.is_control();
-        let mut pieces = text.split(separates);
-        self.f.write_str(pieces.next().unwrap_or_default())?;
-        pieces.try_for_each(|piece| write!(self.f, "_{piece}"))
-    }
+/// The beginning of a text, without what separates parts: paths may contain keys of maps, which are any text.
+fn bounded(text: &str) -> String {
+    let separates = |c: char| c == ',' || c.is_whitespace() || c.is_control();
+    text[..text.floor_char_boundary(MAX_PART)].replace(separates, "_")
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use outrigger_api::or_default;
 use outrigger_core::bounds::{Bounds, Excess, Measured};
 use outrigger_core::field::FieldError;
 use outrigger_core::text::quoted;
@@ -119,11 +120,6 @@ pub struct UserInfo {
     /// The groups.
     #[serde(default, deserialize_with = "or_default")]
     pub groups: Vec<String>,
-}
-
-/// Null means absent, as in the API server's own decoder.
-fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(d: D) -> Result<T, D::Error> {
-    Ok(Option::deserialize(d)?.unwrap_or_default())
 }
 
 /// Why a body can't be read as a review.

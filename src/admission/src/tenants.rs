@@ -149,7 +149,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::tests::{decide, request_for, response};
+    use crate::tests::{applied, decide, request_for, response};
 
     #[test]
     fn a_host_that_no_workload_can_be_on_is_warned_of() {
@@ -178,7 +178,7 @@ mod tests {
         let claim = json!({"metadata": {"name": "web-d-x7k2m", "namespace": "tenant-red", "ownerReferences": [
                 {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "web", "controller": true}]},
             "spec": {}, "status": {"reservedFor": reserved}});
-        caches.claim(outrigger_api::Change::Applied(serde_json::from_value(claim).unwrap()));
+        caches.claim(applied(claim));
         let warnings = |before: &Value, now: &Value| {
             let of = |enforcement: &Value| {
                 json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "red"},

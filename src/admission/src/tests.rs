@@ -1,7 +1,8 @@
-use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::core::PartialObjectMeta;
 use outrigger_api::{Change, Tenant, WorkloadRule};
 use outrigger_core::keys;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::caches::Caches;
@@ -34,8 +35,13 @@ pub(crate) fn denied(decision: Result<Decision, CacheStale>) -> (u16, String) {
     }
 }
 
+/// What a watch says of an object.
+pub(crate) fn applied<T: DeserializeOwned>(object: Value) -> Change<T> {
+    Change::Applied(serde_json::from_value(object).unwrap())
+}
+
 pub(crate) fn namespace(name: &str, labels: &Value) -> Change<PartialObjectMeta<Namespace>> {
-    Change::Applied(serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).unwrap())
+    applied(json!({"metadata": {"name": name, "labels": labels}}))
 }
 
 /// The request to create an object in a namespace, or to update it where there is an old one.
@@ -297,9 +303,7 @@ fn only_the_scheduler_binds_and_only_to_the_tenants_nodes() {
     };
     for (name, owner) in [("blue-dpu", Some("blue")), ("red-dpu", Some("red")), ("plain", None)] {
         let labels = owner.map(|owner| json!({keys::NODE_TENANT: owner}));
-        let node: PartialObjectMeta<Node> =
-            serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).unwrap();
-        caches.node(Change::Applied(node));
+        caches.node(applied(json!({"metadata": {"name": name, "labels": labels}})));
     }
     const SCHEDULER: &str = "system:kube-scheduler";
     assert_eq!(bind(SCHEDULER, "blue-dpu"), Ok(Decision::allow()));
@@ -328,7 +332,7 @@ fn what_another_tenant_has_is_refused() {
     let red = json!({"identities": ["agent.red"], "hosts": ["host-r"], "namespace": "reds"});
     caches.apply_tenant(Change::Applied(tenant("red", red)));
     let class = json!({"metadata": {"name": "crypto"}});
-    caches.device_class(Change::Applied(serde_json::from_value(class).unwrap()));
+    caches.device_class(applied(class));
     let ask = |object: &Tenant, old: Option<&Tenant>| {
         let value = |tenant: &Tenant| serde_json::to_value(tenant).unwrap();
         let mut request = request_for("Tenant", "", &value(object), &old.map_or(Value::Null, value));

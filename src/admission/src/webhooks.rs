@@ -8,9 +8,9 @@ mod yaml;
 
 use std::time::Duration;
 
+use outrigger_core::json::list;
 use outrigger_core::keys;
 use outrigger_core::mutate::refuse_own_keys;
-use serde_json::Value;
 
 use crate::decision::Decision;
 use crate::machines::{GuestOutcome, guests, machine};
@@ -405,12 +405,10 @@ fn change(request: &Request, paths: &[&str]) -> bool {
 }
 
 fn adds_finalizers(request: &Request) -> bool {
-    fn finalizers(object: &Value) -> &[Value] {
-        object.pointer("/metadata/finalizers").and_then(Value::as_array).map_or(&[], Vec::as_slice)
-    }
-    let before = finalizers(&request.old_object);
+    const FINALIZERS: &str = "/metadata/finalizers";
+    let before = list(&request.old_object, FINALIZERS);
     // More than the API server compares in reasonable time are validated in any case.
-    let now = finalizers(&request.object);
+    let now = list(&request.object, FINALIZERS);
     now != before && (now.len() > 8 || now.iter().any(|finalizer| !before.contains(finalizer)))
 }
 

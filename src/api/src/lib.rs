@@ -30,6 +30,7 @@ pub use admin_workload_rule::{AdminWorkloadRule, AdminWorkloadRuleSpec, AdminWor
 pub use change::Change;
 pub use machine::{Machine, MachineNodePool};
 pub use namespace_offloading::{NamespaceOffloading, NamespaceOffloadingSpec, NamespaceOffloadingStatus};
+pub use null::or_default;
 pub use tenant::{StreamStatus, Tenant, TenantSpec, TenantStatus};
 pub use workload_rule::{WorkloadRule, WorkloadRuleSpec, WorkloadRuleStatus};
 

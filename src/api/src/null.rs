@@ -3,8 +3,6 @@
 use serde::{Deserialize, Deserializer};
 
 /// Deserializes null as the default value. The Kubernetes API treats a null field as absent.
-pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
-    d: D,
-) -> Result<T, D::Error> {
+pub fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(d: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(d)?.unwrap_or_default())
 }

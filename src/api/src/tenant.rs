@@ -215,23 +215,15 @@ pub struct TenantLimits {
 
 impl Default for TenantLimits {
     fn default() -> Self {
-        let domain::Limits {
-            companions,
-            rules,
-            rule_bytes,
-            workloads,
-            workload_bytes,
-            rule_calls_per_second,
-            rule_bytes_per_second,
-        } = domain::Limits::default();
+        let limits = domain::Limits::default();
         Self {
-            companions,
-            rules,
-            rule_bytes,
-            workloads,
-            workload_bytes,
-            rule_calls_per_second,
-            rule_bytes_per_second,
+            companions: limits.companions,
+            rules: limits.rules,
+            rule_bytes: limits.rule_bytes,
+            workloads: limits.workloads,
+            workload_bytes: limits.workload_bytes,
+            rule_calls_per_second: limits.rule_calls_per_second,
+            rule_bytes_per_second: limits.rule_bytes_per_second,
         }
     }
 }

@@ -376,24 +376,18 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
         let gated = Some(&spec.gated_workloads);
         let serves_gated = is_set(&mut errors, "spec.gatedWorkloads", gated, ["Serve", WAIT], false);
         let terms = terms(spec, &mut errors);
-        let injections = spec
-            .workload_info_inject
-            .iter()
-            .map(|inject| InjectionSpec {
-                workload_key: inject.workload_key.clone(),
-                annotation: inject.as_annotation.name.clone(),
-            })
-            .collect();
+        let injection = |inject: &WorkloadInfoInject| InjectionSpec {
+            workload_key: inject.workload_key.clone(),
+            annotation: inject.as_annotation.name.clone(),
+        };
         let default = rollout::UpdateStrategy::default_for(ordering);
-        let update = spec
-            .update_strategy
-            .as_ref()
-            .map_or_else(|| Ok(default), |strategy| update_strategy(strategy, default));
+        let strategy = spec.update_strategy.as_ref();
+        let update = strategy.map_or(Ok(default), |strategy| update_strategy(strategy, default));
         let update = update.unwrap_or_else(|error| {
             errors.push(error);
             default
         });
-        let rolling = spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
+        let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
         let mut is_in_place = |field: &str, value: Option<&String>, default: bool| {
             let path = format!("spec.updateStrategy.rollingUpdate.{field}");
             is_set(&mut errors, &path, value, ["InPlace", "Replace"], default)
@@ -408,7 +402,7 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
                 generation: rule.metadata.generation.unwrap_or_default(),
                 resource_kind: spec.resource_kind.clone(),
                 terms,
-                injections,
+                injections: spec.workload_info_inject.iter().map(injection).collect(),
                 policy,
                 template: spec.template.clone(),
                 devices: device_claim::devices(spec),

@@ -17,8 +17,7 @@ use crate::rule::{DpuSelectionPolicy, Rule};
 use crate::syntax::unlabelable;
 use crate::template::{self, Kind};
 use crate::tenant::hosts::HostNames;
-use crate::texts::Texts;
-use crate::workload::{Orchestrator, Workload};
+use crate::workload::Workload;
 use crate::{fault, keys};
 
 mod delete_reason;
@@ -294,19 +293,9 @@ pub fn trial(rule: &Rule, home: &Home<'_>) -> Result<Value, String> {
     let key = CompanionKey { rule: rule.name().clone(), workload: id.label_value().into() };
     let key = if rule.policy().is_on_all() { key.on(NAME) } else { key };
     let workload = Workload {
-        id,
-        orchestrator: Orchestrator::Kubernetes,
         resource_type: rule.resource_kind().to_owned().into(),
-        resource_namespace: NAME.to_owned(),
-        resource_name: NAME.to_owned(),
         node_name: Some(NAME.to_owned()),
-        ready: false,
-        labels: Texts::default(),
-        annotations: Texts::default(),
-        extra: BTreeMap::new(),
-        groups: Vec::new(),
-        withheld: Vec::new(),
-        gated: false,
+        ..Workload::new(id, NAME, NAME)
     };
     match create(&key, rule, &workload, home) {
         Action::Create(mut object) => {
@@ -331,37 +320,45 @@ fn too_large(size: usize, workload: &Workload) -> Action {
     Action::Refuse(Cause::AnnotationsTooLarge, message)
 }
 
-fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>) -> Action {
-    let template = &rule.template();
+/// The template's labels, and those that name what the companion is for.
+fn labels_of(key: &CompanionKey, template: &Value, tenant: &TenantId) -> Map<String, Value> {
     let mut labels: Map<String, Value> =
         metadata_map(template, "labels").iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-    labels.insert(keys::TENANT.into(), home.tenant.as_str().into());
+    labels.insert(keys::TENANT.into(), tenant.as_str().into());
     labels.insert(keys::RULE.into(), key.rule.label_value().into());
     labels.insert(keys::WORKLOAD.into(), key.label().into());
+    labels
+}
 
-    let mut annotations: BTreeMap<String, String> = metadata_map(template, "annotations")
-        .iter()
-        .filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())))
-        .collect();
-    annotations.insert(keys::RULE_UID.into(), rule.uid().to_owned());
-    annotations.insert(keys::RULE_GENERATION.into(), rule.generation().to_string());
-    annotations.insert(keys::TEMPLATE_HASH.into(), rule.template_hash().to_owned());
-    if rule.content_hash() != rule.template_hash() {
-        annotations.insert(keys::CONTENT_HASH.into(), rule.content_hash().to_owned());
-    }
-    if let Some(parts) = rule.parts() {
-        annotations.insert(keys::TEMPLATE_PARTS.into(), parts.to_owned());
-    }
-    if key.rule.is_admin() {
-        annotations.insert(keys::ADMIN_RULE.into(), key.rule.as_str().to_owned());
-    }
+/// The template's annotations, and what the companion is made of.
+fn annotations_of(
+    key: &CompanionKey,
+    rule: &Rule,
+    template: &Value,
+    host: Option<&str>,
+) -> BTreeMap<String, String> {
+    let of_template = metadata_map(template, "annotations").iter();
+    let of_template = of_template.filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())));
+    let generation = rule.generation().to_string();
+    let content_hash = Some(rule.content_hash()).filter(|hash| *hash != rule.template_hash());
+    let own = [
+        (keys::RULE_UID, Some(rule.uid())),
+        (keys::RULE_GENERATION, Some(&*generation)),
+        (keys::TEMPLATE_HASH, Some(rule.template_hash())),
+        (keys::CONTENT_HASH, content_hash),
+        (keys::TEMPLATE_PARTS, rule.parts()),
+        (keys::ADMIN_RULE, Some(key.rule.as_str()).filter(|_| key.rule.is_admin())),
+        (keys::HOST, host),
+        (keys::DPU, key.dpu()),
+    ];
+    let own = own.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text?.to_owned())));
+    of_template.chain(own).collect()
+}
+
+fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>) -> Action {
+    let template = &rule.template();
     let host = host(rule, workload, home.host_names);
-    if let Some(host) = host {
-        annotations.insert(keys::HOST.into(), host.to_owned());
-    }
-    if let Some(dpu) = key.dpu() {
-        annotations.insert(keys::DPU.into(), dpu.to_owned());
-    }
+    let mut annotations = annotations_of(key, rule, template, host);
     // What the object will have once the webhook has put the facts in and taken the workload out. The API server counts
     // after admission, so the workload that travels in between does not.
     let injected = rule.injected(workload);
@@ -403,7 +400,7 @@ fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>)
         "metadata": {
             "name": name(key, home.tenant),
             "namespace": home.namespace,
-            "labels": labels,
+            "labels": labels_of(key, template, home.tenant),
             "annotations": annotations,
             "ownerReferences": owners(rule, home.owned),
         },
@@ -475,4 +472,4 @@ pub fn of_admin_rule(pod: &Value) -> Option<(TenantId, RuleName, &str)> {
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -60,7 +60,7 @@ pub enum Conflict {
     Crowded,
 }
 
-/// GroupClaims of Machines that not every watch shows yet.
+/// Claims of Machines that not every watch shows yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GroupClaims {
     claims: Vec<Claim>,

@@ -11,6 +11,7 @@ use std::sync::{Arc, LazyLock};
 use serde_json::{Value, json};
 
 use crate::keys;
+use crate::selector;
 use crate::syntax::label_key;
 
 /// Most keys. Nobody migrates between more labels at once.
@@ -50,10 +51,10 @@ impl HostLabels {
     /// The terms of a node selector, of which each DPU of a host matches one and no other Node does: a key says nothing where one before
     /// it names a host.
     pub fn terms(&self, host: &str) -> Vec<Value> {
-        let names = |key: &String| json!({"key": key, "operator": "In", "values": [host]});
         let lacks = |key: &String| json!({"key": key, "operator": "DoesNotExist"});
-        let term = |(i, key)| {
-            let expressions: Vec<Value> = self.0[..i].iter().map(lacks).chain([names(key)]).collect();
+        let term = |(i, key): (usize, &String)| {
+            let expressions: Vec<Value> =
+                self.0[..i].iter().map(lacks).chain([selector::requirement(key, host)]).collect();
             json!({"matchExpressions": expressions})
         };
         self.0.iter().enumerate().map(term).collect()
@@ -159,10 +160,10 @@ mod tests {
             }
             let node = Node { name: "n".into(), labels: of_node, taints: Vec::new(), unschedulable: false };
             let term = |(key, value): &(usize, String)|
-                json!({"matchExpressions": [{"key": KEYS[*key], "operator": "In", "values": [value]}]});
+                json!({"matchExpressions": [selector::requirement(KEYS[*key], value)]});
             let mut pod = json!({"spec": {}});
             if !own.is_empty() {
-                pod = crate::selector::tests::pod(own.iter().map(term).collect());
+                pod = selector::tests::pod(own.iter().map(term).collect());
             }
             let fitted = unmet(&pod, &node).is_empty();
             and(&mut pod, &host_labels.terms("a")).unwrap();

@@ -122,7 +122,7 @@ impl TenantIndex {
         for label in &matched {
             if let Some(entry) = self.workloads.get_mut(label) {
                 entry.matched.retain(|rule| rule != name);
-                self.room.give(name, Place::of(old.as_ref(), &entry.workload), 1);
+                self.room.give(name, Place::of(old.as_ref(), &entry.workload));
             }
         }
         self.room.forget_rule(name);
@@ -138,38 +138,30 @@ impl TenantIndex {
     fn set(&mut self, id: &Arc<str>, mut workload: Workload) -> Vec<CompanionKey> {
         // Companions from before it was refused may be unwanted now.
         let mut touched = self.forget_refused(id);
-        let undecided = self.undecided_rules(id);
-        self.annotations.hold(id, Some(&workload));
-        let (before, now, former) = match self.workloads.get_mut(id) {
-            Some(entry) if *entry.workload == workload => {
-                touched.append(&mut self.fill());
-                return touched;
+        let former = self.workloads.get(id).map(|entry| entry.workload.clone());
+        if former.as_deref() != Some(&workload) {
+            let undecided = self.undecided_rules(id);
+            self.hold(id, former.as_deref(), Some(&workload));
+            if let Some(former) = former.as_ref().filter(|former| former.id == workload.id) {
+                // One text for the id, not one more with each update.
+                workload.id = former.id.clone();
             }
-            Some(entry) => {
-                self.terms.hold(id, Some(&entry.workload), Some(&workload));
-                self.groups.hold(id, Some(&entry.workload), Some(&workload));
-                if workload.id == entry.workload.id {
-                    // One text for the id, not one more with each update.
-                    workload.id = entry.workload.id.clone();
-                }
-                let former = std::mem::replace(&mut entry.workload, Arc::new(workload));
-                let now = self.terms.matching(&entry.workload, &self.annotations);
-                (std::mem::take(&mut entry.matched), now, Some(former))
-            }
-            None => {
-                self.terms.hold(id, None, Some(&workload));
-                self.groups.hold(id, None, Some(&workload));
-                let now = self.terms.matching(&workload, &self.annotations);
-                let entry = Entry { workload: Arc::new(workload), matched: Vec::new() };
-                self.workloads.insert(id.clone(), entry);
-                (Vec::new(), now, None)
-            }
-        };
-        let decided = undecided.into_iter().filter(|rule| !now.undecided.contains(rule));
-        touched.extend(decided.map(|rule| CompanionKey { rule, workload: id.clone() }));
-        touched.append(&mut self.rematch(id, former.as_deref(), before, now));
+            let now = self.terms.matching(&workload, &self.annotations);
+            let decided = undecided.into_iter().filter(|rule| !now.undecided.contains(rule));
+            touched.extend(decided.map(|rule| CompanionKey { rule, workload: id.clone() }));
+            let entry = Entry { workload: Arc::new(workload), matched: Vec::new() };
+            let before = self.workloads.insert(id.clone(), entry).map(|entry| entry.matched);
+            touched.append(&mut self.rematch(id, former.as_deref(), before.unwrap_or_default(), now));
+        }
         touched.append(&mut self.fill());
         touched
+    }
+
+    /// A workload was this one and is that one now; `None` where it is not there.
+    fn hold(&mut self, id: &Arc<str>, before: Option<&Workload>, now: Option<&Workload>) {
+        self.terms.hold(id, before, now);
+        self.groups.hold(id, before, now);
+        self.annotations.hold(id, now);
     }
 
     /// Removes a workload.
@@ -183,9 +175,7 @@ impl TenantIndex {
         let undecided = self.undecided_rules(id).into_iter();
         touched.extend(undecided.map(|rule| CompanionKey { rule, workload: id.clone() }));
         let Some(entry) = self.workloads.remove(id) else { return touched };
-        self.terms.hold(id, Some(&entry.workload), None);
-        self.groups.hold(id, Some(&entry.workload), None);
-        self.annotations.hold(id, None);
+        self.hold(id, Some(&entry.workload), None);
         touched.append(&mut self.rematch(id, Some(&entry.workload), entry.matched, Matching::default()));
         touched.append(&mut self.fill());
         touched
@@ -407,49 +397,39 @@ impl TenantIndex {
     ) -> Vec<CompanionKey> {
         let Matching { names: mut now, waits, .. } = now;
         self.annotations.set_undecided(id, waits);
-        for rule in before.iter().filter(|_| self.workloads.contains_key(id)) {
+        let present = self.workloads.get(id).map(|entry| entry.workload.clone());
+        for rule in before.iter().filter(|_| present.is_some()) {
             if let Err(at) = now.binary_search(rule)
                 && fault("relabelled-workload-still-matches")
             {
                 now.insert(at, rule.clone());
             }
         }
-        let Self { rules, workloads, matched, room, .. } = self;
-        let mut entry = workloads.get_mut(id);
-        let mut touched = Vec::with_capacity(before.len() + now.len());
-        let key = |rule: &RuleName| CompanionKey { rule: rule.clone(), workload: id.clone() };
-        let places =
-            |rule: &RuleName, workload: Option<&Workload>| Some(Place::of(rules.get(rule), workload?));
-        let is = |rule: &RuleName| places(rule, entry.as_ref().map(|entry| &*entry.workload));
+        let Self { rules, matched, room, .. } = self;
+        let place = |rule: &RuleName, workload: Option<&Workload>| {
+            workload.map(|workload| Place::of(rules.get(rule), workload))
+        };
+        let is = |rule: &RuleName| place(rule, present.as_deref());
+        let stays = |rule: &RuleName| now.binary_search(rule).is_ok() && is(rule) == place(rule, former);
+        let (kept, moved): (Vec<RuleName>, Vec<RuleName>) = before.into_iter().partition(stays);
         // Room that is given back first may be taken again.
-        let (mut kept, mut moved) = (Vec::with_capacity(before.len()), Vec::new());
-        for rule in before {
-            let was = places(&rule, former);
-            let stays = now.binary_search(&rule).is_ok();
-            if stays && is(&rule) == was {
-                kept.push(rule);
-                continue;
+        for rule in &moved {
+            if let Some(was) = place(rule, former) {
+                room.give(rule, was);
             }
-            if let Some(was) = was {
-                room.give(&rule, was, 1);
-            }
-            remove_from(matched, &rule, |ids| ids.remove(id));
-            moved.push(rule);
+            remove_from(matched, rule, |ids| ids.remove(id));
         }
         room.forget(id);
         now.retain(|rule| {
             kept.binary_search(rule).is_ok() || is(rule).is_some_and(|place| room.take(rule, id, place))
         });
         for rule in &now {
-            if let Some(ids) = matched.get_mut(rule) {
-                ids.insert(id.clone());
-            } else {
-                matched.insert(rule.clone(), BTreeSet::from([id.clone()]));
-            }
+            matched.entry(rule.clone()).or_default().insert(id.clone());
         }
         let gone = moved.iter().filter(|rule| now.binary_search(rule).is_err());
-        touched.extend(gone.chain(&now).map(key));
-        if let Some(entry) = entry.as_mut().filter(|_| !now.is_empty()) {
+        let key = |rule: &RuleName| CompanionKey { rule: rule.clone(), workload: id.clone() };
+        let touched = gone.chain(&now).map(key).collect();
+        if let Some(entry) = self.workloads.get_mut(id).filter(|_| !now.is_empty()) {
             entry.matched = now;
         }
         touched
@@ -461,4 +441,4 @@ fn keys(rule: &RuleName, workloads: BTreeSet<Arc<str>>) -> Vec<CompanionKey> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -7,7 +7,7 @@ pub mod usage;
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::json::list;
 use crate::keys;
@@ -182,11 +182,11 @@ impl MachineType {
     /// What the node of a slot has to match, as expressions of one node selector term.
     pub fn expressions(&self, group: &str) -> Vec<Value> {
         let mut expressions = vec![
-            json!({"key": type_key(&self.name), "operator": "In", "values": [group]}),
-            json!({"key": keys::NODE_POOL, "operator": "In", "values": [Mode::Ready.as_str()]}),
+            selector::requirement(&type_key(&self.name), group),
+            selector::requirement(keys::NODE_POOL, Mode::Ready.as_str()),
         ];
         if let Some((key, value)) = self.gpu.as_ref().and_then(|gpu| gpu.label.as_ref()) {
-            expressions.push(json!({"key": key, "operator": "In", "values": [value]}));
+            expressions.push(selector::requirement(key, value));
         }
         expressions
     }
@@ -233,6 +233,7 @@ pub fn replicas(usage: &Usage, unscheduled: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn large() -> MachineType {
         MachineType {

@@ -6,6 +6,7 @@
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash, RandomState};
+use std::ops::Bound;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -28,6 +29,11 @@ where
     if (&*collection).into_iter().next().is_none() {
         map.remove(key);
     }
+}
+
+/// The part of an ordered collection that follows a key; all of it where there is none.
+pub fn after<K: Clone>(key: Option<&K>) -> (Bound<K>, Bound<K>) {
+    (key.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone())), Bound::Unbounded)
 }
 
 /// The seed that [`set_seed`] has set, if it has.

@@ -222,7 +222,7 @@ mod tests {
             of(json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
                 {"nodeSelectorTerms": terms}}}}))
         };
-        let zone = |zone: &str| json!({"key": "zone", "operator": "In", "values": [zone]});
+        let zone = |zone: &str| selector::requirement("zone", zone);
         let none = json!({"key": "none", "operator": "Exists"});
         assert!(
             required(json!([{"matchExpressions": [zone("b")]}, {"matchExpressions": [zone("a")]}]))

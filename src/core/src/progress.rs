@@ -238,7 +238,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ids::RuleName;
+    use crate::companion::tests::of_rule;
+    use crate::rule::tests::{compiled, named};
     use crate::rule::{DpuSelectionPolicy, RuleSpec};
 
     /// A companion that isn't ready, of a rule that can't be served: nothing says that it will be replaced.
@@ -347,24 +348,13 @@ mod tests {
     }
 
     fn rule(policy: DpuSelectionPolicy) -> Arc<Rule> {
-        let spec = RuleSpec {
-            policy,
-            template: serde_json::json!({}).into(),
-            ..RuleSpec::new(RuleName::new("r").unwrap())
-        };
-        Arc::new(Rule::compile(spec).unwrap())
+        compiled(RuleSpec { policy, ..named("r") })
     }
 
     #[test]
     fn one_that_is_replaced_was_ready_or_is_still_to_come() {
         let rule = rule(DpuSelectionPolicy::SameNode);
-        let current = Observed {
-            rule_uid: rule.uid().to_owned(),
-            template_hash: rule.template_hash().to_owned(),
-            host: Some("h".into()),
-            ready: true,
-            ..Observed::default()
-        };
+        let current = Observed { host: Some("h".into()), ready: true, ..of_rule(&rule) };
         let of = |observed: Option<&Observed>, was_ready: bool| {
             let wish = Wish::Companion(&rule, Some("h"));
             let Progress { stage, cause } = Facts { wish, was_ready, ..facts(observed) }.progress();
@@ -397,14 +387,9 @@ mod tests {
             (UpdateStrategy::default(), Cause::RollingOut, Cause::RollingOut),
             (UpdateStrategy::OnDelete, Cause::Starting, Cause::Lost),
         ] {
-            let spec = RuleSpec { update, ..RuleSpec::new(RuleName::new("r").unwrap()) };
-            let rule = Arc::new(Rule::compile(spec).unwrap());
-            let earlier = Observed {
-                rule_uid: rule.uid().to_owned(),
-                template_hash: "earlier".into(),
-                host: Some("h".into()),
-                ..Observed::default()
-            };
+            let rule = compiled(RuleSpec { update, ..named("r") });
+            let earlier =
+                Observed { template_hash: "earlier".into(), host: Some("h".into()), ..of_rule(&rule) };
             let wish = Wish::Companion(&rule, Some("h"));
             let of = |was_ready| Facts { wish, was_ready, ..facts(Some(&earlier)) }.progress();
             assert_eq!(of(false), wrong(Stage::Starting, starting));

@@ -184,16 +184,12 @@ fn decimal(suffix: &str) -> Option<(i32, Format)> {
 /// In the shortest form without a fraction, as the API server stores it.
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kilo = 1024 * NANOS;
-        let format = match self.format {
-            Format::Binary if self.nanos.abs() < kilo => Format::Decimal,
-            other => other,
-        };
         if self.nanos == 0 {
             return f.write_str("0");
         }
-        if format == Format::Binary {
-            let whole = self.nanos / NANOS + i128::from(self.nanos % NANOS > 0);
+        // Less than a kilo is written as a decimal.
+        if self.format == Format::Binary && self.nanos.abs() >= 1024 * NANOS {
+            let whole = divide_up(self.nanos, NANOS);
             let unit = BINARY.iter().rev().find(|(_, power)| whole % (1 << power) == 0);
             return match unit {
                 Some((name, power)) => write!(f, "{}{name}", whole >> power),
@@ -206,7 +202,7 @@ impl fmt::Display for Quantity {
             fits(*power).filter(|unit| self.nanos % unit == 0).map(|unit| (name, power, self.nanos / unit))
         });
         match unit {
-            Some((_, power, count)) if format == Format::Exponent && *power != 0 => {
+            Some((_, power, count)) if self.format == Format::Exponent && *power != 0 => {
                 write!(f, "{count}e{power}")
             }
             Some((name, _, count)) => write!(f, "{count}{name}"),

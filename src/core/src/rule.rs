@@ -19,6 +19,7 @@ use crate::json::Json;
 use crate::keys;
 use crate::path::{Path, Scalar};
 use crate::rollout::UpdateStrategy;
+use crate::selector;
 use crate::template;
 use crate::text::truncate;
 use crate::workload::Workload;
@@ -73,8 +74,7 @@ impl DpuSelectionPolicy {
     pub fn terms(self) -> Vec<Value> {
         match self {
             Self::SameNodePrimary if !fault("any-dpu-of-the-host-is-primary") => {
-                vec![json!({"matchExpressions": [
-                    {"key": keys::PRIMARY, "operator": "In", "values": ["true"]}]})]
+                vec![json!({"matchExpressions": [selector::requirement(keys::PRIMARY, "true")]})]
             }
             Self::SameNode | Self::SameNodePrimary | Self::SameNodeAll | Self::Any => Vec::new(),
         }
@@ -486,4 +486,4 @@ impl Rule {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

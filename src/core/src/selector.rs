@@ -26,7 +26,7 @@ const TERMS: &str =
     "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
 
 /// That a node's label has this value, as an expression.
-fn requirement(key: &str, value: &str) -> Value {
+pub fn requirement(key: &str, value: &str) -> Value {
     json!({"key": key, "operator": "In", "values": [value]})
 }
 

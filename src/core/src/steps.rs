@@ -40,8 +40,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{assert_nearly_linear, step};
-    use crate::ids::{RuleName, TenantId};
-    use crate::rule::{DpuSelectionPolicy, ExpressionSpec, Operator, Rule, RuleSpec};
+    use crate::ids::TenantId;
+    use crate::rule::tests::{compiled, named};
+    use crate::rule::{DpuSelectionPolicy, ExpressionSpec, Operator, RuleSpec};
     use crate::tenant::Policy;
     use crate::validate::{self, ValidationContext, Writer};
 
@@ -131,13 +132,12 @@ mod tests {
                 ExpressionSpec { key: ".state.nodeName".into(), operator: Operator::In, values: all }
             };
             let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}});
-            Rule::compile(RuleSpec {
+            compiled(RuleSpec {
                 terms: vec![(0..64).map(expression).collect()],
                 policy: DpuSelectionPolicy::Any,
                 template: pod.into(),
-                ..RuleSpec::new(RuleName::new("r").unwrap())
+                ..named("r")
             })
-            .unwrap()
         };
         let around = crate::lint::LintContext { host_labels: Default::default(), tenant: None, dpus: None };
         assert_nearly_linear(

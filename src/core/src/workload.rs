@@ -91,6 +91,25 @@ pub struct DisruptionGroup {
 }
 
 impl Workload {
+    /// A Pod of which nothing else is known: it isn't bound, isn't ready, and has neither labels nor annotations.
+    pub fn new(id: WorkloadId, namespace: &str, name: &str) -> Self {
+        Self {
+            id,
+            orchestrator: Orchestrator::Kubernetes,
+            resource_type: POD.into(),
+            resource_namespace: namespace.to_owned(),
+            resource_name: name.to_owned(),
+            node_name: None,
+            ready: false,
+            gated: false,
+            labels: Texts::default(),
+            annotations: Texts::default(),
+            extra: BTreeMap::new(),
+            groups: Vec::new(),
+            withheld: Vec::new(),
+        }
+    }
+
     /// A map of `state.extra` by its name.
     pub fn extra_map(&self, name: &str) -> Option<&Texts> {
         match name {
@@ -201,22 +220,17 @@ impl TryFrom<&Value> for Workload {
         for name in field::object(state, STATE, "extra")?.unwrap_or(&empty).keys() {
             extra.insert(name.clone(), texts(state, name)?);
         }
+        let workload = Self::new(id, text("resourceNamespace")?, text("resourceName")?);
+        let node_name = field::text(state, STATE, "nodeName")?.filter(|name| !name.is_empty());
         Ok(Self {
-            id,
             orchestrator,
             resource_type: if resource_type == POD { POD.into() } else { resource_type.to_owned().into() },
-            resource_namespace: text("resourceNamespace")?.to_owned(),
-            resource_name: text("resourceName")?.to_owned(),
-            node_name: field::text(state, STATE, "nodeName")?
-                .filter(|name| !name.is_empty())
-                .map(str::to_owned),
+            node_name: node_name.map(str::to_owned),
             ready,
             labels: extra.remove("labels").unwrap_or_default(),
             annotations: extra.remove("annotations").unwrap_or_default(),
             extra,
-            groups: Vec::new(),
-            withheld: Vec::new(),
-            gated: false,
+            ..workload
         })
     }
 }
@@ -239,19 +253,15 @@ pub(crate) mod tests {
     /// The workload of the documentation.
     pub(crate) fn nginx() -> Workload {
         Workload {
-            id: WorkloadId::new("aac076f4-a565-4ed0-aac2-3da5698f5a78").unwrap(),
-            orchestrator: Orchestrator::Kubernetes,
-            resource_type: "v1/Pod".into(),
-            resource_namespace: "default".into(),
-            resource_name: "nginx".into(),
             node_name: Some("cloud-dev-12".into()),
             ready: true,
             labels: Texts::from([("k8s-app", "nginx")]),
             annotations: Texts::from([("k8s.v1.cni.cncf.io/networks-status", "[{}]")]),
-            extra: BTreeMap::new(),
-            groups: Vec::new(),
-            withheld: Vec::new(),
-            gated: false,
+            ..Workload::new(
+                WorkloadId::new("aac076f4-a565-4ed0-aac2-3da5698f5a78").unwrap(),
+                "default",
+                "nginx",
+            )
         }
     }
 

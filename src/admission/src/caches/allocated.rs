@@ -133,7 +133,9 @@ mod tests {
     use outrigger_api::Change;
 
     use super::*;
+    use crate::tests::applied;
     use outrigger_core::selector::clash::opposition;
+    use outrigger_core::selector::{node_named, requirement};
 
     fn claim(name: &str, terms: &Value, owner: Option<&str>) -> Change<ResourceClaim> {
         let owner = owner.map(
@@ -141,17 +143,17 @@ mod tests {
         );
         let object = json!({"metadata": {"name": name, "namespace": "n", "ownerReferences": owner},
             "spec": {}, "status": {"allocation": {"nodeSelector": {"nodeSelectorTerms": terms}}}});
-        Change::Applied(serde_json::from_value(object).unwrap())
+        applied(object)
     }
 
     fn on(node: &str) -> Value {
-        json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}])
+        json!([node_named(node)])
     }
 
     fn node(caches: &Caches, name: &str, host: &str) {
         let labels = json!({keys::NODE_TENANT: "blue", keys::DPU_HOST: host});
         let node = json!({"metadata": {"name": name, "labels": labels}});
-        caches.node(Change::Applied(serde_json::from_value(node).unwrap()));
+        caches.node(applied(node));
     }
 
     #[test]
@@ -201,17 +203,16 @@ mod tests {
     fn what_is_known_of_a_node_is_added_to_what_its_term_says() {
         let caches = Caches::default();
         node(&caches, "dpu-b", "b");
-        let own = json!({"key": "zone", "operator": "In", "values": ["z"]});
+        let own = requirement("zone", "z");
         let mut terms = on("dpu-b");
         terms[0]["matchExpressions"] = json!([own]);
         caches.claim(claim("c", &terms, None));
-        let is_in = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});
         let lacks = |key: &str| json!({"key": key, "operator": "DoesNotExist"});
         terms[0]["matchExpressions"] = json!([
             own,
-            is_in(keys::NODE_TENANT, "blue"),
+            requirement(keys::NODE_TENANT, "blue"),
             lacks(keys::DPU_NODE_NAME),
-            is_in(keys::DPU_HOST, "b")
+            requirement(keys::DPU_HOST, "b")
         ]);
         assert_eq!(caches.allocated("n", "c"), terms.as_array().cloned());
         // Nothing is known of the Nodes of a term that names none, or those that the devices are not on.

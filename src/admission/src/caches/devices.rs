@@ -133,10 +133,11 @@ fn set(map: &mut Arc<BTreeMap<String, String>>, name: &str, value: Option<String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::applied;
     use serde_json::{Value, json};
 
     fn claim(metadata: &Value) -> Change<ResourceClaim> {
-        Change::Applied(serde_json::from_value(json!({"metadata": metadata, "spec": {}})).unwrap())
+        applied(json!({"metadata": metadata, "spec": {}}))
     }
 
     #[test]
@@ -173,7 +174,7 @@ mod tests {
             let object = json!({"metadata": {"name": name, "namespace": "ns", "ownerReferences": [
                     {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "web", "controller": true}]},
                 "spec": {}, "status": {"reservedFor": reserved}});
-            caches.claim(Change::Applied(serde_json::from_value(object).unwrap()));
+            caches.claim(applied(object));
         };
         users(&caches, "a", &["web", "one", "two"]);
         users(&caches, "b", &["two"]);
@@ -195,7 +196,7 @@ mod tests {
             let spec =
                 if resource.is_empty() { json!({}) } else { json!({"extendedResourceName": resource}) };
             let class = json!({"metadata": {"name": name}, "spec": spec});
-            caches.device_class(Change::Applied(serde_json::from_value(class).unwrap()));
+            caches.device_class(applied(class));
         }
         assert!(caches.is_device_class("c"));
         let gpu: BTreeSet<String> = ["a", "b"].map(str::to_owned).into();

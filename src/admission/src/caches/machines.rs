@@ -236,6 +236,7 @@ pub fn holds_slot(pod: &Pod) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::applied;
     use serde_json::json;
 
     const NOW: Duration = Duration::ZERO;
@@ -243,9 +244,7 @@ mod tests {
     fn pod(name: &str, uid: &str, phase: &str) -> Change<Pod> {
         let labels = json!({keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: "guest"});
         let metadata = json!({"name": name, "namespace": "n", "uid": uid, "labels": labels});
-        Change::Applied(
-            serde_json::from_value(json!({"metadata": metadata, "status": {"phase": phase}})).unwrap(),
-        )
+        applied(json!({"metadata": metadata, "status": {"phase": phase}}))
     }
 
     fn gone(name: &str) -> Change<Pod> {
@@ -257,7 +256,7 @@ mod tests {
         let caches = Caches::default();
         let label =
             json!({"metadata": {"name": "n", "labels": {keys::INJECT_RESOURCE: keys::INJECT_ENABLED}}});
-        let namespace = || Change::Applied(serde_json::from_value(label.clone()).unwrap());
+        let namespace = || applied(label.clone());
         caches.guest(pod("a", "1", "Pending"), NOW);
         assert_eq!(caches.guests("g", "t"), Guests::default(), "the namespace isn't labelled");
         caches.namespace(namespace());
@@ -299,7 +298,7 @@ mod tests {
         let machine = |uid: &str| {
             let spec = json!({"gvk": {"group": "g", "version": "v1", "kind": "K"}, "nodePool": [], "machineTypes": []});
             let metadata = json!({"name": "m", "uid": uid});
-            Change::Applied(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
+            applied(json!({"metadata": metadata, "spec": spec}))
         };
         let ended = |uids: &[&str]| {
             assert_eq!(caches.ended_machines(), uids.iter().map(ToString::to_string).collect());
@@ -323,7 +322,7 @@ mod tests {
             "metadata": {"name": "m", "uid": "1", "labels": {keys::MACHINE_GROUP: "g"}},
             "spec": {"nodePool": [], "machineTypes": [type_("counted"), type_("new")]},
             "status": {"availableMachines": [{"name": "counted", "usage": usage}]}});
-        caches.apply_machine(Change::Applied(serde_json::from_value(machine).unwrap()), NOW);
+        caches.apply_machine(applied(machine), NOW);
         let slots = [("g", "counted"), ("g", "new"), ("other", "counted")].map(|(g, t)| caches.slots(g, t));
         assert_eq!(slots, [3, 0, 0]);
     }

@@ -70,6 +70,7 @@ impl Caches {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::applied;
 
     #[test]
     fn the_nodes_of_a_tenant_are_counted_as_they_come_and_go() {
@@ -96,7 +97,7 @@ mod tests {
         for (name, owner, counts) in [("a", "blue", (1, 0)), ("b", "blue", (2, 0)), ("a", "red", (1, 1))] {
             let labels = serde_json::json!({keys::NODE_TENANT: owner});
             let node = serde_json::json!({"metadata": {"name": name, "labels": labels}});
-            caches.node(Change::Applied(serde_json::from_value(node).unwrap()));
+            caches.node(applied(node));
             assert_eq!((caches.dpus_of(&blue), caches.dpus_of(&red)), counts, "{name} of {owner}");
         }
     }

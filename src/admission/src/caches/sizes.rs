@@ -34,12 +34,13 @@ mod tests {
     use serde::de::DeserializeOwned;
 
     use super::*;
+    use crate::tests::applied;
 
     /// An object with this name, in a namespace.
     fn named<T: DeserializeOwned>(name: &str, more: &Value) -> Change<T> {
         let mut object = json!({"metadata": {"name": name, "namespace": "n"}, "spec": {}});
         json_patch::merge(&mut object, more);
-        Change::Applied(serde_json::from_value(object).unwrap())
+        applied(object)
     }
 
     #[test]

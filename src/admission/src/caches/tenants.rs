@@ -90,11 +90,12 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::tests::applied;
 
     fn apply(caches: &Caches, name: &str, generation: i64, spec: &Value) {
         let object = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
             "metadata": {"name": name, "generation": generation}, "spec": spec});
-        caches.apply_tenant(Change::Applied(serde_json::from_value(object).unwrap()));
+        caches.apply_tenant(applied(object));
     }
 
     #[test]

@@ -196,7 +196,7 @@ fn take(caches: &Caches, request: &Request, slot: Slot) -> Result<Admission, Ref
         let denied = GuestOutcome::NoneLeft.denied(none_left(name, &namespace, slot.type_name()));
         return Err(Refusal::Denied(denied));
     }
-    let uid = request.object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
+    let uid = text(&request.object, "/metadata/uid");
     let pod = format!("{namespace}/{name}");
     let ask = Ask { pod, uid: uid.to_owned(), dry_run: request.dry_run == Some(true) };
     let reservation = SlotReservation { slot, ask, name: name.to_owned(), namespace };

@@ -2,12 +2,12 @@ use outrigger_api::Change;
 use serde_json::json;
 
 use super::*;
-use crate::tests::{decide, namespace, patched, request_for, response};
+use crate::tests::{applied, decide, namespace, patched, request_for, response};
 
 fn object(generation: i64, spec: Value) -> Change<NamespaceOffloading> {
     let object = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
         "metadata": {"name": "offloading", "namespace": "n", "uid": "u", "generation": generation}, "spec": spec});
-    Change::Applied(serde_json::from_value(object).unwrap())
+    applied(object)
 }
 
 /// Asks to create a Pod in the namespace `n`, and returns it as it is admitted.
@@ -85,9 +85,9 @@ fn what_the_object_says_now_counts() {
     assert_eq!(created(&caches, &json!({"spec": {}})).unwrap().unwrap(), json!({"spec": {}}));
     caches.apply_offloading(object(3, json!({"podOffloadingStrategy": "Local"})));
     assert_eq!(created(&caches, &json!({"spec": {}})).unwrap().unwrap(), json!({"spec": {}}));
-    let mut other = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
+    let other = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
         "metadata": {"name": "other", "namespace": "n"}, "spec": {}});
-    caches.apply_offloading(Change::Applied(serde_json::from_value(other.take()).unwrap()));
+    caches.apply_offloading(applied(other));
     let gone = |name: &str| {
         caches.apply_offloading(Change::Gone {
             namespace: "n".into(),

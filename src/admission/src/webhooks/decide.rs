@@ -113,13 +113,10 @@ impl Webhook {
         request: &Request,
         labels: Option<&BTreeMap<&str, &str>>,
     ) -> bool {
-        self.is_for(request)
-            && self.namespaces.iter().all(|requirement| requirement.holds(cx, request, labels))
-            && self.is_for_object(request)
-            && self.condition.as_ref().is_none_or(|condition| (condition.holds)(request))
+        self.is_for(request) && self.why_not(cx, request, labels).is_none()
     }
 
-    /// The first selector that doesn't match, in words. As [`Self::matches`] for a webhook that [is for](Self::is_for) the request.
+    /// The first selector of a webhook that [is for](Self::is_for) a request and doesn't match, in words.
     fn why_not(
         &self,
         cx: Context<'_>,

@@ -5,7 +5,7 @@
 use outrigger_core::keys;
 
 use super::{DEFAULTS, Endpoint, PLAIN, Requirement, Webhook};
-use crate::gates;
+use crate::gates::{Asks, order};
 
 /// For Pods that a rule with an ordering matches.
 pub(super) static MATCHING: Endpoint = Endpoint {
@@ -13,7 +13,7 @@ pub(super) static MATCHING: Endpoint = Endpoint {
     label: "GatePods",
     mutates: true,
     advises: true,
-    handler: gates::gate_matching,
+    handler: |cx, request| order(cx, request, Asks { all: false, required: false }),
     ..PLAIN
 };
 
@@ -23,7 +23,7 @@ pub(super) static ALL: Endpoint = Endpoint {
     label: "GateAllPods",
     mutates: true,
     advises: true,
-    handler: gates::gate_all,
+    handler: |cx, request| order(cx, request, Asks { all: true, required: false }),
     ..PLAIN
 };
 
@@ -32,7 +32,7 @@ pub(super) static MATCHING_REQUIRED: Endpoint = Endpoint {
     path: "/companions-first/pods",
     label: "HoldPods",
     mutates: true,
-    handler: gates::hold_matching,
+    handler: |cx, request| order(cx, request, Asks { all: false, required: true }),
     ..PLAIN
 };
 
@@ -41,7 +41,7 @@ pub(super) static ALL_REQUIRED: Endpoint = Endpoint {
     path: "/companions-first/all-pods",
     label: "HoldAllPods",
     mutates: true,
-    handler: gates::hold_all,
+    handler: |cx, request| order(cx, request, Asks { all: true, required: true }),
     ..PLAIN
 };
 

@@ -1,11 +1,11 @@
 use serde_json::json;
 
 use super::*;
-use crate::companion::{Action, Home, Observed, plan};
+use crate::companion::{Action, Observed};
 use crate::ids::{TenantId, WorkloadId};
-use crate::index::Desired;
 use crate::json::Json;
 use crate::lint::{self, LintContext};
+use crate::rule::tests::{compiled, named};
 use crate::rule::{DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, RuleSpec};
 use crate::template::Kind;
 use crate::tenant::Policy;
@@ -39,7 +39,7 @@ fn spec(template: Value, devices: DevicesSpec) -> RuleSpec {
         injections: vec![InjectionSpec::new(".metadata.resourceName", "name")],
         template: template.into(),
         devices,
-        ..RuleSpec::new(RuleName::new("r").unwrap())
+        ..named("r")
     }
 }
 
@@ -162,17 +162,12 @@ fn the_attribute_of_the_host() {
 }
 
 fn planned(rule: &Arc<Rule>, observed: Option<&Observed>) -> Action {
-    let workload = Arc::new(nginx());
-    let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
-    let tenant = TenantId::new("blue").unwrap();
-    let home =
-        Home { tenant: &tenant, namespace: "tenant-blue", owned: true, host_names: Default::default() };
-    plan(&key, &Desired::Wanted { rule, workload: &workload }, observed, &home)
+    companion::tests::planned(rule, &Arc::new(nginx()), observed)
 }
 
 #[test]
 fn a_claim_is_a_companion_with_its_facts() {
-    let rule = Arc::new(Rule::compile(spec(claim_template(&crypto()), DevicesSpec::default())).unwrap());
+    let rule = compiled(spec(claim_template(&crypto()), DevicesSpec::default()));
     assert_eq!(rule.kind(), Kind::Claim);
     let Action::Create(made) = planned(&rule, None) else { panic!() };
     assert_eq!((&made["apiVersion"], &made["kind"]), (&json!(API_VERSION), &json!("ResourceClaim")));
@@ -188,12 +183,10 @@ fn a_claim_is_a_companion_with_its_facts() {
     let mut there = Observed {
         kind: Kind::Claim,
         uid: "c".into(),
-        rule_uid: "rule-uid".into(),
-        template_hash: rule.template_hash().into(),
         host: Some("cloud-dev-12".into()),
         injected: Some(vec!["name".into()]),
         annotations: [("name".to_owned(), nginx().resource_name)].into(),
-        ..Observed::default()
+        ..companion::tests::of_rule(&rule)
     };
     assert_eq!(planned(&rule, Some(&there)), Action::Nothing);
     there.annotations.insert("name".into(), "before".into());
@@ -214,7 +207,7 @@ fn each_request_asks_for_the_host() {
         {"name": "b", "firstAvailable": [{"name": "c", "deviceClassName": "x"}, {"name": "d", "deviceClassName": "y"}]}]}});
     let mut with = with_attribute("dpu.example.com/host");
     with.template = claim_template(&requests).into();
-    let rule = Arc::new(Rule::compile(with).unwrap());
+    let rule = compiled(with);
     let Action::Create(made) = planned(&rule, None) else { panic!() };
     let expression = r#"device.attributes["dpu.example.com"].?host.orValue("") == "cloud-dev-12""#;
     let wanted = json!({"cel": {"expression": expression}});

@@ -44,40 +44,36 @@ pub(super) fn wrong_dpu(key: &CompanionKey, rule: &Rule, host: Option<&str>, o: 
 mod tests {
     use std::sync::Arc;
 
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     use super::*;
     use crate::companion::plan;
-    use crate::ids::{RuleName, TenantId};
+    use crate::companion::tests::of_rule;
+    use crate::ids::TenantId;
     use crate::index::Desired;
+    use crate::index::tests::key;
     use crate::keys;
+    use crate::rule::tests::{compiled, named};
     use crate::rule::{DpuSelectionPolicy, RuleSpec};
     use crate::workload::tests::nginx;
 
     /// What there is to do for a companion of a workload on this node, whose rule has this policy. `entries`: nodes with their hosts.
+    /// `host`: the host of the companion that exists.
     fn planned(
         policy: DpuSelectionPolicy,
         entries: &[(&str, &str)],
         node: &str,
-        observed: Option<&Observed>,
+        host: Option<&str>,
     ) -> Action {
         let mut host_names = HostNames::default();
         entries.iter().for_each(|(node, host)| host_names.insert(node, host).unwrap());
-        let name = RuleName::new("r").unwrap();
-        let spec = RuleSpec { policy, template: json!({}).into(), ..RuleSpec::new(name.clone()) };
-        let rule = Arc::new(Rule::compile(spec).unwrap());
+        let rule = compiled(RuleSpec { policy, ..named("r") });
         let workload = Arc::new(Workload { node_name: Some(node.to_owned()), ..nginx() });
-        let key = CompanionKey { rule: name, workload: workload.id.label_value().into() };
         let tenant = TenantId::new("blue").unwrap();
         let home = Home { tenant: &tenant, namespace: "n", owned: true, host_names: &host_names };
-        let of_rule = observed.map(|o| Observed {
-            rule_uid: rule.uid().to_owned(),
-            template_hash: rule.template_hash().to_owned(),
-            content_hash: Some(rule.content_hash().to_owned()),
-            injected: Some(Vec::new()),
-            ..o.clone()
-        });
-        plan(&key, &Desired::Wanted { rule: &rule, workload: &workload }, of_rule.as_ref(), &home)
+        let observed = host.map(|host| Observed { host: Some(host.into()), ..of_rule(&rule) });
+        let desired = Desired::Wanted { rule: &rule, workload: &workload };
+        plan(&key("r", workload.id.as_str()), &desired, observed.as_ref(), &home)
     }
 
     fn created(action: &Action) -> &Value {
@@ -105,9 +101,7 @@ mod tests {
     #[test]
     fn a_companion_whose_workloads_node_is_another_host_now_is_replaced() {
         let same = DpuSelectionPolicy::SameNode;
-        let of = |entries: &[(&str, &str)], node: &str, host: &str| {
-            planned(same, entries, node, Some(&Observed { host: Some(host.into()), ..Observed::default() }))
-        };
+        let of = |entries: &[(&str, &str)], node: &str, host: &str| planned(same, entries, node, Some(host));
         assert_eq!(of(&[("n", "h")], "n", "h"), Action::Nothing);
         for (entries, node) in [(&[("n", "i")][..], "n"), (&[], "n"), (&[("other", "h")], "h")] {
             let action = of(entries, node, "h");

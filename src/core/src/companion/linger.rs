@@ -109,38 +109,26 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::companion::{Action, Home, plan};
-    use crate::ids::{RuleName, TenantId};
-    use crate::index::{CompanionKey, Desired};
+    use crate::companion::Action;
+    use crate::companion::tests::{of_rule, planned_for};
+    use crate::index::Desired;
+    use crate::index::tests::key;
     use crate::rule::RuleSpec;
+    use crate::rule::tests::{compiled, named};
     use crate::workload::Workload;
     use crate::workload::tests::nginx;
 
     fn rule(linger_seconds: i64) -> Arc<Rule> {
-        let template = json!({"apiVersion": "v1", "kind": "Pod"}).into();
-        let spec = RuleSpec { linger_seconds, template, ..RuleSpec::new(RuleName::new("r").unwrap()) };
-        Arc::new(Rule::compile(spec).unwrap())
+        compiled(RuleSpec { linger_seconds, ..named("r") })
     }
 
     /// A companion as the rule wants it, which is ready.
     fn companion(rule: &Rule) -> Observed {
-        Observed {
-            uid: "pod".into(),
-            resource_version: 7,
-            rule_uid: rule.uid().into(),
-            template_hash: rule.template_hash().into(),
-            host: nginx().node_name,
-            injected: Some(Vec::new()),
-            ready: true,
-            ..Observed::default()
-        }
+        Observed { resource_version: 7, host: nginx().node_name, ready: true, ..of_rule(rule) }
     }
 
     fn planned(desired: &Desired<'_>, observed: Option<&Observed>) -> Action {
-        let tenant = TenantId::new("blue").unwrap();
-        let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
-        let home = Home { tenant: &tenant, namespace: "n", owned: true, host_names: Default::default() };
-        plan(&key, desired, observed, &home)
+        planned_for(&key("r", "w"), desired, observed)
     }
 
     #[test]
@@ -151,14 +139,14 @@ mod tests {
         assert_eq!((lingering.ended, lingering.time), (None, Duration::from_secs(60)));
         assert_eq!(
             lingering.mark("then"),
-            json!({"metadata": {"uid": "pod", "resourceVersion": "7", "annotations": {keys::WORKLOAD_ENDED: "then"}}})
+            json!({"metadata": {"uid": "pod-uid", "resourceVersion": "7", "annotations": {keys::WORKLOAD_ENDED: "then"}}})
         );
         // It isn't replaced, whatever it is like.
         let other = Observed { failed: true, template_hash: "earlier".into(), host: None, ..o.clone() };
         assert!(matches!(planned(&desired, Some(&other)), Action::Linger(_)));
         assert_eq!(planned(&desired, None), Action::Nothing, "none is created");
         assert_eq!(planned(&desired, Some(&Observed { terminating: true, ..o.clone() })), Action::Wait);
-        let unmatched = Action::Delete { uid: "pod".into(), reason: DeleteReason::Unmatched };
+        let unmatched = Action::Delete { uid: "pod-uid".into(), reason: DeleteReason::Unmatched };
         for other in
             [Observed { rule_uid: "former".into(), ..o.clone() }, Observed { gated: true, ..o.clone() }]
         {
@@ -176,7 +164,7 @@ mod tests {
         let rule = rule(60);
         let desired = Desired::Ended { rule: &rule };
         let never = Observed { ready: false, ..companion(&rule) };
-        let deleted = Action::Delete { uid: "pod".into(), reason: DeleteReason::NeverReady };
+        let deleted = Action::Delete { uid: "pod-uid".into(), reason: DeleteReason::NeverReady };
         assert_eq!(planned(&desired, Some(&never)), deleted);
         let formerly = Observed { was_ready: true, ..never.clone() };
         let recorded = Observed { ended: Some(5), ..never };
@@ -219,7 +207,7 @@ mod tests {
         let rule = rule(60);
         let (workload, o) = (Arc::new(nginx()), companion(&rule));
         let marked = Observed { ended: Some(5), ..o.clone() };
-        let removed = json!({"metadata": {"uid": "pod", "annotations": {keys::WORKLOAD_ENDED: null}}});
+        let removed = json!({"metadata": {"uid": "pod-uid", "annotations": {keys::WORKLOAD_ENDED: null}}});
         let wanted = Desired::Wanted { rule: &rule, workload: &workload };
         for desired in [wanted, Desired::OverLimit] {
             assert_eq!(planned(&desired, Some(&o)), Action::Nothing);

@@ -4,7 +4,6 @@ use super::*;
 use crate::ids::{RuleName, WorkloadId};
 use crate::index::TenantIndex;
 use crate::rule::{InjectionSpec, RuleSpec};
-use crate::workload::tests::nginx;
 use std::sync::Arc;
 
 mod resize;
@@ -25,15 +24,8 @@ fn rule(change: impl FnOnce(&mut RuleSpec)) -> Arc<Rule> {
 }
 
 fn workload(node: Option<&str>) -> Arc<Workload> {
-    Arc::new(Workload {
-        id: WorkloadId::new("uid-1").unwrap(),
-        resource_namespace: "ns".into(),
-        resource_name: "web".into(),
-        node_name: node.map(str::to_owned),
-        labels: Texts::default(),
-        annotations: Texts::default(),
-        ..nginx()
-    })
+    let id = WorkloadId::new("uid-1").unwrap();
+    Arc::new(Workload { node_name: node.map(str::to_owned), ..Workload::new(id, "ns", "web") })
 }
 
 fn key() -> CompanionKey {
@@ -48,23 +40,38 @@ fn home(tenant: &TenantId) -> Home<'_> {
     Home { tenant, namespace: "tenant-blue", owned: true, host_names: Default::default() }
 }
 
-fn planned(rule: &Arc<Rule>, workload: &Arc<Workload>, observed: Option<&Observed>) -> Action {
-    plan(&key(), &Desired::Wanted { rule, workload }, observed, &home(&tenant()))
+/// What is to be done about a companion of a rule in the tenant's namespace.
+pub(crate) fn planned_for(key: &CompanionKey, desired: &Desired<'_>, observed: Option<&Observed>) -> Action {
+    plan(key, desired, observed, &home(&tenant()))
 }
 
-/// The companion as the webhook leaves it.
-fn observed(rule: &Rule, workload: &Workload) -> Observed {
-    let annotations = rule.injected(workload);
+/// The same where the rule wants it for a workload.
+pub(crate) fn planned(rule: &Arc<Rule>, workload: &Arc<Workload>, observed: Option<&Observed>) -> Action {
+    let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
+    planned_for(&key, &Desired::Wanted { rule, workload }, observed)
+}
+
+/// A companion without facts, as the webhook leaves it.
+pub(crate) fn of_rule(rule: &Rule) -> Observed {
     Observed {
         uid: "pod-uid".into(),
         rule_uid: rule.uid().into(),
         template_hash: rule.template_hash().into(),
+        injected: Some(Vec::new()),
+        ..Observed::default()
+    }
+}
+
+/// A companion with its facts.
+fn observed(rule: &Rule, workload: &Workload) -> Observed {
+    let annotations = rule.injected(workload);
+    Observed {
         content_hash: Some(rule.content_hash().into()),
         host: workload.node_name.clone(),
         injected: Some(annotations.keys().cloned().collect()),
         annotations_size: annotations_size(&annotations),
         annotations,
-        ..Observed::default()
+        ..of_rule(rule)
     }
 }
 
@@ -160,9 +167,7 @@ fn every_row_of_the_life_cycle() {
     let deferred = Observed { ready: true, trouble: Some(Cause::ResizeDeferred), ..o.clone() };
     assert_eq!(planned(&r, &w, Some(&deferred)), Action::Nothing, "it gets its amounts when there is room");
 
-    let planned = |desired: &Desired<'_>, observed: Option<&Observed>| {
-        plan(&key(), desired, observed, &home(&tenant()))
-    };
+    let planned = |desired: &Desired<'_>, observed: Option<&Observed>| planned_for(&key(), desired, observed);
     assert_eq!(deleted(planned(&Desired::Unwanted, Some(&o))), DeleteReason::Unmatched);
     assert_eq!(deleted(planned(&Desired::Waiting, Some(&o))), DeleteReason::Moved);
     for desired in [Desired::Unwanted, Desired::Waiting, Desired::Unknown, Desired::RuleUnknown] {

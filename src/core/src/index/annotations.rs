@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::{CompanionKey, TenantIndex};
 use crate::annotations::{Answer, Known, MAX_ASKED, key_of};
 use crate::ids::RuleName;
+use crate::map::after;
 use crate::path::Path;
 use crate::rule::{Rule, Verdict, term_verdict};
 use crate::workload::Workload;
@@ -263,9 +264,7 @@ impl TenantIndex {
 
     /// The label value of the first workload after another one that may wait for an undecided companion.
     pub fn undecided_after(&self, label: Option<&Arc<str>>) -> Option<&Arc<str>> {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let from = label.map_or(Unbounded, |label| Excluded(label.clone()));
-        self.annotations.undecided.range((from, Unbounded)).next()
+        self.annotations.undecided.range(after(label)).next()
     }
 
     /// How many workloads may wait for an undecided companion.

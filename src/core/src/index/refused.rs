@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{CompanionKey, TenantIndex};
 use crate::ids::WorkloadId;
+use crate::map::after;
 
 /// A workload that exists and whose latest state isn't kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,9 +40,7 @@ impl TenantIndex {
 
     /// Label values of the workloads whose latest states aren't kept, those after one.
     pub fn refused_after(&self, label: Option<&Arc<str>>) -> impl Iterator<Item = &Arc<str>> {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let from = label.map_or(Unbounded, |label| Excluded(label.clone()));
-        self.refused.range((from, Unbounded)).map(|(label, _)| label)
+        self.refused.range(after(label)).map(|(label, _)| label)
     }
 
     /// All workloads whose latest states aren't kept.

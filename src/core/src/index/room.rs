@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::ids::RuleName;
+use crate::map::after;
 use crate::rule::Rule;
 use crate::workload::Workload;
 
@@ -97,10 +98,10 @@ impl Room {
         self.companions.taken
     }
 
-    /// So many pairs of a rule are no more.
-    pub(super) fn give(&mut self, rule: &RuleName, place: Place, pairs: usize) {
+    /// A pair of a rule is no more.
+    pub(super) fn give(&mut self, rule: &RuleName, place: Place) {
         if !rule.is_admin() {
-            self.of(place).taken -= pairs;
+            self.of(place).taken -= 1;
         }
     }
 
@@ -146,10 +147,8 @@ impl Room {
 
     /// Workloads of which matches may have been left out, those after a label.
     pub(super) fn lacking_after(&self, label: Option<&Arc<str>>) -> impl Iterator<Item = &Arc<str>> {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let from = label.map_or(Unbounded, |label| Excluded(label.clone()));
-        let mut both = [&self.companions, &self.waiting]
-            .map(|matches| matches.lacking.range((from.clone(), Unbounded)).peekable());
+        let mut both =
+            [&self.companions, &self.waiting].map(|matches| matches.lacking.range(after(label)).peekable());
         std::iter::from_fn(move || {
             let least = both.iter_mut().filter_map(|labels| labels.peek().copied()).min()?;
             for labels in &mut both {

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::rule::tests::compiled;
 use crate::rule::{DpuSelectionPolicy, ExpressionSpec, Operator, RuleSpec};
 use crate::texts::Texts;
 use crate::workload::DisruptionGroup;
@@ -29,14 +30,8 @@ pub(super) fn rule(name: &str, policy: DpuSelectionPolicy, terms: Vec<Vec<Expres
 }
 
 fn named(name: RuleName, policy: DpuSelectionPolicy, terms: Vec<Vec<ExpressionSpec>>) -> Arc<Rule> {
-    let spec = RuleSpec {
-        uid: name.as_str().into(),
-        terms,
-        policy,
-        template: json!({}).into(),
-        ..RuleSpec::new(name)
-    };
-    Arc::new(Rule::compile(spec).unwrap())
+    let template = json!({}).into();
+    compiled(RuleSpec { uid: name.as_str().into(), terms, policy, template, ..RuleSpec::new(name) })
 }
 
 pub(super) fn workload(id: &str, node: Option<&str>, labels: &[(&str, &str)]) -> Workload {
@@ -51,7 +46,7 @@ pub(super) fn workload(id: &str, node: Option<&str>, labels: &[(&str, &str)]) ->
     }
 }
 
-pub(super) fn key(rule: &str, id: &str) -> CompanionKey {
+pub(crate) fn key(rule: &str, id: &str) -> CompanionKey {
     CompanionKey {
         rule: RuleName::new(rule).unwrap(),
         workload: WorkloadId::new(id).unwrap().label_value().into(),
@@ -89,14 +84,9 @@ fn a_workloads_life() {
 
 #[test]
 fn a_companion_may_outlive_a_workload_that_has_ended_and_no_other() {
-    let name = RuleName::new("r").unwrap();
-    let spec = |linger_seconds| RuleSpec {
-        linger_seconds,
-        terms: x_is_a(),
-        template: json!({}).into(),
-        ..RuleSpec::new(name.clone())
+    let rule = |linger_seconds| {
+        compiled(RuleSpec { linger_seconds, terms: x_is_a(), ..crate::rule::tests::named("r") })
     };
-    let rule = |seconds| Arc::new(Rule::compile(spec(seconds)).unwrap());
     let mut index = TenantIndex::default();
     index.apply_rule(rule(60));
     let k = key("r", "1");

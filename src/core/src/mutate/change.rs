@@ -131,11 +131,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::claim::{DeviceClaimSpec, DevicesSpec};
-    use crate::ids::RuleName;
+    use crate::claim::DeviceClaimSpec;
     use crate::machine::MachineType;
+    use crate::mutate::claims::tests::of_template;
     use crate::mutate::machine::GuestSlot;
-    use crate::rule::{DpuSelectionPolicy, Rule, RuleSpec};
     use crate::selector::tests::pod;
 
     #[test]
@@ -178,13 +177,7 @@ mod tests {
             available: 1,
         };
         let copied = |claims: Vec<DeviceClaimSpec>, is_guest: bool| -> Vec<&str> {
-            let spec = RuleSpec {
-                policy: DpuSelectionPolicy::Any,
-                template: json!({"apiVersion": "v1", "kind": "Pod", "spec": pod["spec"]}).into(),
-                devices: DevicesSpec { claims, host_attribute: String::new() },
-                ..RuleSpec::new(RuleName::new("r").unwrap())
-            };
-            let rule = Rule::compile(spec).unwrap();
+            let rule = of_template(claims, pod["spec"].clone());
             let machine = is_guest.then_some(GuestSlot { group: "g", type_: &type_ });
             let facts = PodContext { rule: Some(&rule), machine, ..PodContext::default() };
             let parents = Before::of(&pod, &facts).parents.into_iter();

@@ -163,4 +163,4 @@ pub fn warnings<T: AsRef<[Value]>>(pod: &Value, allocated: impl Fn(&str) -> Opti
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

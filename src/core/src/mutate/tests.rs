@@ -2,9 +2,10 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::companion::{Action, Home, plan};
-use crate::ids::RuleName;
+use crate::companion::Action;
+use crate::companion::tests::planned_for;
 use crate::index::{CompanionKey, Desired};
+use crate::rule::tests::{compiled, named};
 use crate::rule::{DpuSelectionPolicy, InjectionSpec, RuleSpec};
 use crate::selector::terms;
 use crate::workload::{Workload, tests::nginx};
@@ -15,13 +16,12 @@ const HOST_LABEL: &str = keys::DPU_HOST;
 static HOST_LABELS: LazyLock<HostLabels> = LazyLock::new(|| HOST_LABEL.parse().unwrap());
 
 fn rule(policy: DpuSelectionPolicy, injections: &[(&str, &str)], spec: Value) -> Arc<Rule> {
-    let spec = RuleSpec {
+    compiled(RuleSpec {
         injections: injections.iter().map(|(key, name)| InjectionSpec::new(key, name)).collect(),
         policy,
         template: json!({"apiVersion": "v1", "kind": "Pod", "spec": spec}).into(),
-        ..RuleSpec::new(RuleName::new("r").unwrap())
-    };
-    Arc::new(Rule::compile(spec).unwrap())
+        ..named("r")
+    })
 }
 
 /// The Pod that the manager creates.
@@ -29,10 +29,7 @@ fn created(rule: &Arc<Rule>) -> Value {
     let workload = Arc::new(nginx());
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
     let key = if rule.policy().is_on_all() { key.on("dpu-2") } else { key };
-    let tenant = TenantId::new("blue").unwrap();
-    let home =
-        Home { tenant: &tenant, namespace: "tenant-blue", owned: true, host_names: Default::default() };
-    match plan(&key, &Desired::Wanted { rule, workload: &workload }, None, &home) {
+    match planned_for(&key, &Desired::Wanted { rule, workload: &workload }, None) {
         Action::Create(pod) => pod,
         other => panic!("{other:?}"),
     }

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -6,13 +8,17 @@ use crate::keys;
 use crate::workload::POD;
 use crate::workload::tests::nginx;
 
+/// A rule of this name that every Pod matches, with an empty template.
+pub(crate) fn named(name: &str) -> RuleSpec {
+    RuleSpec { template: json!({}).into(), ..RuleSpec::new(RuleName::new(name).unwrap()) }
+}
+
+pub(crate) fn compiled(spec: RuleSpec) -> Arc<Rule> {
+    Arc::new(Rule::compile(spec).unwrap())
+}
+
 fn spec(terms: Vec<Vec<ExpressionSpec>>) -> RuleSpec {
-    RuleSpec {
-        resource_kind: POD.into(),
-        terms,
-        template: json!({}).into(),
-        ..RuleSpec::new(RuleName::new("rule1").unwrap())
-    }
+    RuleSpec { resource_kind: POD.into(), terms, ..named("rule1") }
 }
 
 fn matches(expression: ExpressionSpec) -> bool {

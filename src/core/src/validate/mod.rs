@@ -9,7 +9,6 @@
 
 mod admin;
 mod claims;
-mod containers;
 mod isolation;
 mod keys;
 mod references;
@@ -114,7 +113,7 @@ const CHECKS: &[(&str, Protects, Check)] = &[
     ("scheduler", Protects::Placement, isolation::scheduler),
     ("grace period", Protects::Ownership, isolation::grace),
     ("Pod affinity", Protects::Isolation, isolation::pod_affinity),
-    ("Pod security", Protects::Isolation, containers::pod_security),
+    ("Pod security", Protects::Isolation, pod_security::check),
     ("service accounts, tokens and certificates", Protects::Impersonation, references::accounts),
     ("priority and runtime classes", Protects::Isolation, references::classes),
     ("claims of workloads", Protects::Impersonation, references::claims),

@@ -3,9 +3,10 @@
 
 use serde_json::Value;
 
-use super::{entries, text};
+use super::{ValidationContext, entries, text};
 use crate::field::{FieldError, FieldErrors};
 use crate::json::metadata_map;
+use crate::tenant::PodSecurity;
 use crate::text::quoted;
 
 /// Capabilities that may be added.
@@ -44,6 +45,15 @@ const SYSCTLS: [&str; 12] = [
 const SELINUX_TYPES: [&str; 4] = ["container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
 
 const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+
+/// The baseline, unless the platform has made the tenant privileged. The API server's own plugin enforces the same from the namespace's
+/// label, and the level restricted besides; here it is checked once more because a label can be lost, and because offline commands have
+/// no such plugin.
+pub(super) fn check(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
+    if facts.policy.pod_security > PodSecurity::Privileged {
+        baseline(pod, faults);
+    }
+}
 
 /// Everything in a Pod that the level forbids.
 pub fn baseline(pod: &Value, faults: &mut Vec<FieldError>) {

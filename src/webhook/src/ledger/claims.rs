@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::{DEADLINE, Ledgers, TRIES};
 
 impl Ledgers {
-    /// GroupClaims groups and nodes for a Machine. A dry run claims nothing: it fails where they are taken.
+    /// Claims groups and nodes for a Machine. A dry run claims nothing: it fails where they are taken.
     pub(super) async fn claim(&self, wanted: &MachineClaim) -> Result<(), Decision> {
         let late = || Err(MachineClaim::unavailable("the API server takes too long"));
         timeout(DEADLINE, self.write_claim(wanted)).await.unwrap_or_else(|_| late())

@@ -1,14 +1,10 @@
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
-use kube::core::PartialObjectMeta;
-use outrigger_api::pod::Pod;
-use outrigger_api::{Change, Machine};
 use serde_json::json;
 
 use super::*;
 use crate::handler::Settings;
-use crate::tests::{decide, namespace, request_for};
+use crate::tests::{applied, decide, namespace, request_for};
 use crate::webhooks;
 
 const NOW: Duration = Duration::ZERO;
@@ -21,12 +17,11 @@ pub(crate) fn cases(part: &str) -> Vec<Value> {
 pub(crate) fn apply_machine(caches: &Caches, machine: &Value) {
     let mut machine = machine.clone();
     machine["apiVersion"] = json!("imperator.tenzen-y.io/v1alpha1");
-    caches.apply_machine(Change::Applied(serde_json::from_value::<Machine>(machine).unwrap()), NOW);
+    caches.apply_machine(applied(machine), NOW);
 }
 
 pub(crate) fn apply_node(caches: &Caches, name: &str) {
-    let node: PartialObjectMeta<Node> = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
-    caches.node(Change::Applied(node));
+    caches.node(applied(json!({"metadata": {"name": name}})));
 }
 
 fn apply_pod(caches: &Caches, pod: &Value, uid: &str, phase: &str) {
@@ -34,7 +29,7 @@ fn apply_pod(caches: &Caches, pod: &Value, uid: &str, phase: &str) {
     pod["metadata"]["uid"] = json!(uid);
     pod["metadata"]["namespace"] = json!("n");
     pod["status"] = json!({"phase": phase});
-    caches.guest(Change::Applied(serde_json::from_value::<Pod>(pod).unwrap()), NOW);
+    caches.guest(applied(pod), NOW);
 }
 
 fn injected() -> Value {
@@ -443,7 +438,7 @@ fn the_audit_of_a_guest_that_is_offloaded_names_what_decided_both() {
     let caches = caches(&machine(), &both);
     let offloading = json!({"metadata": {"name": "offloading", "namespace": "n"},
         "spec": {"podOffloadingStrategy": "Remote"}});
-    caches.apply_offloading(Change::Applied(serde_json::from_value(offloading).unwrap()));
+    caches.apply_offloading(applied(offloading));
     let Ok(Decision::Allow { audit, .. }) =
         decide("/mutate/pods", &caches, &mut request(&guest_pod(), &Value::Null))
     else {

@@ -33,13 +33,7 @@ fn admin(operator: Operator) -> Arc<Rule> {
 }
 
 fn pod(annotations: &[(&str, &str)]) -> Workload {
-    Workload {
-        id: WorkloadId::new("w").unwrap(),
-        annotations: Texts::new(annotations.to_vec()),
-        withheld: Vec::new(),
-        gated: false,
-        ..nginx()
-    }
+    Workload { id: WorkloadId::new("w").unwrap(), annotations: Texts::new(annotations.to_vec()), ..nginx() }
 }
 
 fn said(sent: &[&str], withheld: &[&str]) -> Statement {

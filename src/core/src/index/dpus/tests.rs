@@ -4,8 +4,8 @@ use serde_json::Value;
 use super::super::Desired;
 use super::super::tests::{key, rule, workload, x_is_a};
 use super::*;
-use crate::companion::{Action, DeleteReason, Home, Observed, own_name, plan};
-use crate::ids::TenantId;
+use crate::companion::tests::{of_rule, planned_for};
+use crate::companion::{Action, DeleteReason, Observed, own_name};
 use crate::keys;
 use crate::rule::DpuSelectionPolicy;
 
@@ -24,17 +24,9 @@ fn index() -> TenantIndex {
 
 /// The next step for a companion that exists on this host, or for none.
 fn step_for(index: &TenantIndex, key: &CompanionKey, host: Option<&str>) -> Action {
-    let tenant = TenantId::new("blue").unwrap();
-    let home = Home { tenant: &tenant, namespace: "n", owned: true, host_names: Default::default() };
     let rule = index.rule(&key.rule).unwrap();
-    let observed = host.map(|host| Observed {
-        rule_uid: rule.uid().to_owned(),
-        template_hash: rule.template_hash().to_owned(),
-        host: Some(host.to_owned()),
-        injected: Some(Vec::new()),
-        ..Observed::default()
-    });
-    plan(key, &index.desired(key), observed.as_ref(), &home)
+    let observed = host.map(|host| Observed { host: Some(host.to_owned()), ..of_rule(rule) });
+    planned_for(key, &index.desired(key), observed.as_ref())
 }
 
 #[test]

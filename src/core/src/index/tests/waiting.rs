@@ -71,9 +71,8 @@ fn a_workload_that_a_queue_holds_back_waits_with_each_policy_unless_the_rule_ser
         (true, DpuSelectionPolicy::SameNode),
     ] {
         let mut index = TenantIndex::default();
-        let name = RuleName::new("r").unwrap();
-        let spec = RuleSpec { terms: x_is_a(), policy, serves_gated: serves, ..RuleSpec::new(name) };
-        index.apply_rule(Arc::new(Rule::compile(spec).unwrap()));
+        let rule = crate::rule::tests::named("r");
+        index.apply_rule(compiled(RuleSpec { terms: x_is_a(), policy, serves_gated: serves, ..rule }));
         index.sync(vec![gated.clone()]);
         let is_wanted = |index: &TenantIndex| matches!(index.desired(&key("r", "w")), Desired::Wanted { .. });
         assert_eq!(is_wanted(&index), serves && policy == DpuSelectionPolicy::Any, "{policy:?}");

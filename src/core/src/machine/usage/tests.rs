@@ -79,7 +79,7 @@ fn how_a_reservation_counts() {
     for (state, counts) in [
         (pod("Pending", false, false, false), Reservation::Nothing),
         // A scheduling gate has another reason than Unschedulable.
-        (pod("Pending", false, false, false), Reservation::Nothing),
+        (gated(pod("Pending", false, false, false)), Reservation::Nothing),
         (pod("Pending", false, true, false), Reservation::Unschedulable),
         (pod("Pending", true, false, false), placed(true)),
         (pod("Running", true, false, false), placed(false)),

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -6,23 +8,24 @@ use super::super::{PodContext, mutate};
 use super::*;
 use crate::claim::{DeviceClaimSpec, DevicesSpec};
 use crate::ids::{RuleName, TenantId};
+use crate::rule::tests::{compiled, named};
 use crate::rule::{DpuSelectionPolicy, RuleSpec};
 
-fn rule(claims: Vec<DeviceClaimSpec>) -> Rule {
+fn rule(claims: Vec<DeviceClaimSpec>) -> Arc<Rule> {
     of_template(
         claims,
         json!({"initContainers": [{"name": "i"}], "containers": [{"name": "c"}, {"name": "d"}]}),
     )
 }
 
-fn of_template(claims: Vec<DeviceClaimSpec>, pod_spec: Value) -> Rule {
-    let spec = RuleSpec {
+/// A rule with these claims for the containers of a Pod.
+pub(in crate::mutate) fn of_template(claims: Vec<DeviceClaimSpec>, pod_spec: Value) -> Arc<Rule> {
+    compiled(RuleSpec {
         policy: DpuSelectionPolicy::Any,
         template: json!({"apiVersion": "v1", "kind": "Pod", "spec": pod_spec}).into(),
         devices: DevicesSpec { claims, host_attribute: String::new() },
-        ..RuleSpec::new(RuleName::new("r").unwrap())
-    };
-    Rule::compile(spec).unwrap()
+        ..named("r")
+    })
 }
 
 fn own(name: &str, containers: &[&str], request: &str) -> DeviceClaimSpec {

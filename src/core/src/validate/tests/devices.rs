@@ -52,6 +52,7 @@ fn claims_and_devices_of_others() {
 fn a_companion_may_use_the_claim_that_its_rule_shares() {
     use crate::claim::{DeviceClaimSpec, DevicesSpec, own_shared_name};
     use crate::ids::RuleName;
+    use crate::rule::tests::{compiled, named};
     use crate::rule::{Rule, RuleSpec};
     use crate::validate::{ValidationContext, create};
 
@@ -59,12 +60,8 @@ fn a_companion_may_use_the_claim_that_its_rule_shares() {
     let of = RuleName::new("a.b").unwrap();
     let shared = DeviceClaimSpec { name: "s".into(), from_rule: "a.b".into(), ..DeviceClaimSpec::default() };
     let template = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}});
-    let rule = Rule::compile(RuleSpec {
-        template: template.into(),
-        devices: DevicesSpec { claims: vec![shared], host_attribute: String::new() },
-        ..RuleSpec::new(RuleName::new("r").unwrap())
-    })
-    .unwrap();
+    let devices = DevicesSpec { claims: vec![shared], host_attribute: String::new() };
+    let rule: &Rule = &compiled(RuleSpec { template: template.into(), devices, ..named("r") });
     let (policy, schedulers) = (policy(), ["default-scheduler".to_owned()]);
     let paths = |rule: Option<&Rule>, of: &str| -> Vec<String> {
         let facts = ValidationContext {
@@ -77,8 +74,8 @@ fn a_companion_may_use_the_claim_that_its_rule_shares() {
         let pod = with(&pod, "/metadata/labels", json!({k::WORKLOAD: "w1"}));
         create(&pod, &facts).into_iter().map(|fault| fault.path).collect()
     };
-    assert_eq!(paths(Some(&rule), &own_shared_name(&of, "w1")), Vec::<String>::new());
-    for (rule, workload) in [(Some(&rule), "w2"), (None, "w1")] {
+    assert_eq!(paths(Some(rule), &own_shared_name(&of, "w1")), Vec::<String>::new());
+    for (rule, workload) in [(Some(rule), "w2"), (None, "w1")] {
         assert_eq!(
             paths(rule, &own_shared_name(&of, workload)),
             ["spec.resourceClaims[0].resourceClaimName"]
