@@ -3,6 +3,7 @@
 use kube::api::Api;
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::attacks::{hold, pod_of_expressions};
+use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::outrigger::{Outrigger, get, ports};
 use outrigger_tests::tenant::{self, Tenant};
 use outrigger_tests::{InWords, create, refusal};
@@ -156,8 +157,7 @@ async fn forge(o: &Outrigger, port: u16, path: &str) -> Result<Value, String> {
 /// A control plane of its own: all calls of its API server go to this webhook.
 #[tokio::test]
 async fn forged_reviews_are_refused_where_the_api_server_shows_a_certificate() {
-    let plane = outrigger_tests::control_plane::ControlPlane::start().unwrap();
-    let o = Outrigger::new(plane).unwrap().of_one_test();
+    let o = Outrigger::new(ControlPlane::start_infra().unwrap()).unwrap().of_one_test();
     o.install().unwrap();
     let ca = o.plane.dir.join("infra/webhooks/ca.crt");
     let ca = format!("--tls-client-ca-file={}", ca.display());

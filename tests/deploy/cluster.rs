@@ -229,7 +229,7 @@ async fn answers(cluster: &Cluster, parts: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn helm_installs_upgrades_and_leaves_what_people_have_made() {
-    let plane = ControlPlane::start().unwrap();
+    let plane = ControlPlane::start_infra().unwrap();
     let infra = &plane.infra;
     let nodes = ["one", "two", "three", "four"].map(|name| node(name, json!({}), json!([])));
     infra.apply(&nodes).unwrap();

@@ -43,7 +43,7 @@ impl Setup {
     }
 
     async fn start() -> Self {
-        let plane = ControlPlane::start().unwrap();
+        let plane = ControlPlane::start_infra().unwrap();
         let infra = &plane.infra;
         let client = &infra.client().await;
         let file = || read(&[]).unwrap();

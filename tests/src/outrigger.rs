@@ -196,6 +196,9 @@ impl Outrigger {
     /// Applies definitions, roles, and what else there is but admission in the infrastructure cluster.
     pub fn define(&self) -> anyhow::Result<()> {
         for (cluster, overlay) in [(&self.plane.infra, INFRASTRUCTURE), (&self.plane.tenant, TENANT)] {
+            if overlay == TENANT && cluster.server == self.plane.infra.server {
+                break;
+            }
             let mut objects = self.shipped(overlay)?;
             // The tenant's cluster has no webhook of Outrigger's that could be missing: its policies are always there.
             let wanted = |object: &Value| overlay == TENANT || !is_admission(object);
