@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
@@ -24,17 +23,6 @@ async fn by_dpu(t: &Tenant, count: usize) -> BTreeMap<String, String> {
         .collect();
     assert_eq!(found.len(), count, "one for each");
     found
-}
-
-/// Waits until the workload's gate says so.
-async fn gate_is(t: &Tenant, status: &str, reason: &str) {
-    until(&format!("the gate is {status} {reason}"), &t.work(), "w", |pod: Pod| {
-        let conditions = pod.status.unwrap_or_default().conditions.unwrap_or_default();
-        let gate = conditions.into_iter().find(|condition| condition.type_ == keys::COMPANIONS_GATE);
-        let gate = gate.ok_or("no condition")?;
-        holds(gate.status == status && gate.reason.as_deref() == Some(reason), format!("{gate:?}"))
-    })
-    .await;
 }
 
 #[tokio::test]
@@ -65,7 +53,7 @@ async fn each_dpu_of_a_host_has_a_companion_and_a_workload_waits_for_all_of_them
         holds(all.len() == 2 && ready == [name(1)], format!("{} companions, ready on {ready:?}", all.len()))
     })
     .await;
-    gate_is(&t, "False", "DPUNotReady").await;
+    t.pod_condition("w", keys::COMPANIONS_GATE, Status::False, "DPUNotReady").await;
     assert!(!is_ready(&t.work().get("w").await.unwrap()));
     let said = t.condition("r", "Ready", Status::False, "DPUNotReady").await;
     assert!(said.starts_with("1 of 2 companions are ready"), "{said}");
@@ -73,7 +61,7 @@ async fn each_dpu_of_a_host_has_a_companion_and_a_workload_waits_for_all_of_them
     infra.kubectl(&["uncordon", &name(2)]).unwrap();
     let both = by_dpu(&t, 2).await;
     assert_eq!(both.keys().cloned().collect::<Vec<_>>(), [name(1), name(2)]);
-    gate_is(&t, "True", "Ready").await;
+    t.pod_condition("w", keys::COMPANIONS_GATE, Status::True, "Ready").await;
     until("the workload is ready", &t.work(), "w", |pod| holds(is_ready(&pod), "not yet")).await;
     t.condition("r", "Ready", Status::True, "AllReady").await;
     let status = t.rules().get("r").await.unwrap().status.unwrap();

@@ -13,7 +13,7 @@ use outrigger_proto::v1::AnnotationKeys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::stream::update;
 use outrigger_tests::tenant::{Tenant, admin_rule, annotation, event, template};
-use outrigger_tests::{InWords, create, eventually, holds, until};
+use outrigger_tests::{InWords, condition_of, create, eventually, holds, until};
 use serde_json::{Value, json};
 
 /// Where admin rules and their companions are.
@@ -94,10 +94,10 @@ fn universe(t: &Tenant) -> Api<Pod> {
 
 async fn matched(t: &Tenant, rule: &str, reason: &str) -> String {
     let rules: Api<AdminWorkloadRule> = Api::namespaced(t.infra.clone(), UNIVERSE);
-    eventually(&format!("{rule}: Matched is {reason}"), || async {
-        let conditions = rules.get(rule).await.in_words()?.status.unwrap_or_default().conditions;
-        let found = conditions.into_iter().find(|c| c.type_ == "Matched").ok_or("no condition")?;
-        if found.reason == reason { Ok(found.message) } else { Err(format!("{found:?}")) }
+    until(&format!("{rule}: Matched is {reason}"), &rules, rule, |rule| {
+        let found = condition_of(&rule, "Matched");
+        let message = found["message"].as_str().unwrap_or_default().to_owned();
+        holds(found["reason"] == reason, found.to_string()).map(|()| message)
     })
     .await
 }
@@ -193,13 +193,12 @@ async fn where_an_unknown_annotation_decides_a_rule_of_the_tenant_makes_and_dele
 /// Waits until the gate of a Pod is shut for this reason, or open.
 async fn gate_is(t: &Tenant, pod: &str, shut: Option<&str>) {
     until(&format!("the gate of {pod}: {shut:?}"), &t.work(), pod, |pod| {
-        let conditions = pod.status.unwrap_or_default().conditions.unwrap_or_default();
-        let gate = conditions.into_iter().find(|c| c.type_ == keys::COMPANIONS_GATE).ok_or("no condition")?;
+        let gate = condition_of(&pod, keys::COMPANIONS_GATE);
         let as_expected = match shut {
-            Some(reason) => gate.status == "False" && gate.reason.as_deref() == Some(reason),
-            None => gate.status == "True",
+            Some(reason) => gate["status"] == "False" && gate["reason"] == reason,
+            None => gate["status"] == "True",
         };
-        holds(as_expected, format!("{gate:?}"))
+        holds(as_expected, gate.to_string())
     })
     .await;
 }

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams};
 use outrigger_core::keys;
 use outrigger_tests::tenant::{Tenant, annotation, node_of, rule_for};
-use outrigger_tests::{InWords, create, dry_run, eventually, holds, is_gone};
+use outrigger_tests::{InWords, condition_of, create, dry_run, eventually, holds, is_gone};
 use serde_json::{Value, json};
 
 use crate::e2e::companions_first::{BINDING, pod, published, scheduled, stage};
@@ -95,11 +95,8 @@ pub(crate) async fn waiting(t: &Tenant, names: &[&str], bound: &[&str]) -> BTree
 /// Waits until the gate of a Pod says why it waits.
 async fn says(t: &Tenant, name: &str, reason: &str) {
     eventually(&format!("the Pod says {reason}"), || async {
-        let pod: Pod = t.work().get(name).await.in_words()?;
-        let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
-        let gate = conditions.into_iter().find(|condition| condition.type_ == keys::COMPANIONS_GATE);
-        let found = gate.and_then(|gate| gate.reason).unwrap_or_default();
-        holds(found == reason, found)
+        let gate = condition_of(&t.work().get(name).await.in_words()?, keys::COMPANIONS_GATE);
+        holds(gate["reason"] == reason, gate.to_string())
     })
     .await;
 }

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
+use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_core::reason::Cause;
 use outrigger_proto::companion::CompanionState::{Lost, NoDpu, Pending, Ready, Refused, Starting};
@@ -152,23 +153,6 @@ async fn of_a_companion_of_the_platform_a_tenant_hears_only_how_it_is() {
     }
 }
 
-/// Status and reason of a condition.
-fn condition(pod: &Pod, kind: &str) -> Option<(String, String)> {
-    let all = pod.status.as_ref()?.conditions.as_deref()?;
-    let found = all.iter().find(|condition| condition.type_ == kind)?;
-    Some((found.status.clone(), found.reason.clone().unwrap_or_default()))
-}
-
-/// Waits until a condition of a workload is so.
-async fn has(t: &Tenant, name: &str, kind: &str, status: &str, reason: &str) {
-    until(&format!("{kind} of {name} is {status} {reason}"), &t.work(), name, |pod| {
-        let found = condition(&pod, kind);
-        let is = found.as_ref().is_some_and(|(is, why)| is == status && why == reason);
-        holds(is, format!("{found:?}"))
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn a_workload_waits_for_its_companion_and_says_why() {
     let t = Tenant::without_agent(Outrigger::shared().await, "dl-agent", &[("a", 1)]).await;
@@ -185,13 +169,13 @@ async fn a_workload_waits_for_its_companion_and_says_why() {
     })
     .await;
     create(&t.work(), &pod).await.unwrap();
-    has(&t, "w", keys::COMPANIONS_GATE, "False", "Starting").await;
+    t.pod_condition("w", keys::COMPANIONS_GATE, Status::False, "Starting").await;
     assert!(!is_ready(&t.work().get("w").await.unwrap()));
     set(&t, true).await;
-    has(&t, "w", keys::COMPANIONS_GATE, "True", "Ready").await;
+    t.pod_condition("w", keys::COMPANIONS_GATE, Status::True, "Ready").await;
     until("the workload is ready", &t.work(), "w", |pod| holds(is_ready(&pod), "not yet")).await;
     set(&t, false).await;
-    has(&t, "w", keys::COMPANIONS_CONDITION, "False", "Lost").await;
+    t.pod_condition("w", keys::COMPANIONS_CONDITION, Status::False, "Lost").await;
     set(&t, true).await;
-    has(&t, "w", keys::COMPANIONS_CONDITION, "True", "Ready").await;
+    t.pod_condition("w", keys::COMPANIONS_CONDITION, Status::True, "Ready").await;
 }

@@ -5,7 +5,7 @@ use outrigger_core::keys;
 use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, annotation};
-use outrigger_tests::{InWords, eventually, holds, is_gone};
+use outrigger_tests::{InWords, condition_of, eventually, holds, is_gone};
 use serde_json::{Value, json};
 
 use crate::e2e::before_binding::{allocated, before_binding, go, has_rule, waiting};
@@ -59,17 +59,13 @@ async fn companions_of_a_gang_are_created_for_all_or_none_and_each_pod_is_bound_
     cluster.apply(&[group, member("g0", json!({})), member("g1", json!({})), member("g2", nowhere)]).unwrap();
     eventually("the gang can't be scheduled", || async {
         let path = format!("/apis/{VERSION}/namespaces/{}/podgroups/gang", t.source);
-        let conditions = cluster.read(&path).in_words()?["status"]["conditions"].take();
-        let is =
-            |condition: &Value| condition["type"] == "PodGroupScheduled" && condition["status"] == "False";
-        holds(conditions.as_array().is_some_and(|all| all.iter().any(is)), conditions.to_string())
+        let scheduled = condition_of(&cluster.read(&path).in_words()?, "PodGroupScheduled");
+        holds(scheduled["status"] == "False", scheduled.to_string())
     })
     .await;
     eventually("one of its Pods finds no Node", || async {
-        let conditions = t.work().get("g2").await.in_words()?.status.unwrap_or_default().conditions;
-        let unplaced = conditions.into_iter().flatten().find(|condition| condition.type_ == "PodScheduled");
-        let words = unplaced.and_then(|condition| condition.message).unwrap_or_default();
-        holds(words.contains("node affinity/selector"), words)
+        let unplaced = condition_of(&t.work().get("g2").await.in_words()?, "PodScheduled");
+        holds(unplaced.to_string().contains("node affinity/selector"), unplaced.to_string())
     })
     .await;
     for name in names {

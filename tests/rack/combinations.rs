@@ -9,7 +9,7 @@ use outrigger_tests::pki::Authority;
 use outrigger_tests::rack::{HOSTS, Rack, ready, way_to_manager};
 use outrigger_tests::shipped::of_kind;
 use outrigger_tests::tenant::{namespace, tenant};
-use outrigger_tests::{InWords, eventually, holds, root};
+use outrigger_tests::{InWords, eventually, holds, is_true, root};
 use serde_json::{Value, json};
 
 use super::shared::{BLUE, CONTROL, HOST};
@@ -212,10 +212,7 @@ async fn all_run(cluster: &Cluster, objects: &[Value]) {
             .as_array()
             .into_iter()
             .flatten()
-            .filter(|pod| {
-                let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-                !conditions.any(|c| c["type"] == "Ready" && c["status"] == "True")
-            })
+            .filter(|pod| !is_true(pod, "Ready"))
             .map(|pod| json!({"name": pod["metadata"]["name"], "status": pod["status"]}).to_string())
             .collect();
         holds(waiting.is_empty(), waiting.join("\n"))

@@ -54,6 +54,7 @@ use kube::Api;
 use kube::api::PostParams;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// The top of the work tree.
 pub fn root() -> PathBuf {
@@ -178,6 +179,18 @@ pub async fn is_gone<K: Clone + DeserializeOwned + Debug>(api: &Api<K>, name: &s
         holds(left.is_none(), format!("{left:?}"))
     })
     .await;
+}
+
+/// The condition of this type in the status of an object, which may be JSON; null without one.
+pub fn condition_of(object: &impl Serialize, kind: &str) -> Value {
+    let mut object = serde_json::to_value(object).expect("an object");
+    let mut conditions = object["status"]["conditions"].as_array_mut().into_iter().flatten();
+    conditions.find(|condition| condition["type"] == kind).map(Value::take).unwrap_or_default()
+}
+
+/// Whether an object has a condition that is true.
+pub fn is_true(object: &impl Serialize, kind: &str) -> bool {
+    condition_of(object, kind)["status"] == "True"
 }
 
 /// Makes sure that something stays true for a while.

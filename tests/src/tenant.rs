@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::control_plane::Ends;
 use crate::outrigger::{Outrigger, SYSTEM, ports, tenant_identity};
 use crate::stream::{Opened, stream, sync, update};
-use crate::{InWords, always, create, eventually, holds, is_gone, until};
+use crate::{InWords, always, condition_of, create, eventually, holds, is_gone, until};
 
 pub use objects::{admin_rule, dpu, host, machine, namespace, rule, rule_for, rule_with, template, tenant};
 
@@ -189,10 +189,8 @@ impl Tenant {
     /// Waits until its namespace is there and each of its DPUs is its own. A host without a DPU doesn't matter.
     async fn served(&self) {
         until(&format!("tenant {} is served", self.id), &self.object(), &self.id, |tenant| {
-            let conditions = tenant.status.unwrap_or_default().conditions;
-            let ready = conditions.iter().find(|c| c.type_ == "Ready").ok_or("no condition")?;
-            let served = matches!(ready.reason.as_str(), "Served" | "NoDPU");
-            holds(served, format!("{}: {}", ready.reason, ready.message))
+            let ready = condition_of(&tenant, "Ready");
+            holds(ready["reason"] == "Served" || ready["reason"] == "NoDPU", ready.to_string())
         })
         .await;
     }
@@ -445,6 +443,11 @@ impl Tenant {
         condition(&self.rules(), rule, kind, status, reason, words).await;
     }
 
+    /// As [`Self::condition`], of a Pod in the tenant's own cluster.
+    pub async fn pod_condition(&self, pod: &str, kind: &str, status: Status, reason: &str) -> String {
+        condition(&self.work(), pod, kind, status, reason, &[]).await.1
+    }
+
     /// As [`Self::condition`], of a rule in the tenant's own cluster. Returns the rule too.
     pub async fn own_condition(
         &self,
@@ -507,9 +510,7 @@ where
     K: Clone + DeserializeOwned + Debug + Serialize,
 {
     until(&format!("{name}: {kind}={} {reason} {words:?}", status.as_str()), api, name, |object| {
-        let all = serde_json::to_value(&object).in_words()?["status"]["conditions"].take();
-        let found = all.as_array().into_iter().flatten().find(|c| c["type"] == kind);
-        let found = found.ok_or_else(|| format!("no such condition: {all}"))?;
+        let found = condition_of(&object, kind);
         let message = found["message"].as_str().unwrap_or_default();
         let said = words.iter().all(|words| message.contains(words));
         if found["status"] == status.as_str() && found["reason"] == reason && said {

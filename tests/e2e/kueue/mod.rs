@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, annotation, node_of, rule_for};
-use outrigger_tests::{InWords, create, dry_run, eventually, holds};
+use outrigger_tests::{InWords, condition_of, create, dry_run, eventually, holds};
 use serde_json::{Value, json};
 
 use self::stage::{Kueue, admits, group_ends, is_not_admitted};
@@ -83,10 +83,8 @@ async fn queue(t: &Tenant) {
 /// Waits until a rule in the tenant's cluster says this of its companions.
 async fn says(t: &Tenant, rule: &str, words: &str) {
     eventually(&format!("{rule} says {words:?}"), || async {
-        let status = t.own_rules().get(rule).await.in_words()?.status.unwrap_or_default();
-        let ready = status.conditions.into_iter().find(|condition| condition.type_ == "Ready");
-        let message = ready.map(|condition| condition.message).unwrap_or_default();
-        holds(message == words, message)
+        let ready = condition_of(&t.own_rules().get(rule).await.in_words()?, "Ready");
+        holds(ready["message"] == words, ready.to_string())
     })
     .await;
 }

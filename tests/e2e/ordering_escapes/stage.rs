@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{Api, DeleteParams};
 use kube::{Client, ResourceExt};
+use outrigger_api::conditions::Status;
 use outrigger_cases::merged;
 use outrigger_core::keys;
 use outrigger_tests::plugin::token;
@@ -173,13 +174,7 @@ impl Stage {
 
     /// Waits until the agent says at a Pod that it waits for a companion that starts.
     pub(super) async fn is_closed(&self, name: &str) {
-        until(&format!("the gate of {name} is closed"), &self.t.work(), name, |pod| {
-            let all = pod.status.and_then(|status| status.conditions).unwrap_or_default();
-            let gate = all.into_iter().find(|condition| condition.type_ == keys::COMPANIONS_GATE);
-            let found = gate.map(|gate| (gate.status, gate.reason.unwrap_or_default()));
-            holds(found == Some(("False".to_owned(), "Starting".to_owned())), format!("{found:?}"))
-        })
-        .await;
+        self.t.pod_condition(name, keys::COMPANIONS_GATE, Status::False, "Starting").await;
     }
 
     /// The legitimate way: the Pod waits, and starts and becomes Ready when its companion is Ready.
