@@ -170,8 +170,7 @@ impl Site {
         let account = webhook.proxy.account(&plane.infra, "outrigger-webhook")?;
         outrigger.start_webhook_replica("webhook", outrigger.webhook_port, webhook_admin, &[account])?;
         let account = manager.proxy.account(&plane.infra, "outrigger-manager")?;
-        let args = ["--shutdown-delay=0s".to_owned(), account];
-        outrigger.start_replica_with(MANAGER, outrigger.grpc_port, manager_admin, &args)?;
+        outrigger.start_replica(MANAGER, outrigger.grpc_port, manager_admin, &[account])?;
         outrigger.ready_at("webhook", webhook_admin).await;
         outrigger.ready_at(MANAGER, manager_admin).await;
         let agent = agents.proxy.account(&plane.tenant, "outrigger-agent")?;

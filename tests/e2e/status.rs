@@ -12,10 +12,9 @@ use serde_json::{Value, json};
 
 fn status(o: &Outrigger, kubeconfig: &Path) -> Value {
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
-    let output = o.output(&["status", "-o=json", &kubeconfig]).unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+    let (code, report) = o.report(&["status", &kubeconfig]).unwrap();
+    assert_eq!(code, Some(0), "{report}");
+    report
 }
 
 /// The row of a list with this value in a field.

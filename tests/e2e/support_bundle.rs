@@ -149,8 +149,7 @@ async fn a_bundle_has_what_is_needed_and_no_planted_secret() {
 
     // Whoever gets it examines it as a cluster.
     let objects = format!("--filename={}", unpacked.join("objects").display());
-    let checked = o.output(&["check", "-o=json", &objects]).unwrap();
-    let report: Value = serde_json::from_slice(&checked.stdout).unwrap_or_else(|_| panic!("{checked:?}"));
+    let (_, report) = o.report(&["check", &objects]).unwrap();
     assert!(report["findings"].is_array(), "{report}");
 
     let (code, said) = bundle(o, &infra.kubeconfig, &archive);

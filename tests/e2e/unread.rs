@@ -43,10 +43,9 @@ impl User {
     async fn hears(&self, of: &[&str], expected: &[&str]) -> Value {
         let kubeconfig = format!("--kubeconfig={}", self.kubeconfig);
         eventually(&format!("{of:?} names {expected:?}"), || async {
-            let output =
-                self.outrigger.output(&[&["explain"], of, &["-o=json", &kubeconfig]].concat()).unwrap();
-            holds(output.status.code() == Some(0), String::from_utf8_lossy(&output.stderr))?;
-            let report: Value = serde_json::from_slice(&output.stdout).in_words()?;
+            let (code, report) =
+                self.outrigger.report(&[&["explain"], of, &[kubeconfig.as_str()]].concat())?;
+            holds(code == Some(0), report.to_string())?;
             let wrong = report["wrong"].as_array().unwrap();
             let causes: Vec<&str> = wrong.iter().map(|wrong| wrong["cause"].as_str().unwrap()).collect();
             if causes == expected { Ok(report) } else { Err(report.to_string()) }

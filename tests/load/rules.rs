@@ -55,7 +55,7 @@ async fn cold_agent(o: &'static Outrigger) -> Row {
     let both = async || (writes(&t.infra, "workloadrules").await, writes(&t.cluster, "workloadrules").await);
     let before = both().await;
     let began = Instant::now();
-    o.start_agent("cold", Some(&t.source)).unwrap();
+    t.start_agent(&[]);
     let synced = async || {
         let rules = t.own_rules().list(&ListParams::default()).await.in_words()?;
         let done = rules.items.iter().filter(|rule| {

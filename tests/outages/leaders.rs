@@ -78,7 +78,7 @@ async fn a_replica_with_another_time_does_not_take_a_lease_that_is_renewed() {
     for offset in ["+120s", "-120s"] {
         let [port, admin] = ports().unwrap();
         let name = format!("manager{}", offset.replace('+', "-plus"));
-        at_time(o, offset, || o.start_replica(&name, port, admin).unwrap());
+        at_time(o, offset, || o.start_replica(&name, port, admin, &[]).unwrap());
         o.ready_at(&name, admin).await;
         always(offset, Duration::from_secs(40), || async {
             let now = holder().await;

@@ -72,7 +72,7 @@ impl Tenant {
     /// A tenant with these hosts, each with so many DPUs, and its agent running.
     pub async fn new(outrigger: &'static Outrigger, id: &str, hosts: &[(&str, usize)]) -> Self {
         let this = Self::without_agent(outrigger, id, hosts).await;
-        outrigger.start_agent(id, Some(&this.source)).unwrap();
+        this.start_agent(&[]);
         this
     }
 
