@@ -7,7 +7,7 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, annotation, dpu, is_ready, node_of, rule_for};
-use outrigger_tests::{create, dry_run, eventually, gate, holds, until};
+use outrigger_tests::{create, eventually, gate, holds, until};
 use serde_json::{Value, json};
 
 /// The uids of the companions by the DPU that each is for. All of them run there.
@@ -38,12 +38,7 @@ async fn each_dpu_of_a_host_has_a_companion_and_a_workload_waits_for_all_of_them
     t.own_rule("r", spec.clone()).await.unwrap();
     let pod = json!({"metadata": {"name": "w", "labels": {"app": "web"}},
         "spec": {"nodeName": t.node("a"), "containers": [{"name": "c", "image": "i"}]}});
-    eventually("the Pod gets the gate", || async {
-        let made = dry_run(&t.work(), &pod).await.map_err(|error| error.to_string())?;
-        let gates = made.spec.and_then(|spec| spec.readiness_gates).unwrap_or_default();
-        holds(gates.iter().any(|gate| gate.condition_type == keys::COMPANIONS_GATE), format!("{gates:?}"))
-    })
-    .await;
+    gate::is_added(&t, &pod).await;
     create(&t.work(), &pod).await.unwrap();
 
     // One of two is not all.

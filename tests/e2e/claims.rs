@@ -159,7 +159,7 @@ fn spec(seed: u64) -> Value {
 }
 
 /// Takes the fields with these names out of a claim's spec.
-fn without(spec: &mut Value, fields: &[&str]) {
+pub(crate) fn without(spec: &mut Value, fields: &[&str]) {
     match spec {
         Value::Object(map) => {
             map.retain(|key, _| !fields.contains(&key.as_str()));

@@ -1,8 +1,7 @@
 //! What a tenant hears of its companions, and what its agent writes on workloads.
 
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::DeleteParams;
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_core::reason::Cause;
@@ -11,32 +10,22 @@ use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::stream::update;
 use outrigger_tests::tenant::{Tenant, admin_rule, is_ready, rule_for, rule_with};
-use outrigger_tests::{create, eventually, gate, holds, until};
-use serde_json::{Value, json};
-
-/// The condition by which tests say that a companion is ready.
-const UP: &str = "example.com/up";
-
-/// A rule for `app: web` whose companions are ready when a test says so.
-fn rule_with_gate() -> Value {
-    rule_with("/template/spec/readinessGates", json!([{"conditionType": UP}]))
-}
+use outrigger_tests::{create, eventually, gate, held, holds, until};
+use serde_json::json;
 
 /// Says whether the one companion is ready.
 async fn set(t: &Tenant, up: bool) {
-    let name = eventually("there is a companion", || async {
-        t.companions().await?.first().map(ResourceExt::name_any).ok_or_else(|| "none".to_owned())
+    let companion = eventually("there is a companion", || async {
+        t.companions().await?.pop().ok_or_else(|| "none".to_owned())
     })
     .await;
-    let status = if up { "True" } else { "False" };
-    let patch = json!({"status": {"conditions": [{"type": UP, "status": status}]}});
-    t.pods().patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch)).await.unwrap();
+    held::set(t, &companion, up);
 }
 
 #[tokio::test]
 async fn a_tenant_hears_how_its_companion_comes_up_is_lost_and_goes() {
     let t = Tenant::without_agent(Outrigger::shared().await, "dl-life", &[("a", 1)]).await;
-    t.rule("r", rule_with_gate()).await;
+    t.rule("r", held::rule("web", "Parallel")).await;
     let opened = t.opens_stream(t.on_a(&["w"])).await;
     let watch = t.watches().await;
     watch.receives("w", &[(Starting, "Starting")]).await;
@@ -157,17 +146,10 @@ async fn of_a_companion_of_the_platform_a_tenant_hears_only_how_it_is() {
 async fn a_workload_waits_for_its_companion_and_says_why() {
     let t = Tenant::without_agent(Outrigger::shared().await, "dl-agent", &[("a", 1)]).await;
     gate::start_agent(&t, &[&t.source], &["--report-companions-after=1s".to_owned()]);
-    let mut rule = rule_with_gate();
-    rule["ordering"] = json!("BeforeReady");
-    t.own_rule("fw", rule).await.unwrap();
+    t.own_rule("fw", held::rule("web", "BeforeReady")).await.unwrap();
     let pod = json!({"metadata": {"name": "w", "labels": {"app": "web"}},
         "spec": {"nodeName": t.node("a"), "containers": [{"name": "c", "image": "i"}]}});
-    eventually("the Pod gets the gate", || async {
-        let made = outrigger_tests::dry_run(&t.work(), &pod).await.map_err(|e| e.to_string())?;
-        let gates = made.spec.and_then(|spec| spec.readiness_gates).unwrap_or_default();
-        holds(gates.iter().any(|gate| gate.condition_type == keys::COMPANIONS_GATE), format!("{gates:?}"))
-    })
-    .await;
+    gate::is_added(&t, &pod).await;
     create(&t.work(), &pod).await.unwrap();
     t.pod_condition("w", keys::COMPANIONS_GATE, Status::False, "Starting").await;
     assert!(!is_ready(&t.work().get("w").await.unwrap()));

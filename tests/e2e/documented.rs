@@ -13,6 +13,7 @@ use outrigger_tests::tenant::{Tenant, annotation, dpu, event, node_of, takes_pod
 use outrigger_tests::{InWords, create, eventually, holds, is_true, root};
 use serde_json::{Value, json};
 
+use crate::e2e::claims::without;
 use crate::e2e::offloading::stage::{REQUIRED, Stage, tolerates};
 
 fn path(file: &str) -> String {
@@ -58,16 +59,6 @@ fn lost(wanted: &Value, stored: &Value, at: &str, found: &mut Vec<String>) {
 
 /// A claim without the fields whose feature gates are off in this release.
 fn of_release(cluster: &Cluster, claim: &mut Value) {
-    fn without(value: &mut Value, fields: &[&str]) {
-        match value {
-            Value::Object(map) => {
-                map.retain(|key, _| !fields.contains(&key.as_str()));
-                map.values_mut().for_each(|value| without(value, fields));
-            }
-            Value::Array(list) => list.iter_mut().for_each(|value| without(value, fields)),
-            _ => {}
-        }
-    }
     let gates: [(&str, &[&str]); 4] = [
         ("DRAAdminAccess", &["adminAccess"]),
         ("DRADeviceTaints", &["tolerations"]),

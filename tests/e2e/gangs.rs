@@ -3,12 +3,13 @@
 use kube::api::DeleteParams;
 use outrigger_core::keys;
 use outrigger_tests::control_plane::ControlPlane;
+use outrigger_tests::held::go;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, annotation};
 use outrigger_tests::{InWords, condition_of, eventually, holds, is_gone};
 use serde_json::{Value, json};
 
-use crate::e2e::before_binding::{allocated, before_binding, go, has_rule, waiting};
+use crate::e2e::before_binding::{allocated, has_rule, waiting};
 use crate::e2e::companions_first::{enforces, pod, scheduled};
 
 /// The version of PodGroups in Kubernetes 1.36.
@@ -42,7 +43,7 @@ async fn companions_of_a_gang_are_created_for_all_or_none_and_each_pod_is_bound_
     let o = Outrigger::new(plane).unwrap().started().await.unwrap().of_one_test();
     let t = Tenant::without_agent(*o, "gangs", &[("a", 1), ("b", 1)]).await;
     enforces(&t, &[("a", "40"), ("b", "40")]).await;
-    has_rule(&t, "ring", before_binding("ring")).await;
+    has_rule(&t, "ring").await;
     let cluster = &t.outrigger.plane.tenant;
     let group = json!({"apiVersion": VERSION, "kind": "PodGroup",
         "metadata": {"name": "gang", "namespace": t.source},

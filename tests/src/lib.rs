@@ -18,6 +18,7 @@ pub mod faults;
 pub mod front;
 pub mod gate;
 pub mod generator;
+pub mod held;
 pub mod history;
 pub mod invariants;
 pub mod issued;

@@ -10,9 +10,9 @@ use outrigger_cases::merged;
 use outrigger_core::keys;
 use outrigger_tests::plugin::token;
 use outrigger_tests::shipped::kustomize;
-use outrigger_tests::tenant::{Tenant, is_ready, node_of, rule_for};
+use outrigger_tests::tenant::{Tenant, is_ready, node_of};
 use outrigger_tests::user::{self, client};
-use outrigger_tests::{InWords, create, eventually, holds, until};
+use outrigger_tests::{InWords, create, eventually, held, holds, until};
 use serde_json::{Value, json};
 use tokio::sync::MutexGuard;
 
@@ -20,8 +20,6 @@ use crate::e2e::companions_first::{HOSTS, gets_claims, pod, stage};
 
 /// The label `app` of Pods that wait for companions.
 pub(super) const APP: &str = "escape";
-/// The condition that a companion waits for.
-const GO: &str = "example.com/go";
 
 /// Somebody who asks the tenant's API server.
 pub(super) struct User(Client);
@@ -71,7 +69,7 @@ impl Stage {
             "metadata": {"name": "edit", "namespace": t.source}, "subjects": subjects,
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}}));
         t.outrigger.plane.tenant.apply(&objects).unwrap();
-        t.own_rule(APP, before_start(APP)).await.unwrap();
+        t.own_rule(APP, held::rule(APP, "BeforeStart")).await.unwrap();
         gets_claims(&t, &pod("w", APP, json!({})), &[keys::COMPANIONS_CLAIM]).await;
         let robot = format!("system:serviceaccount:{}:robot", t.source);
         Self {
@@ -138,10 +136,7 @@ impl Stage {
             own.ok_or_else(|| "it has none".to_owned())
         })
         .await;
-        let patch = json!({"status": {"conditions": [{"type": GO, "status": "True"}]}});
-        let more = ["-n", &self.t.namespace, "--subresource=status", "--type=strategic"];
-        let companion = format!("pod/{}", companion.name_any());
-        self.t.outrigger.plane.infra.patch(&companion, &more, &patch).unwrap();
+        held::go(&self.t, &companion);
     }
 
     /// What the agent answers to the plugin of a Pod's host: nothing if the Pod may start, else the cause. It takes the time for which
@@ -190,14 +185,6 @@ impl Stage {
         until(&format!("{name} is Ready"), &self.t.work(), name, |pod| holds(is_ready(&pod), "not yet"))
             .await;
     }
-}
-
-/// A rule by which Pods with this label `app` don't start before a companion that is Ready only when [`Stage::go`] says so.
-pub(super) fn before_start(app: &str) -> Value {
-    let mut spec = rule_for("app", app);
-    spec["ordering"] = json!("BeforeStart");
-    spec["template"]["spec"]["readinessGates"] = json!([{"conditionType": GO}]);
-    spec
 }
 
 /// A Pod with a scheduling gate of its own.
