@@ -8,7 +8,7 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_core::workload::Workload;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, annotation, is_ready, node_of, rule, rule_for, rule_with, template};
+use outrigger_tests::tenant::{Tenant, annotation, is_ready, node_of, rule_for, rule_with, template};
 use outrigger_tests::{InWords, always, create, eventually, holds};
 use serde_json::json;
 
@@ -287,31 +287,6 @@ async fn a_rule_that_is_wrong_says_where_and_keeps_its_companions() {
         holds(all.len() == 1 && all[0].uid() == before.uid(), format!("{} companions", all.len()))
     })
     .await;
-}
-
-#[tokio::test]
-async fn what_the_schema_excludes_is_refused_at_once() {
-    let t = Tenant::without_agent(Outrigger::shared().await, "schema", &[]).await;
-    let infra = &t.outrigger.plane.infra;
-    for (path, value, part) in [
-        (
-            "/spec/workloadTerms/0/matchExpressions/0/operator",
-            json!("Perhaps"),
-            "matchExpressions[0].operator",
-        ),
-        ("/spec/dpuSelectionPolicy", json!("Nearby"), "spec.dpuSelectionPolicy"),
-        ("/spec/workloadTerms", json!([]), "spec.workloadTerms"),
-        ("/spec/template", json!("a Pod"), "spec.template"),
-        ("/spec/resourceKind", json!("v1/VM"), "spec.resourceKind"),
-        ("/spec/workloadInfoInject/0/asAnnotation/name", json!(""), "asAnnotation.name"),
-    ] {
-        let mut rule = rule(&t.namespace, "r", rule_for("app", "web"));
-        rule["spec"]["dpuSelectionPolicy"] = json!("Any");
-        rule["spec"]["resourceKind"] = json!("v1/Pod");
-        *rule.pointer_mut(path).unwrap() = value;
-        let error = infra.apply(&[rule]).unwrap_err().to_string();
-        assert!(error.contains(part), "{path}: {error}");
-    }
 }
 
 #[tokio::test]
