@@ -68,7 +68,7 @@ impl Setup {
         ] {
             infra.apply_file(&format!("deploy/base/{part}.yaml")).unwrap();
         }
-        infra.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).unwrap();
+        infra.established().unwrap();
         eventually("the new kinds are served", || async { infra.apply(&file().resources) }).await;
         let machine = uid(client, "/apis/imperator.tenzen-y.io/v1alpha1/machines/m").await;
         let made = uid(client, "/apis/outrigger.dev/v1alpha1/tenants/made").await;

@@ -7,7 +7,7 @@ use outrigger_tests::control_plane::Cluster;
 use outrigger_tests::outrigger::{SYSTEM, tenant_identity};
 use outrigger_tests::pki::Authority;
 use outrigger_tests::rack::{HOSTS, Rack, ready, way_to_manager};
-use outrigger_tests::shipped::of_kind;
+use outrigger_tests::shipped::{kustomize, of_kind};
 use outrigger_tests::tenant::{namespace, tenant};
 use outrigger_tests::{InWords, eventually, holds, is_true, root};
 use serde_json::{Value, json};
@@ -108,8 +108,8 @@ async fn rack() -> Rack {
     rack.add(&[CONTROL]).await;
     // Beside Liqo and Imperator their definitions are there already.
     for cluster in [&rack.plane.infra, &rack.plane.tenant] {
-        cluster.apply_file("deploy/crds").unwrap();
-        cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).unwrap();
+        cluster.apply(&kustomize("deploy/crds").unwrap()).unwrap();
+        cluster.established().unwrap();
     }
     rack
 }

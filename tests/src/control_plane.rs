@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::root;
-use crate::shipped::fed;
+use crate::shipped::{fed, objects};
+use crate::{PATIENCE, SHORTEST, is_true, root};
 
 use self::direct::Direct;
 
@@ -330,10 +331,23 @@ impl Cluster {
         self.direct.apply(objects)
     }
 
-    /// Applies a file, or all files of a directory, of the work tree.
+    /// Applies a file of the work tree.
     pub fn apply_file(&self, path: &str) -> anyhow::Result<()> {
-        let path = root().join(path);
-        self.kubectl(&["apply", "--server-side", "-f", &path.display().to_string()]).map(drop)
+        self.apply(&objects(&std::fs::read_to_string(root().join(path))?)?)
+    }
+
+    /// Waits until the API server serves all custom resources that have been defined.
+    pub fn established(&self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            let all = self.read("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")?;
+            let mut all = all["items"].as_array().into_iter().flatten();
+            match all.find(|definition| !is_true(definition, "Established")) {
+                None => return Ok(()),
+                Some(definition) if began.elapsed() > PATIENCE => bail!("{}", definition["status"]),
+                Some(_) => std::thread::sleep(SHORTEST),
+            }
+        }
     }
 
     /// Creates a service account that may get, list and watch these resources of Kubernetes and of WorkloadRules in its namespace, and nothing

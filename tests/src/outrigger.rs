@@ -194,7 +194,7 @@ impl Outrigger {
             let wanted = |object: &Value| overlay == TENANT || !is_admission(object);
             objects.retain(|object| object["kind"] != "Deployment" && wanted(object));
             cluster.apply(&objects)?;
-            cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
+            cluster.established()?;
         }
         // The controllers for quotas and garbage look for new kinds every half a minute, and when they start.
         self.plane.command("restart infra/kube-controller-manager")

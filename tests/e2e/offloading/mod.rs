@@ -353,8 +353,7 @@ async fn a_cluster_without_the_kind_keeps_nobody_waiting_and_may_get_it_later() 
     readiness.done().await;
     assert!(seen.try_recv().is_err());
     o.plane.tenant.apply_file("deploy/crds/namespaceoffloadings.offloading.liqo.io.yaml").unwrap();
-    let crd = "crd/namespaceoffloadings.offloading.liqo.io";
-    o.plane.tenant.kubectl(&["wait", "--for=condition=Established", crd, "--timeout=60s"]).unwrap();
+    o.plane.tenant.established().unwrap();
     let object = offloading("default", json!({}));
     eventually("it is taken", || async { o.plane.tenant.apply(std::slice::from_ref(&object)) }).await;
     let namespace = tokio::time::timeout(outrigger_tests::PATIENCE, seen.recv()).await.unwrap();
