@@ -81,7 +81,7 @@ where
 
 /// How long who has waited so long for an answer waits for the next one. Who has waited for long can wait a little longer: questions cost the
 /// API server time, which other tests need.
-pub fn pause(waited: Duration) -> Duration {
+fn pause(waited: Duration) -> Duration {
     (waited / 4).clamp(SHORTEST, LONGEST)
 }
 
@@ -90,19 +90,26 @@ pub async fn within<T, E: Display, F>(
     began: Instant,
     limit: Duration,
     what: &str,
-    mut ask: impl FnMut() -> F,
+    ask: impl FnMut() -> F,
 ) -> T
 where
     F: Future<Output = Result<T, E>>,
 {
-    let asked = Instant::now();
+    let answer = answered(limit.saturating_sub(began.elapsed()), ask).await;
+    answer.unwrap_or_else(|last| panic!("{what}: not after {limit:?}; the last answer: {last}"))
+}
+
+/// Asks again and again until the answer is `Ok`, or returns the last answer when that takes longer than this.
+pub async fn answered<T, E, F>(patience: Duration, mut ask: impl FnMut() -> F) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let began = Instant::now();
     loop {
         match ask().await {
-            Ok(answer) => return answer,
-            Err(last) if began.elapsed() > limit => {
-                panic!("{what}: not after {limit:?}; the last answer: {last}")
-            }
-            Err(_) => tokio::time::sleep(pause(asked.elapsed())).await,
+            Ok(answer) => return Ok(answer),
+            Err(last) if began.elapsed() > patience => return Err(last),
+            Err(_) => tokio::time::sleep(pause(began.elapsed())).await,
         }
     }
 }
