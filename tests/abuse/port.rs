@@ -6,7 +6,7 @@ use outrigger_tests::attacks::{hold, pod_of_expressions};
 use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::outrigger::{Outrigger, get, ports};
 use outrigger_tests::tenant::{self, Tenant};
-use outrigger_tests::{InWords, create, refusal};
+use outrigger_tests::{InWords, create, merge, refusal};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -136,7 +136,7 @@ async fn a_pod_whose_status_would_not_fit_is_refused() {
         let patch = json!({"metadata": {"annotations": {"large": "y".repeat(bytes)}}});
         let pods = pods.clone();
         let name = name.clone();
-        async move { pods.patch(&name, &Default::default(), &kube::api::Patch::Merge(patch)).await }
+        async move { merge(&pods, &name, patch).await }
     };
     grow(10 << 10).await.unwrap();
     // Less than what the policy refuses, which is asked first and counts more generously.

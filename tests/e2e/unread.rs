@@ -1,10 +1,9 @@
 //! `outrigger explain` of a host, a namespace and a claim by users who may not read all of it: what isn't known isn't taken for wrong.
 
-use kube::api::{Patch, PatchParams};
 use outrigger_tests::devices::{Devices, claims};
 use outrigger_tests::outrigger::{Outrigger, SYSTEM};
 use outrigger_tests::tenant::{Tenant, dpu, namespace};
-use outrigger_tests::{InWords, create, eventually, holds};
+use outrigger_tests::{InWords, create, eventually, holds, merge_status};
 use serde_json::{Value, json};
 
 /// A user of the infrastructure cluster.
@@ -133,10 +132,10 @@ async fn a_claim_reports_what_the_driver_says_and_not_that_no_pod_uses_it_if_pod
     let since = "2026-01-02T03:04:05Z";
     let ready = json!({"type": "Ready", "status": "False", "reason": "LinkDown", "message": "port 0",
         "lastTransitionTime": since});
-    let said = json!({"status": {"devices": [
-        {"driver": devices.driver, "pool": on, "device": "d0", "conditions": [ready]}]}});
+    let said =
+        json!({"devices": [{"driver": devices.driver, "pool": on, "device": "d0", "conditions": [ready]}]});
     let claims = claims(&t.infra, &t.namespace);
-    claims.patch_status("c", &PatchParams::default(), &Patch::Merge(&said)).await.unwrap();
+    merge_status(&claims, "c", said).await.unwrap();
     for user in [&admin, &reader] {
         let report = user.hears(&of, &["DeviceNotReady"]).await;
         let wrong = &report["wrong"][0];

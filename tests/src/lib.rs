@@ -52,10 +52,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The top of the work tree.
 pub fn root() -> PathBuf {
@@ -170,6 +170,22 @@ where
     let object =
         serde_json::to_value(object).and_then(serde_json::from_value).expect("an object of the kind");
     api.create(&PostParams { dry_run, ..PostParams::default() }, &object).await
+}
+
+/// Changes an object by a merge patch.
+pub async fn merge<K>(api: &Api<K>, name: &str, patch: Value) -> kube::Result<K>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
+}
+
+/// As [`merge`], of the object's status.
+pub async fn merge_status<K>(api: &Api<K>, name: &str, status: Value) -> kube::Result<K>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    api.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({"status": status}))).await
 }
 
 /// Waits until an object's state is as wanted, and returns what `read` makes of it.

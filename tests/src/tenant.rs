@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::control_plane::Ends;
 use crate::outrigger::{Outrigger, SYSTEM, ports, tenant_identity};
 use crate::stream::{Opened, stream, sync, update};
-use crate::{InWords, always, condition_of, create, eventually, holds, is_gone, until};
+use crate::{InWords, always, condition_of, create, eventually, holds, is_gone, merge, until};
 
 pub use objects::{admin_rule, dpu, host, machine, namespace, rule, rule_for, rule_with, template, tenant};
 
@@ -182,8 +182,7 @@ impl Tenant {
 
     /// Changes the Tenant's spec by a merge patch.
     pub async fn set(&self, spec: Value) -> Result<(), String> {
-        let patch = Patch::Merge(json!({"spec": spec}));
-        self.object().patch(&self.id, &PatchParams::default(), &patch).await.map(drop).in_words()
+        merge(&self.object(), &self.id, json!({"spec": spec})).await.map(drop).in_words()
     }
 
     /// Waits until its namespace is there and each of its DPUs is its own. A host without a DPU doesn't matter.
@@ -338,7 +337,7 @@ impl Tenant {
 
     /// Changes a Pod of the tenant cluster by a merge patch.
     pub async fn change(&self, name: &str, patch: Value) {
-        self.work().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        merge(&self.work(), name, patch).await.unwrap();
     }
 
     /// The companions that aren't being deleted, by the name of their workload, else by their own.

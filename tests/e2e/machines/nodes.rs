@@ -1,9 +1,9 @@
 //! What is written on the nodes of a pool, and that nothing of it stays.
 
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::DeleteParams;
 use outrigger_core::keys;
-use outrigger_tests::{InWords, eventually, holds, until};
+use outrigger_tests::{InWords, eventually, holds, merge, until};
 use serde_json::{Value, json};
 
 use super::stage::*;
@@ -14,7 +14,7 @@ impl Stage {
     }
 
     async fn change(&self, node: &str, patch: Value) {
-        self.nodes().patch(&self.name(node), &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+        merge(&self.nodes(), &self.name(node), patch).await.unwrap();
     }
 
     async fn clean(&self, node: &str) {
