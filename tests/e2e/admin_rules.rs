@@ -15,7 +15,9 @@ use outrigger_proto::v1::{WorkloadDelete, WorkloadUpdate, workload_state};
 use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, SYSTEM, tenant_identity};
 use outrigger_tests::stream::{about, channel, set_label, update};
-use outrigger_tests::tenant::{Tenant, admin_rule, annotation, is_ready, namespace, node_of, rule_for};
+use outrigger_tests::tenant::{
+    Tenant, admin_rule, annotation, binding, is_ready, namespace, node_of, rule_for,
+};
 use outrigger_tests::{InWords, create, dry_run, eventually, holds};
 use serde_json::{Value, json};
 use tonic::Code;
@@ -437,10 +439,7 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
         ("outrigger-manager-admin-rules", "outrigger-manager"),
         ("outrigger-webhook-admin-rules", "outrigger-webhook"),
     ] {
-        objects.push(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-            "metadata": {"name": name, "namespace": RULES},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": SYSTEM}]}));
+        objects.push(binding(name, Some(RULES), name, (SYSTEM, account)));
     }
     o.plane.infra.apply(&objects).unwrap();
     o.start_webhook().unwrap();

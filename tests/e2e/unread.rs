@@ -1,7 +1,7 @@
 //! `outrigger explain` of a host, a namespace and a claim by users who may not read all of it: what isn't known isn't taken for wrong.
 
 use outrigger_tests::devices::{Devices, claims};
-use outrigger_tests::outrigger::{Outrigger, SYSTEM};
+use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, dpu, namespace};
 use outrigger_tests::{InWords, create, eventually, holds, merge_status};
 use serde_json::{Value, json};
@@ -19,22 +19,8 @@ impl User {
 
     /// One who may list these resources (API group and name) in the whole cluster, and nothing else.
     fn reader(outrigger: &'static Outrigger, name: &str, resources: &[(&str, &str)]) -> Self {
-        let group = "rbac.authorization.k8s.io";
-        let rule = |(group, resource): &(&str, &str)| json!({"apiGroups": [group], "resources": [resource], "verbs": ["get", "list"]});
-        let rules: Vec<Value> = resources.iter().map(rule).collect();
-        let infra = &outrigger.plane.infra;
-        let account = json!({"name": name, "namespace": SYSTEM});
-        infra
-            .apply(&[
-                json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}),
-                json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules}),
-                json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": name},
-                    "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
-                    "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": SYSTEM}]}),
-            ])
-            .unwrap();
         let file = outrigger.plane.dir.join(format!("{name}.kubeconfig"));
-        infra.service_account(SYSTEM, name, &file).unwrap();
+        outrigger.plane.infra.viewer(name, &["get", "list"], resources, &file).unwrap();
         Self { outrigger, kubeconfig: file.display().to_string() }
     }
 

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::shipped::{fed, objects};
+use crate::tenant::{account, binding};
 use crate::{PATIENCE, SHORTEST, is_true, root};
 
 use self::direct::Direct;
@@ -358,13 +359,33 @@ impl Cluster {
         let rules = json!([{"apiGroups": ["", "workload.universe.nvidia.com"], "resources": resources,
             "verbs": ["get", "list", "watch"]}]);
         self.apply(&[
-            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}),
+            account(namespace, name),
             json!({"apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": metadata, "rules": rules}),
             json!({"apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": metadata,
                 "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
                 "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]}),
         ])?;
         self.service_account(namespace, name, file)
+    }
+
+    /// Creates a service account in the namespace `default` that has these verbs on these resources, each named with its API group, in the whole
+    /// cluster, and nothing else. Writes its kubeconfig.
+    pub fn viewer(
+        &self,
+        name: &str,
+        verbs: &[&str],
+        resources: &[(&str, &str)],
+        file: &Path,
+    ) -> anyhow::Result<()> {
+        let rule = |(group, resource): &(&str, &str)| json!({"apiGroups": [group], "resources": [resource], "verbs": verbs});
+        let rules: Vec<Value> = resources.iter().map(rule).collect();
+        self.apply(&[
+            account("default", name),
+            json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
+                "rules": rules}),
+            binding(name, None, name, ("default", name)),
+        ])?;
+        self.service_account("default", name, file)
     }
 
     /// A new token of a service account.

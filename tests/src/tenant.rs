@@ -21,7 +21,9 @@ use crate::outrigger::{Outrigger, SYSTEM, ports, tenant_identity};
 use crate::stream::{Opened, stream, sync, update};
 use crate::{InWords, always, condition_of, create, eventually, holds, is_gone, merge, until};
 
-pub use objects::{admin_rule, dpu, host, machine, namespace, rule, rule_for, rule_with, template, tenant};
+pub use objects::{
+    account, admin_rule, binding, dpu, host, machine, namespace, rule, rule_for, rule_with, template, tenant,
+};
 
 mod objects;
 
@@ -152,13 +154,9 @@ impl Tenant {
         });
         let names: Vec<String> = hosts.iter().map(|(host, _)| this.node(host)).collect();
         let mut infra = Vec::new();
-        let mut cluster = vec![
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": this.source}}),
-            json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-                    "metadata": {"name": "outrigger-agent", "namespace": this.source},
-                    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "outrigger-agent-rules"},
-                    "subjects": [{"kind": "ServiceAccount", "name": "outrigger-agent", "namespace": SYSTEM}]}),
-        ];
+        let (source, agent) = (&this.source, "outrigger-agent");
+        let mut cluster =
+            vec![namespace(source), binding(agent, Some(source), "outrigger-agent-rules", (SYSTEM, agent))];
         for ((_, dpus), host) in hosts.iter().zip(&names) {
             cluster.push(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": host}}));
             for n in 1..=*dpus {
