@@ -31,7 +31,7 @@ async fn each_dpu_of_a_host_has_a_companion_and_a_workload_waits_for_all_of_them
     gate::start_agent(&t, &[&t.source], &[]);
     let infra = &t.outrigger.plane.infra;
     let name = |n: usize| format!("{}-dpu{n}", t.node("a"));
-    infra.kubectl(&["cordon", &name(2)]).unwrap();
+    infra.cordon(&name(2), true);
     let mut spec = rule_for("app", "web");
     spec["dpuSelectionPolicy"] = json!("SameNodeAll");
     spec["ordering"] = json!("BeforeReady");
@@ -53,7 +53,7 @@ async fn each_dpu_of_a_host_has_a_companion_and_a_workload_waits_for_all_of_them
     let said = t.condition("r", "Ready", Status::False, "DPUNotReady").await;
     assert!(said.starts_with("1 of 2 companions are ready"), "{said}");
 
-    infra.kubectl(&["uncordon", &name(2)]).unwrap();
+    infra.cordon(&name(2), false);
     let both = by_dpu(&t, 2).await;
     assert_eq!(both.keys().cloned().collect::<Vec<_>>(), [name(1), name(2)]);
     t.pod_condition("w", keys::COMPANIONS_GATE, Status::True, "Ready").await;

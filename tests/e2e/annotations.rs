@@ -211,7 +211,7 @@ async fn a_gate_stays_shut_until_the_companion_exists_of_which_an_unknown_annota
     let mut before_ready = spec("an-gate", "NotIn");
     before_ready["ordering"] = json!("BeforeReady");
     let dpu = t.node("a-dpu1");
-    o.plane.infra.kubectl(&["cordon", &dpu]).unwrap();
+    o.plane.infra.cordon(&dpu, true);
     // For a rule of the platform there is to be a companion, and the Pod waits for it.
     platform_rule(&t, "an-gate", before_ready.clone()).await;
     let pod = json!({"metadata": {"name": "gated", "labels": {"rule": "an-gate"}}, "spec": {"nodeName": t.node("a"),
@@ -220,7 +220,7 @@ async fn a_gate_stays_shut_until_the_companion_exists_of_which_an_unknown_annota
     serves(&universe(&t), "an-gate", &["gated"]).await;
     matched(&t, "an-gate", "AnnotationsNotSent").await;
     gate_is(&t, "gated", Some("Unschedulable")).await;
-    o.plane.infra.kubectl(&["uncordon", &dpu]).unwrap();
+    o.plane.infra.cordon(&dpu, false);
     gate_is(&t, "gated", None).await;
     // For a rule of the tenant that is created in the infrastructure cluster it isn't decided whether there is to be one.
     t.rule("an-own", before_ready).await;

@@ -130,7 +130,7 @@ async fn a_pod_goes_elsewhere_when_the_dpu_of_the_chosen_node_takes_no_companion
     let (first, companion) = chosen(&t, "moves").await;
     let (infra, dpu) = (&t.outrigger.plane.infra, format!("{first}-dpu1"));
     // As a DPU that fails: what runs on it isn't Ready, and it takes nothing new.
-    infra.kubectl(&["cordon", &dpu]).unwrap();
+    infra.cordon(&dpu, true);
     eventually("it goes elsewhere", || async {
         let node = allocated(&t, "moves").await?;
         holds(node != first, node)
@@ -140,7 +140,7 @@ async fn a_pod_goes_elsewhere_when_the_dpu_of_the_chosen_node_takes_no_companion
     assert_ne!((&first, companion.uid()), (&second, other.uid()));
     go(&t, &other);
     assert_eq!(scheduled(&t, "moves").await.0, second);
-    infra.kubectl(&["uncordon", &dpu]).unwrap();
+    infra.cordon(&dpu, false);
     published(&t, &[("a", 300), ("b", 260)]).await;
     t.end("moves").await;
     rule_ends(&t, "move").await;

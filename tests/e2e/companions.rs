@@ -107,7 +107,7 @@ async fn a_tenant_hears_what_is_wrong_in_words_that_name_nothing_of_the_platform
     o.plane.infra.apply(&[outrigger_tests::tenant::dpu("dl-wrong-secret-node", &t.node("b"))]).unwrap();
     watch.receives("lonely", &[(Ready, "")]).await;
     watch.says("the host has a DPU", |heard| holds(heard.hosts[&t.node("b")].dpu_ready, "not yet")).await;
-    o.plane.infra.kubectl(&["cordon", "dl-wrong-secret-node"]).unwrap();
+    o.plane.infra.cordon("dl-wrong-secret-node", true);
     watch
         .says("its DPU takes no Pods", |heard| {
             let host = &heard.hosts[&t.node("b")];

@@ -83,7 +83,7 @@ async fn companions_of_a_gang_are_created_for_all_or_none_and_each_pod_is_bound_
 
     // What fails after that is scheduled again by itself, and the others stay as they are.
     let first = annotation(&companions["g1"], keys::HOST).unwrap().to_owned();
-    t.outrigger.plane.infra.kubectl(&["cordon", &format!("{first}-dpu1")]).unwrap();
+    t.outrigger.plane.infra.cordon(&format!("{first}-dpu1"), true);
     eventually("g1 goes elsewhere", || async {
         let node = allocated(&t, "g1").await?;
         holds(node != first, node)

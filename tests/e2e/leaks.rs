@@ -127,7 +127,7 @@ async fn a_tenant_reads_nothing_of_the_platform_and_of_other_tenants() {
     for part in ["agent-nodes", "agent-node-taints"] {
         o.plane.tenant.apply(&kustomize(&format!("deploy/base/{part}")).unwrap()).unwrap();
     }
-    o.plane.infra.kubectl(&["cordon", "lk-down-dpu1"]).unwrap();
+    o.plane.infra.cordon("lk-down-dpu1", true);
     let arguments = ["--log-level=debug", "--debug-endpoints", "--report-companions-after=0s"];
     let admin = t.start_agent_with_admin(&arguments.map(str::to_owned));
 

@@ -41,7 +41,7 @@ async fn a_tenant_and_its_hosts_say_what_is_wrong_with_them() {
 
     t.set(json!({"hosts": [a]})).await.unwrap();
     names(o, &["tenant", &t.id], &[]).await;
-    o.plane.infra.kubectl(&["cordon", &dpu]).unwrap();
+    o.plane.infra.cordon(&dpu, true);
     let report = names(o, &["host", &a], &["DPUNotReady"]).await;
     assert_eq!(report["wrong"][0]["about"], format!("tenant {}", t.id), "{report}");
     o.plane.command("term agent-subjects").unwrap();

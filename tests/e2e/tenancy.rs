@@ -263,8 +263,8 @@ async fn taints_of_others_survive() {
     // The node lifecycle controller adds and removes a taint of its own with each of these.
     let (plane, name) = (&o.plane, node.clone());
     let cordoning = async {
-        for command in ["cordon", "uncordon", "cordon", "uncordon", "cordon"] {
-            plane.infra.kubectl(&[command, &name]).unwrap();
+        for cordoned in [true, false, true, false, true] {
+            plane.infra.cordon(&name, cordoned);
             tokio::time::sleep(Duration::from_millis(400)).await;
         }
     };

@@ -298,6 +298,12 @@ impl Cluster {
         self.kubectl(&[&["patch", object, kind, "-p", &patch.to_string()], more].concat()).map(drop)
     }
 
+    /// Has a Node take no new Pods, or take them again.
+    pub fn cordon(&self, node: &str, cordoned: bool) {
+        let patch = json!({"spec": {"unschedulable": cordoned}});
+        self.patch(&format!("node/{node}"), &[], &patch).expect("the Node is there");
+    }
+
     /// Whether the API server doesn't have a feature of Kubernetes, by the name of its gate.
     pub fn lacks(&self, gate: &str) -> bool {
         !self.direct.has_feature(gate).expect("metrics")

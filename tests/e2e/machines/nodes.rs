@@ -38,10 +38,10 @@ async fn health_and_mode_are_reported_on_the_node() {
         s.condition(node, condition).await;
     }
     // A node that takes no Pods, in label and taint; and back.
-    s.kubectl(&["cordon", &s.name("b")]);
+    s.outrigger.plane.infra.cordon(&s.name("b"), true);
     s.marked("b", "not-ready", true, "t2").await;
     s.condition("b", "Unhealthy").await;
-    s.kubectl(&["uncordon", &s.name("b")]);
+    s.outrigger.plane.infra.cordon(&s.name("b"), false);
     s.marked("b", "ready", true, "t2").await;
     s.condition("b", "Healthy").await;
     // Others' taints stay where they are.
@@ -118,10 +118,10 @@ async fn a_missing_node_is_reported_and_holds_up_no_other() {
     s.ready("False", "Node \"mg-missing-a\" not found").await;
     s.event("Failure", "Node \"mg-missing-a\" not found").await;
     // The other one is served as ever.
-    s.kubectl(&["cordon", &s.name("b")]);
+    s.outrigger.plane.infra.cordon(&s.name("b"), true);
     s.marked("b", "not-ready", false, "t").await;
     s.condition("b", "Unhealthy").await;
-    s.kubectl(&["uncordon", &s.name("b")]);
+    s.outrigger.plane.infra.cordon(&s.name("b"), false);
     s.marked("b", "ready", false, "t").await;
     s.node("a", 2).await;
     s.marked("a", "ready", false, "t").await;
