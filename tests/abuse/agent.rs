@@ -144,7 +144,7 @@ async fn large_pods_do_not_exhaust_the_agent() {
             "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "i", "env": env}]}});
         create(&t.work(), &pod).await.unwrap();
     }
-    o.start_agent("ab-large", Some(&t.source)).unwrap();
+    t.start_agent(&[]);
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
     t.web("w").await;
     t.companion().await;

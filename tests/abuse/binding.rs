@@ -16,7 +16,7 @@ use outrigger_tests::{InWords, always, create, eventually, gate, holds};
 use serde_json::json;
 
 use crate::abuse::companions::ScriptedManager;
-use crate::e2e::before_binding::{allocated, before_binding, claim, has_rule};
+use crate::e2e::before_binding::{allocated, claim, has_rule};
 use crate::e2e::companions_first::{BINDING, pod, scheduled};
 
 /// The DPU of a host takes companions, or doesn't for this reason.
@@ -72,7 +72,7 @@ async fn a_word_about_the_former_node_binds_no_pod_on_the_next() {
     for host in ["a", "b"] {
         manager.send(&dpu(&t.node(host), ""));
     }
-    has_rule(&t, "bind", before_binding("bind")).await;
+    has_rule(&t, "bind").await;
     let uid = create(&t.work(), &pod("moves", "bind", json!({}))).await.unwrap().uid().unwrap();
     let former = eventually("the scheduler chooses a Node", || allocated(&t, "moves")).await;
     manager.send(&word(&uid, CompanionState::Pending, Some(&former)));

@@ -21,7 +21,7 @@ use outrigger_proto::v1::workload_service_server::{WorkloadService, WorkloadServ
 use outrigger_tests::control_plane::config;
 use outrigger_tests::history::modified;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, get};
-use outrigger_tests::tenant::{Tenant, is_ready};
+use outrigger_tests::tenant::{Tenant, account, binding, is_ready};
 use outrigger_tests::{InWords, always, create, eventually, holds, is_gone, until};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -354,17 +354,8 @@ async fn without_the_role_the_agent_says_so_once_and_goes_on() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ab-role", &[]).await;
     let before = pod(&t, "gated", true).await;
-    let account = |kind: &str, of: &str| {
-        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind,
-            "metadata": {"name": format!("ab-role-{of}"), "namespace": t.source},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": of},
-            "subjects": [{"kind": "ServiceAccount", "name": "ab-role", "namespace": SYSTEM}]})
-    };
-    let objects = [
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "ab-role", "namespace": SYSTEM}}),
-        account("RoleBinding", "outrigger-agent"),
-        account("RoleBinding", "outrigger-agent-rules"),
-    ];
+    let has = |role: &str| binding(&format!("ab-role-{role}"), Some(&t.source), role, (SYSTEM, "ab-role"));
+    let objects = [account(SYSTEM, "ab-role"), has("outrigger-agent"), has("outrigger-agent-rules")];
     o.plane.tenant.apply(&objects).unwrap();
     let kubeconfig = o.plane.dir.join("ab-role.kubeconfig");
     o.plane.tenant.service_account(SYSTEM, "ab-role", &kubeconfig).unwrap();

@@ -12,7 +12,7 @@ use outrigger_proto::companion::watch_response::Message;
 use outrigger_tests::history::modified;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, get};
 use outrigger_tests::shipped::kustomize;
-use outrigger_tests::tenant::{Tenant, host};
+use outrigger_tests::tenant::{self, Tenant, binding, host};
 use outrigger_tests::{InWords, always, eventually, holds, until};
 use serde_json::{Value, json};
 
@@ -53,15 +53,9 @@ fn arguments(port: u16, more: &[String]) -> Vec<String> {
 
 /// An account of an agent that may do what these roles permit everywhere.
 fn account(o: &Outrigger, name: &str, roles: &[&str]) -> String {
-    let mut objects = vec![
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": SYSTEM}}),
-    ];
-    objects.extend(roles.iter().map(|role| {
-        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": {"name": format!("{name}-{role}")},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": SYSTEM}]})
-    }));
+    let mut objects = vec![tenant::account(SYSTEM, name)];
+    let binding = |role: &&str| binding(&format!("{name}-{role}"), None, role, (SYSTEM, name));
+    objects.extend(roles.iter().map(binding));
     o.plane.tenant.apply(&objects).unwrap();
     let kubeconfig = o.plane.dir.join(format!("{name}.kubeconfig"));
     o.plane.tenant.service_account(SYSTEM, name, &kubeconfig).unwrap();

@@ -3,9 +3,10 @@
 use kube::api::Api;
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::attacks::{hold, pod_of_expressions};
+use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::outrigger::{Outrigger, get, ports};
 use outrigger_tests::tenant::{self, Tenant};
-use outrigger_tests::{InWords, create, refusal};
+use outrigger_tests::{InWords, create, merge, refusal};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -135,7 +136,7 @@ async fn a_pod_whose_status_would_not_fit_is_refused() {
         let patch = json!({"metadata": {"annotations": {"large": "y".repeat(bytes)}}});
         let pods = pods.clone();
         let name = name.clone();
-        async move { pods.patch(&name, &Default::default(), &kube::api::Patch::Merge(patch)).await }
+        async move { merge(&pods, &name, patch).await }
     };
     grow(10 << 10).await.unwrap();
     // Less than what the policy refuses, which is asked first and counts more generously.
@@ -156,8 +157,7 @@ async fn forge(o: &Outrigger, port: u16, path: &str) -> Result<Value, String> {
 /// A control plane of its own: all calls of its API server go to this webhook.
 #[tokio::test]
 async fn forged_reviews_are_refused_where_the_api_server_shows_a_certificate() {
-    let plane = outrigger_tests::control_plane::ControlPlane::start().unwrap();
-    let o = Outrigger::new(plane).unwrap().of_one_test();
+    let o = Outrigger::new(ControlPlane::start_infra().unwrap()).unwrap().of_one_test();
     o.install().unwrap();
     let ca = o.plane.dir.join("infra/webhooks/ca.crt");
     let ca = format!("--tls-client-ca-file={}", ca.display());

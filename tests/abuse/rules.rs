@@ -1,4 +1,4 @@
-//! A tenant's rules: by kubectl, by gRPC, and by what they match. The processes are this file's own: they are restarted.
+//! A tenant's rules: by kubectl, by gRPC, and by what they match.
 
 use futures::{StreamExt, TryStreamExt};
 use kube::api::{DeleteParams, ListParams};
@@ -10,17 +10,9 @@ use outrigger_tests::stream::{Opened, about, update};
 use outrigger_tests::tenant::{self, Tenant};
 use outrigger_tests::{InWords, eventually, holds};
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
 
 use crate::abuse::grpc::channel;
 use crate::abuse::{alone, is_modest, neighbour};
-
-/// An installation that no other file's tests use.
-async fn stage() -> &'static Outrigger {
-    static STAGE: OnceCell<Result<Outrigger, String>> = OnceCell::const_new();
-    let started = STAGE.get_or_init(async || Outrigger::start().await.in_words()).await;
-    started.as_ref().expect("Outrigger starts")
-}
 
 /// Webhook and manager of the installation are modest.
 fn both_are_modest(o: &Outrigger) {
@@ -79,7 +71,7 @@ async fn send_workloads(t: &Tenant, count: usize, node: &str) -> Opened {
 #[tokio::test]
 async fn rules_of_many_values_are_refused_with_their_field() {
     let _alone = alone().await;
-    let o = stage().await;
+    let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ab-junk", &[]).await;
     let neighbour = neighbour(o, "ab-junk-q").await;
     let spec = |count: usize| rule(&json!({"dpuSelectionPolicy": "Any"}), &json!({"junk": values(count)}));
@@ -130,7 +122,9 @@ async fn is_full(t: &Tenant, more: impl AsyncFn() -> Result<(), String>) {
 #[ignore = "long"]
 async fn as_much_as_the_limits_admit_is_served_also_after_a_restart() {
     let _alone = alone().await;
-    let o = stage().await;
+    // Its processes are restarted.
+    let own = Outrigger::start().await.unwrap().of_one_test();
+    let o = *own;
     let first = neighbour(o, "ab-full-q").await;
     // Few large texts, through the API server. Each becomes companions that are as large.
     let texts = Tenant::without_agent(o, "ab-texts", &[("a", 1)]).await;
@@ -179,7 +173,7 @@ async fn rules_that_match_everything_are_matched_up_to_a_limit() {
     const RULES: usize = 100;
     const COMPANIONS: usize = 100;
     let _alone = alone().await;
-    let o = stage().await;
+    let o = Outrigger::shared().await;
     let neighbour = neighbour(o, "ab-all-q").await;
     let t = Tenant::without_agent(o, "ab-all", &[]).await;
     t.set(json!({"limits": {"companions": COMPANIONS}})).await.unwrap();

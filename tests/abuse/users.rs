@@ -9,9 +9,8 @@ use outrigger_tests::console::{LoggedIn, ServedConsole, reader};
 use outrigger_tests::openmetrics::parse;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::queries::{Manager, User};
-use outrigger_tests::tenant::Tenant;
+use outrigger_tests::tenant::{Tenant, account};
 use outrigger_tests::{eventually, holds};
-use serde_json::json;
 
 use crate::abuse::alone;
 
@@ -108,10 +107,7 @@ async fn the_service_accounts_of_a_namespace_take_no_place_in_the_console_from_o
         [Tenant::without_agent(o, "seats-many", &[]).await, Tenant::without_agent(o, "seats-few", &[]).await];
     let console = ServedConsole::start(o, "console-seats").await;
     let accounts: Vec<String> = (0..=SESSIONS / SESSIONS_OF_USER).map(|n| format!("seat-{n}")).collect();
-    let objects: Vec<_> = accounts
-        .iter()
-        .map(|name| json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": many.namespace}}))
-        .collect();
+    let objects: Vec<_> = accounts.iter().map(|name| account(&many.namespace, name)).collect();
     infra.apply(&objects).unwrap();
     // Each account logs in from an address of its own: logins of an address are bounded too.
     let login = async |n: usize, token: &str| {

@@ -5,7 +5,7 @@ use kube::api::Api;
 use outrigger_tests::kubelet::Mount;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, get, ports};
 use outrigger_tests::page::Page;
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{eventually, holds, is_true};
 use serde_json::json;
 
 use crate::certificates::load;
@@ -18,9 +18,8 @@ const CERTIFICATES: [&str; 4] =
 async fn issued(outrigger: &Outrigger, name: &str) {
     eventually(&format!("{name} is issued"), || async {
         let certificate = outrigger.plane.infra.get(&["certificate", name, "-n", SYSTEM]).unwrap();
-        let conditions = certificate["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let is = |kind: &str| conditions.iter().any(|c| c["type"] == kind && c["status"] == "True");
-        holds(is("Ready") && !is("Issuing"), certificate["status"].to_string())
+        let is_issued = is_true(&certificate, "Ready") && !is_true(&certificate, "Issuing");
+        holds(is_issued, certificate["status"].to_string())
     })
     .await;
 }

@@ -45,8 +45,8 @@ async fn replicas_share_a_ca_renew_it_and_no_admission_fails() {
 
     let more: Vec<String> = [
         "--tls=self-signed",
-        "--self-signed-lifetime=60s",
-        "--self-signed-ca-lifetime=180s",
+        "--self-signed-lifetime=40s",
+        "--self-signed-ca-lifetime=120s",
         "--self-signed-overlap=5s",
     ]
     .map(str::to_owned)
@@ -86,7 +86,7 @@ async fn replicas_share_a_ca_renew_it_and_no_admission_fails() {
         "applying again takes nothing away"
     );
 
-    // At 120 s the next CA is announced, and signs when all bundles have carried it for 5 s.
+    // At 80 s the next CA is announced, and signs when all bundles have carried it for 5 s.
     let signer = secret(o, "outrigger-webhook-self-signed", "signer.crt").unwrap();
     let next = eventually("the next CA is announced", || async {
         let [next, signs] = secrets(o, "outrigger-webhook-self-signed", ["next.crt", "signer.crt"]);

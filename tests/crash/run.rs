@@ -1,16 +1,16 @@
 //! One run of a scenario: names of its own, steps that wait for their effect, and what must hold meanwhile.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Client, ResourceExt};
 use outrigger_tests::faults::{Fault, FaultId, Matching};
 use outrigger_tests::history::{History, Side, revision};
-use outrigger_tests::holds;
 use outrigger_tests::invariants::{Available, Expectations, Hold, violations};
 use outrigger_tests::normal::{self, Normal};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::Tenant;
+use outrigger_tests::{answered, holds};
 use parking_lot::Mutex;
 
 use crate::crash::selection::Disturbance;
@@ -24,21 +24,6 @@ const FROZEN_STEP: Duration = Duration::from_millis(1500);
 
 /// How long a short freeze lasts.
 const SHORT: Duration = Duration::from_secs(2);
-
-/// Asks until the answer is `Ok`; after a while the last answer is the result.
-pub(crate) async fn ask<T, F>(patience: Duration, mut ask: impl FnMut() -> F) -> Result<T, String>
-where
-    F: Future<Output = Result<T, String>>,
-{
-    let began = Instant::now();
-    loop {
-        match ask().await {
-            Ok(answer) => return Ok(answer),
-            Err(last) if began.elapsed() > patience => return Err(last),
-            Err(_) => tokio::time::sleep(outrigger_tests::pause(began.elapsed())).await,
-        }
-    }
-}
 
 pub(crate) struct Run {
     /// Its name, which the names of all its objects contain.
@@ -119,12 +104,12 @@ impl Run {
         F: Future<Output = Result<T, String>>,
     {
         if self.is_long() {
-            if let Ok(done) = ask(FROZEN_STEP * 2, &mut act).await {
+            if let Ok(done) = answered(FROZEN_STEP * 2, &mut act).await {
                 return Ok(done);
             }
             self.thaw();
         }
-        ask(PATIENCE, act).await.map_err(|last| format!("{what}: {last}"))
+        answered(PATIENCE, act).await.map_err(|last| format!("{what}: {last}"))
     }
 
     /// Waits for the effect of a step. Whether it is there: while a watch is frozen it may never be.
@@ -133,9 +118,9 @@ impl Run {
         F: Future<Output = Result<(), String>>,
     {
         if self.is_long() {
-            return Ok(ask(FROZEN_STEP, &mut reached).await.is_ok());
+            return Ok(answered(FROZEN_STEP, &mut reached).await.is_ok());
         }
-        ask(PATIENCE, reached).await.map(|()| true).map_err(|last| format!("{what}: {last}"))
+        answered(PATIENCE, reached).await.map(|()| true).map_err(|last| format!("{what}: {last}"))
     }
 
     /// Waits until a tenant has so many companions, all of them ready and as they should be.
@@ -205,7 +190,7 @@ impl Run {
 
     /// The state once nothing changes.
     pub(crate) async fn settled(&self) -> Result<Normal, String> {
-        ask(PATIENCE, || async {
+        answered(PATIENCE, || async {
             let first = self.state().await?;
             tokio::time::sleep(Duration::from_millis(1500)).await;
             let second = self.state().await?;
@@ -216,7 +201,7 @@ impl Run {
     }
 
     pub(crate) async fn becomes(&self, wanted: &Normal) -> Result<(), String> {
-        ask(PATIENCE, || async {
+        answered(PATIENCE, || async {
             let differences = normal::differences(wanted, &self.state().await?);
             holds(differences.is_empty(), differences.join("\n    "))
         })

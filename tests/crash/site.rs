@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use outrigger_core::keys;
 use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::faults::{Call, Matching, Moment, Next, Proxy, Verb};
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, ports};
 use outrigger_tests::tenant::Tenant;
-use outrigger_tests::{InWords, root};
+use outrigger_tests::{InWords, merge, root};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{MutexGuard, OnceCell};
@@ -131,7 +131,7 @@ fn release(outrigger: &Outrigger) -> anyhow::Result<()> {
     runtime.block_on(async {
         let leases: Api<Lease> = Api::namespaced(outrigger.plane.infra.client().await, SYSTEM);
         let free = json!({"holderIdentity": null, "acquireTime": null, "renewTime": null, "leaseDurationSeconds": null});
-        leases.patch(keys::MANAGER, &PatchParams::default(), &Patch::Merge(json!({"spec": free}))).await?;
+        merge(&leases, keys::MANAGER, json!({"spec": free})).await?;
         Ok(())
     })
 }
@@ -170,8 +170,7 @@ impl Site {
         let account = webhook.proxy.account(&plane.infra, "outrigger-webhook")?;
         outrigger.start_webhook_replica("webhook", outrigger.webhook_port, webhook_admin, &[account])?;
         let account = manager.proxy.account(&plane.infra, "outrigger-manager")?;
-        let args = ["--shutdown-delay=0s".to_owned(), account];
-        outrigger.start_replica_with(MANAGER, outrigger.grpc_port, manager_admin, &args)?;
+        outrigger.start_replica(MANAGER, outrigger.grpc_port, manager_admin, &[account])?;
         outrigger.ready_at("webhook", webhook_admin).await;
         outrigger.ready_at(MANAGER, manager_admin).await;
         let agent = agents.proxy.account(&plane.tenant, "outrigger-agent")?;

@@ -229,7 +229,7 @@ async fn answers(cluster: &Cluster, parts: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn helm_installs_upgrades_and_leaves_what_people_have_made() {
-    let plane = ControlPlane::start().unwrap();
+    let plane = ControlPlane::start_infra().unwrap();
     let infra = &plane.infra;
     let nodes = ["one", "two", "three", "four"].map(|name| node(name, json!({}), json!([])));
     infra.apply(&nodes).unwrap();
@@ -261,7 +261,7 @@ async fn helm_installs_upgrades_and_leaves_what_people_have_made() {
     let upgrade = || run(&[&["upgrade", "outrigger", "deploy/helm/outrigger"][..], &three].concat());
     upgrade();
     ready(3).await;
-    infra.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).unwrap();
+    infra.established().unwrap();
 
     // Once more, while nobody but Helm changes anything: then nothing changes.
     let controllers = ["infra/kube-controller-manager", "infra/kube-scheduler"];

@@ -292,8 +292,7 @@ async fn open_gate(s: &Stage) {
 /// `outrigger status` shows the parts and their certificates.
 fn status(s: &Stage) {
     let kubeconfig = format!("--kubeconfig={}", s.infra().kubeconfig.display());
-    let output = s.outrigger.output(&["status", "-o", "json", &kubeconfig]).unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (_, report) = s.outrigger.report(&["status", &kubeconfig]).unwrap();
     assert_eq!(report["notVisible"], json!([]), "{report}");
     for (i, part) in ["outrigger-webhook", "outrigger-manager"].into_iter().enumerate() {
         let row = &report["installation"]["parts"][i];

@@ -134,7 +134,7 @@ impl Upgrade<'_> {
 
 /// Objects are stored in versions that their definitions still have.
 fn definitions(cluster: &Cluster, what: &str) {
-    cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).unwrap();
+    cluster.established().unwrap();
     let all = cluster.get(&["crd"]).unwrap();
     let all = all["items"].as_array().unwrap();
     assert!(!all.is_empty(), "{what}");

@@ -122,7 +122,7 @@ impl Running {
         eventually("the tenants are taken", || async { infra.apply(&objects()).in_words() }).await;
         cluster.apply(&[host("host-a"), host("host-b")])?;
         infra.kubectl(&["wait", "--for=condition=Ready", "tenants", "--all", "--timeout=120s"])?;
-        outrigger.start_agent("blue", None)?;
+        outrigger.start_agent_with("blue", &["--namespace=*".to_owned()])?;
         eventually("blue's agent is connected", || async {
             let connected = ["get", "tenant", "blue", "-o", "jsonpath={.status.stream.connected}"];
             let said = infra.kubectl(&connected).in_words()?;

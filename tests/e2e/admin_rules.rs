@@ -13,9 +13,11 @@ use outrigger_proto::admin::admin_workload_rule_service_client::AdminWorkloadRul
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{WorkloadDelete, WorkloadUpdate, workload_state};
 use outrigger_tests::control_plane::ControlPlane;
-use outrigger_tests::outrigger::{ADMIN, Outrigger, SYSTEM, ports, tenant_identity};
+use outrigger_tests::outrigger::{ADMIN, Outrigger, SYSTEM, tenant_identity};
 use outrigger_tests::stream::{about, channel, set_label, update};
-use outrigger_tests::tenant::{Tenant, admin_rule, annotation, is_ready, namespace, node_of, rule_for};
+use outrigger_tests::tenant::{
+    Tenant, admin_rule, annotation, binding, is_ready, namespace, node_of, rule_for,
+};
 use outrigger_tests::{InWords, create, dry_run, eventually, holds};
 use serde_json::{Value, json};
 use tonic::Code;
@@ -437,10 +439,7 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
         ("outrigger-manager-admin-rules", "outrigger-manager"),
         ("outrigger-webhook-admin-rules", "outrigger-webhook"),
     ] {
-        objects.push(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-            "metadata": {"name": name, "namespace": RULES},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": SYSTEM}]}));
+        objects.push(binding(name, Some(RULES), name, (SYSTEM, account)));
     }
     o.plane.infra.apply(&objects).unwrap();
     o.start_webhook().unwrap();
@@ -463,9 +462,7 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
     assert!(unserved.get("unserved").await.unwrap().status.is_none());
 
     // Another replica serves another tenant. Each reports its own counts, and one adds them up.
-    let [port, admin_port] = ports().unwrap();
-    o.start_replica("manager-2", port, admin_port).unwrap();
-    o.ready_at("manager-2", admin_port).await;
+    let (port, _) = o.another_manager("manager-2", &[]).await;
     let beside = Tenant::without_agent(*o, "beside", &[("a", 1)]).await;
     let (_sender, call) = beside.is_served_at(port, vec![workload("w", &beside.node("a"), "apart")]).await;
     ready(&t.infra, "apart", &[&t, &beside]).await;

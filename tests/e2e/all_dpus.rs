@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, annotation, dpu, is_ready, node_of, rule_for};
-use outrigger_tests::{create, dry_run, eventually, gate, holds, until};
+use outrigger_tests::{create, eventually, gate, holds, until};
 use serde_json::{Value, json};
 
 /// The uids of the companions by the DPU that each is for. All of them run there.
@@ -26,36 +25,20 @@ async fn by_dpu(t: &Tenant, count: usize) -> BTreeMap<String, String> {
     found
 }
 
-/// Waits until the workload's gate says so.
-async fn gate_is(t: &Tenant, status: &str, reason: &str) {
-    until(&format!("the gate is {status} {reason}"), &t.work(), "w", |pod: Pod| {
-        let conditions = pod.status.unwrap_or_default().conditions.unwrap_or_default();
-        let gate = conditions.into_iter().find(|condition| condition.type_ == keys::COMPANIONS_GATE);
-        let gate = gate.ok_or("no condition")?;
-        holds(gate.status == status && gate.reason.as_deref() == Some(reason), format!("{gate:?}"))
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn each_dpu_of_a_host_has_a_companion_and_a_workload_waits_for_all_of_them() {
     let t = Tenant::without_agent(Outrigger::shared().await, "all-dpus", &[("a", 2), ("b", 1)]).await;
     gate::start_agent(&t, &[&t.source], &[]);
     let infra = &t.outrigger.plane.infra;
     let name = |n: usize| format!("{}-dpu{n}", t.node("a"));
-    infra.kubectl(&["cordon", &name(2)]).unwrap();
+    infra.cordon(&name(2), true);
     let mut spec = rule_for("app", "web");
     spec["dpuSelectionPolicy"] = json!("SameNodeAll");
     spec["ordering"] = json!("BeforeReady");
     t.own_rule("r", spec.clone()).await.unwrap();
     let pod = json!({"metadata": {"name": "w", "labels": {"app": "web"}},
         "spec": {"nodeName": t.node("a"), "containers": [{"name": "c", "image": "i"}]}});
-    eventually("the Pod gets the gate", || async {
-        let made = dry_run(&t.work(), &pod).await.map_err(|error| error.to_string())?;
-        let gates = made.spec.and_then(|spec| spec.readiness_gates).unwrap_or_default();
-        holds(gates.iter().any(|gate| gate.condition_type == keys::COMPANIONS_GATE), format!("{gates:?}"))
-    })
-    .await;
+    gate::is_added(&t, &pod).await;
     create(&t.work(), &pod).await.unwrap();
 
     // One of two is not all.
@@ -65,15 +48,15 @@ async fn each_dpu_of_a_host_has_a_companion_and_a_workload_waits_for_all_of_them
         holds(all.len() == 2 && ready == [name(1)], format!("{} companions, ready on {ready:?}", all.len()))
     })
     .await;
-    gate_is(&t, "False", "DPUNotReady").await;
+    t.pod_condition("w", keys::COMPANIONS_GATE, Status::False, "DPUNotReady").await;
     assert!(!is_ready(&t.work().get("w").await.unwrap()));
     let said = t.condition("r", "Ready", Status::False, "DPUNotReady").await;
     assert!(said.starts_with("1 of 2 companions are ready"), "{said}");
 
-    infra.kubectl(&["uncordon", &name(2)]).unwrap();
+    infra.cordon(&name(2), false);
     let both = by_dpu(&t, 2).await;
     assert_eq!(both.keys().cloned().collect::<Vec<_>>(), [name(1), name(2)]);
-    gate_is(&t, "True", "Ready").await;
+    t.pod_condition("w", keys::COMPANIONS_GATE, Status::True, "Ready").await;
     until("the workload is ready", &t.work(), "w", |pod| holds(is_ready(&pod), "not yet")).await;
     t.condition("r", "Ready", Status::True, "AllReady").await;
     let status = t.rules().get("r").await.unwrap().status.unwrap();

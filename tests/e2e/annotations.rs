@@ -13,7 +13,7 @@ use outrigger_proto::v1::AnnotationKeys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::stream::update;
 use outrigger_tests::tenant::{Tenant, admin_rule, annotation, event, template};
-use outrigger_tests::{InWords, create, eventually, holds, until};
+use outrigger_tests::{InWords, condition_of, create, eventually, holds, until};
 use serde_json::{Value, json};
 
 /// Where admin rules and their companions are.
@@ -94,10 +94,10 @@ fn universe(t: &Tenant) -> Api<Pod> {
 
 async fn matched(t: &Tenant, rule: &str, reason: &str) -> String {
     let rules: Api<AdminWorkloadRule> = Api::namespaced(t.infra.clone(), UNIVERSE);
-    eventually(&format!("{rule}: Matched is {reason}"), || async {
-        let conditions = rules.get(rule).await.in_words()?.status.unwrap_or_default().conditions;
-        let found = conditions.into_iter().find(|c| c.type_ == "Matched").ok_or("no condition")?;
-        if found.reason == reason { Ok(found.message) } else { Err(format!("{found:?}")) }
+    until(&format!("{rule}: Matched is {reason}"), &rules, rule, |rule| {
+        let found = condition_of(&rule, "Matched");
+        let message = found["message"].as_str().unwrap_or_default().to_owned();
+        holds(found["reason"] == reason, found.to_string()).map(|()| message)
     })
     .await
 }
@@ -193,13 +193,12 @@ async fn where_an_unknown_annotation_decides_a_rule_of_the_tenant_makes_and_dele
 /// Waits until the gate of a Pod is shut for this reason, or open.
 async fn gate_is(t: &Tenant, pod: &str, shut: Option<&str>) {
     until(&format!("the gate of {pod}: {shut:?}"), &t.work(), pod, |pod| {
-        let conditions = pod.status.unwrap_or_default().conditions.unwrap_or_default();
-        let gate = conditions.into_iter().find(|c| c.type_ == keys::COMPANIONS_GATE).ok_or("no condition")?;
+        let gate = condition_of(&pod, keys::COMPANIONS_GATE);
         let as_expected = match shut {
-            Some(reason) => gate.status == "False" && gate.reason.as_deref() == Some(reason),
-            None => gate.status == "True",
+            Some(reason) => gate["status"] == "False" && gate["reason"] == reason,
+            None => gate["status"] == "True",
         };
-        holds(as_expected, format!("{gate:?}"))
+        holds(as_expected, gate.to_string())
     })
     .await;
 }
@@ -212,7 +211,7 @@ async fn a_gate_stays_shut_until_the_companion_exists_of_which_an_unknown_annota
     let mut before_ready = spec("an-gate", "NotIn");
     before_ready["ordering"] = json!("BeforeReady");
     let dpu = t.node("a-dpu1");
-    o.plane.infra.kubectl(&["cordon", &dpu]).unwrap();
+    o.plane.infra.cordon(&dpu, true);
     // For a rule of the platform there is to be a companion, and the Pod waits for it.
     platform_rule(&t, "an-gate", before_ready.clone()).await;
     let pod = json!({"metadata": {"name": "gated", "labels": {"rule": "an-gate"}}, "spec": {"nodeName": t.node("a"),
@@ -221,7 +220,7 @@ async fn a_gate_stays_shut_until_the_companion_exists_of_which_an_unknown_annota
     serves(&universe(&t), "an-gate", &["gated"]).await;
     matched(&t, "an-gate", "AnnotationsNotSent").await;
     gate_is(&t, "gated", Some("Unschedulable")).await;
-    o.plane.infra.kubectl(&["uncordon", &dpu]).unwrap();
+    o.plane.infra.cordon(&dpu, false);
     gate_is(&t, "gated", None).await;
     // For a rule of the tenant that is created in the infrastructure cluster it isn't decided whether there is to be one.
     t.rule("an-own", before_ready).await;

@@ -1,6 +1,7 @@
 //! The audit log of an API server, and what `outrigger explain audit` tells of it.
 
 use outrigger_core::keys;
+use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{create, dry_run, eventually, holds};
@@ -10,12 +11,10 @@ use crate::e2e::second_webhook::{DOES, SENT, pod, second};
 
 /// The requests about the Pods of a tenant that the log tells of, by the Pod's name.
 fn explained(t: &Tenant, name: &str) -> Value {
-    let log = t.outrigger.audit_log();
-    let args = ["explain", "audit", log.to_str().unwrap(), "-n", &t.namespace, "--name", name, "-o", "json"];
-    let output = t.outrigger.output(&args).unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{name}: {error}: {}", String::from_utf8_lossy(&output.stderr)));
-    assert_eq!((output.status.code(), &report["notes"]), (Some(0), &json!([])), "{report}");
+    let log = t.outrigger.plane.dir.join("logs/infra-audit.log");
+    let args = ["explain", "audit", log.to_str().unwrap(), "-n", &t.namespace, "--name", name];
+    let (code, report) = t.outrigger.report(&args).unwrap();
+    assert_eq!((code, &report["notes"]), (Some(0), &json!([])), "{report}");
     report["pods"][0].clone()
 }
 
@@ -34,7 +33,8 @@ fn webhooks(request: &Value) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_log_shows_which_step_rule_or_policy_changed_or_refused_a_pod() {
     // The only control plane here that has an audit log: it costs writes to the disk.
-    let outrigger = Outrigger::audited().await.unwrap().of_one_test();
+    let plane = ControlPlane::start_with(&["--audit-log"]).unwrap();
+    let outrigger = Outrigger::new(plane).unwrap().started().await.unwrap().of_one_test();
     let t = Tenant::new(*outrigger, "audit", &[("a", 1)]).await;
     let _calls = second(t.outrigger, &t.namespace).await;
 

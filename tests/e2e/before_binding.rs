@@ -7,26 +7,17 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams};
 use outrigger_core::keys;
-use outrigger_tests::tenant::{Tenant, annotation, node_of, rule_for};
-use outrigger_tests::{InWords, create, dry_run, eventually, holds, is_gone};
-use serde_json::{Value, json};
+use outrigger_tests::held::{self, go};
+use outrigger_tests::tenant::{Tenant, annotation, node_of};
+use outrigger_tests::{InWords, condition_of, create, dry_run, eventually, holds, is_gone};
+use serde_json::json;
 
 use crate::e2e::companions_first::{BINDING, pod, published, scheduled, stage};
 
-/// The condition that a companion waits for in these tests.
-const GO: &str = "example.com/go";
-
-/// A rule by which a Pod isn't bound before a companion that is Ready only when [`go`] says so.
-pub(crate) fn before_binding(app: &str) -> Value {
-    let mut spec = rule_for("app", app);
-    spec["ordering"] = json!("BeforeBinding");
-    spec["template"]["spec"]["readinessGates"] = json!([{"conditionType": GO}]);
-    spec
-}
-
-/// Makes the rule, and waits until its Pods get its claim.
-pub(crate) async fn has_rule(t: &Tenant, app: &str, spec: Value) {
-    t.own_rule(app, spec).await.unwrap();
+/// Makes a rule by which Pods with this label `app` aren't bound before companions that are Ready only when [`go`] says so, and waits until
+/// they get its claim.
+pub(crate) async fn has_rule(t: &Tenant, app: &str) {
+    t.own_rule(app, held::rule(app, "BeforeBinding")).await.unwrap();
     eventually("its Pods wait to be bound", || async {
         let created = dry_run(&t.work(), &pod("w", app, json!({}))).await.in_words()?;
         let claims = created.spec.and_then(|spec| spec.resource_claims).unwrap_or_default();
@@ -40,13 +31,6 @@ pub(crate) async fn has_rule(t: &Tenant, app: &str, spec: Value) {
 async fn rule_ends(t: &Tenant, app: &str) {
     t.own_rules().delete(app, &DeleteParams::default()).await.unwrap();
     t.rule_is_gone(app).await;
-}
-
-/// Lets a companion become Ready.
-pub(crate) fn go(t: &Tenant, companion: &Pod) {
-    let patch = json!({"status": {"conditions": [{"type": GO, "status": "True"}]}});
-    let more = ["-n", &t.namespace, "--subresource=status", "--type=strategic"];
-    t.outrigger.plane.infra.patch(&format!("pod/{}", companion.name_any()), &more, &patch).unwrap();
 }
 
 /// The claim of a Pod.
@@ -95,11 +79,8 @@ pub(crate) async fn waiting(t: &Tenant, names: &[&str], bound: &[&str]) -> BTree
 /// Waits until the gate of a Pod says why it waits.
 async fn says(t: &Tenant, name: &str, reason: &str) {
     eventually(&format!("the Pod says {reason}"), || async {
-        let pod: Pod = t.work().get(name).await.in_words()?;
-        let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
-        let gate = conditions.into_iter().find(|condition| condition.type_ == keys::COMPANIONS_GATE);
-        let found = gate.and_then(|gate| gate.reason).unwrap_or_default();
-        holds(found == reason, found)
+        let gate = condition_of(&t.work().get(name).await.in_words()?, keys::COMPANIONS_GATE);
+        holds(gate["reason"] == reason, gate.to_string())
     })
     .await;
 }
@@ -110,7 +91,7 @@ async fn a_pod_is_bound_when_its_companion_is_ready_and_not_before() {
     if t.outrigger.plane.tenant.skips(BINDING) {
         return;
     }
-    has_rule(&t, "bind", before_binding("bind")).await;
+    has_rule(&t, "bind").await;
     create(&t.work(), &pod("bound", "bind", json!({}))).await.unwrap();
     let (node, companion) = chosen(&t, "bound").await;
     says(&t, "bound", "Starting").await;
@@ -130,7 +111,7 @@ async fn the_companion_of_a_pod_that_is_deleted_while_it_waits_is_deleted() {
     if t.outrigger.plane.tenant.skips(BINDING) {
         return;
     }
-    has_rule(&t, "gone", before_binding("gone")).await;
+    has_rule(&t, "gone").await;
     create(&t.work(), &pod("waits", "gone", json!({}))).await.unwrap();
     let (_, companion) = chosen(&t, "waits").await;
     t.work().delete("waits", &DeleteParams::default().grace_period(0)).await.unwrap();
@@ -144,12 +125,12 @@ async fn a_pod_goes_elsewhere_when_the_dpu_of_the_chosen_node_takes_no_companion
     if t.outrigger.plane.tenant.skips(BINDING) {
         return;
     }
-    has_rule(&t, "move", before_binding("move")).await;
+    has_rule(&t, "move").await;
     create(&t.work(), &pod("moves", "move", json!({}))).await.unwrap();
     let (first, companion) = chosen(&t, "moves").await;
     let (infra, dpu) = (&t.outrigger.plane.infra, format!("{first}-dpu1"));
     // As a DPU that fails: what runs on it isn't Ready, and it takes nothing new.
-    infra.kubectl(&["cordon", &dpu]).unwrap();
+    infra.cordon(&dpu, true);
     eventually("it goes elsewhere", || async {
         let node = allocated(&t, "moves").await?;
         holds(node != first, node)
@@ -159,7 +140,7 @@ async fn a_pod_goes_elsewhere_when_the_dpu_of_the_chosen_node_takes_no_companion
     assert_ne!((&first, companion.uid()), (&second, other.uid()));
     go(&t, &other);
     assert_eq!(scheduled(&t, "moves").await.0, second);
-    infra.kubectl(&["uncordon", &dpu]).unwrap();
+    infra.cordon(&dpu, false);
     published(&t, &[("a", 300), ("b", 260)]).await;
     t.end("moves").await;
     rule_ends(&t, "move").await;
@@ -171,7 +152,7 @@ async fn a_refusal_of_one_pod_keeps_its_node_and_says_why() {
     if t.outrigger.plane.tenant.skips(BINDING) {
         return;
     }
-    has_rule(&t, "refused", before_binding("refused")).await;
+    has_rule(&t, "refused").await;
     t.set(json!({"limits": {"companions": 1}})).await.unwrap();
     eventually("the quota is the limit", || async {
         let quotas = t.outrigger.plane.infra.get(&["-n", &t.namespace, "resourcequota"]).in_words()?;
@@ -211,7 +192,7 @@ async fn an_agent_that_restarts_keeps_the_companion_and_binds_the_pod() {
     if t.outrigger.plane.tenant.skips(BINDING) {
         return;
     }
-    has_rule(&t, "again", before_binding("again")).await;
+    has_rule(&t, "again").await;
     create(&t.work(), &pod("waits-on", "again", json!({}))).await.unwrap();
     let (node, companion) = chosen(&t, "waits-on").await;
     let (plane, process) = (&t.outrigger.plane, format!("agent-{}", t.id));

@@ -18,7 +18,7 @@ use outrigger_core::yaml;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{namespace, node_of, takes_pods};
 use outrigger_tests::user::ask;
-use outrigger_tests::{InWords, create, eventually, holds};
+use outrigger_tests::{InWords, condition_of, create, eventually, holds, is_true};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -185,12 +185,9 @@ async fn nodes(client: &Client, random: &mut StdRng) -> BTreeMap<String, node::N
             !own("node.kubernetes.io/not-ready")
                 && own("node.kubernetes.io/unschedulable") == node.unschedulable
         };
-        let is_ready = |node: &Node| {
-            let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-            conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
-        };
-        let ready =
-            list.items.iter().all(is_ready) && all_seen.values().all(settled) && all_seen.len() == all.len();
+        let ready = list.items.iter().all(|node| is_true(node, "Ready"))
+            && all_seen.values().all(settled)
+            && all_seen.len() == all.len();
         holds(ready, format!("{all_seen:?}")).map(|()| all_seen)
     })
     .await
@@ -201,11 +198,8 @@ fn verdict(pod: &Pod) -> Option<bool> {
     if !node_of(pod).is_empty() {
         return Some(true);
     }
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let unschedulable = |c: &k8s_openapi::api::core::v1::PodCondition| {
-        c.type_ == "PodScheduled" && c.status == "False" && c.reason.as_deref() == Some("Unschedulable")
-    };
-    conditions.into_iter().any(unschedulable).then_some(false)
+    let scheduled = condition_of(pod, "PodScheduled");
+    (scheduled["status"] == "False" && scheduled["reason"] == "Unschedulable").then_some(false)
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use kube::api::Api;
 use outrigger_core::{device, keys};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, rule_with};
-use outrigger_tests::{InWords, create, eventually};
+use outrigger_tests::{InWords, create, eventually, holds};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -159,7 +159,7 @@ fn spec(seed: u64) -> Value {
 }
 
 /// Takes the fields with these names out of a claim's spec.
-fn without(spec: &mut Value, fields: &[&str]) {
+pub(crate) fn without(spec: &mut Value, fields: &[&str]) {
     match spec {
         Value::Object(map) => {
             map.retain(|key, _| !fields.contains(&key.as_str()));
@@ -312,14 +312,10 @@ async fn claims_are_listed_with_who_uses_them_and_why_they_wait() {
     let companion = t.companion().await;
     let name = companion.metadata.name.unwrap();
     let kubeconfig = format!("--kubeconfig={}", t.outrigger.plane.infra.kubeconfig.display());
-    let ask = |args: &[&str]| {
-        let output =
-            t.outrigger.output(&[&["claims", &kubeconfig, "--tenant", "claims"], args].concat()).unwrap();
-        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let ask = ["claims", &kubeconfig, "--tenant", "claims"];
     let claims = eventually("the companion runs with its device", || async {
-        let report: Value = serde_json::from_str(&ask(&["-o", "json"])).unwrap();
+        let (code, report) = t.outrigger.report(&ask)?;
+        holds(code == Some(0), report.to_string())?;
         let claims = report["claims"].as_array().unwrap().clone();
         let used = claims.iter().any(|claim| claim["state"] == "InUse");
         if claims.len() == 2 && used { Ok(claims) } else { Err(report.to_string()) }
@@ -340,13 +336,11 @@ async fn claims_are_listed_with_who_uses_them_and_why_they_wait() {
         (&idle["state"], idle["reason"].as_str().unwrap().contains("no Pod uses it")),
         (&json!("Pending"), true)
     );
-    let table = ask(&[]);
+    let table = String::from_utf8(t.outrigger.output(&ask).unwrap().stdout).unwrap();
     assert!(table.starts_with(&format!("tenant claims (namespace {})\nCLAIM", t.namespace)), "{table}");
 
     // The same cluster has nothing that `outrigger check` would call an error of this tenant's.
-    let output = t.outrigger.output(&["check", &kubeconfig, "-o", "json"]).unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    let (_, report) = t.outrigger.report(&["check", &kubeconfig]).unwrap();
     let own = report["findings"]
         .as_array()
         .unwrap()

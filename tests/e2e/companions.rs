@@ -1,8 +1,8 @@
 //! What a tenant hears of its companions, and what its agent writes on workloads.
 
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::DeleteParams;
+use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_core::reason::Cause;
 use outrigger_proto::companion::CompanionState::{Lost, NoDpu, Pending, Ready, Refused, Starting};
@@ -10,32 +10,22 @@ use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::stream::update;
 use outrigger_tests::tenant::{Tenant, admin_rule, is_ready, rule_for, rule_with};
-use outrigger_tests::{create, eventually, gate, holds, until};
-use serde_json::{Value, json};
-
-/// The condition by which tests say that a companion is ready.
-const UP: &str = "example.com/up";
-
-/// A rule for `app: web` whose companions are ready when a test says so.
-fn rule_with_gate() -> Value {
-    rule_with("/template/spec/readinessGates", json!([{"conditionType": UP}]))
-}
+use outrigger_tests::{create, eventually, gate, held, holds, until};
+use serde_json::json;
 
 /// Says whether the one companion is ready.
 async fn set(t: &Tenant, up: bool) {
-    let name = eventually("there is a companion", || async {
-        t.companions().await?.first().map(ResourceExt::name_any).ok_or_else(|| "none".to_owned())
+    let companion = eventually("there is a companion", || async {
+        t.companions().await?.pop().ok_or_else(|| "none".to_owned())
     })
     .await;
-    let status = if up { "True" } else { "False" };
-    let patch = json!({"status": {"conditions": [{"type": UP, "status": status}]}});
-    t.pods().patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch)).await.unwrap();
+    held::set(t, &companion, up);
 }
 
 #[tokio::test]
 async fn a_tenant_hears_how_its_companion_comes_up_is_lost_and_goes() {
     let t = Tenant::without_agent(Outrigger::shared().await, "dl-life", &[("a", 1)]).await;
-    t.rule("r", rule_with_gate()).await;
+    t.rule("r", held::rule("web", "Parallel")).await;
     let opened = t.opens_stream(t.on_a(&["w"])).await;
     let watch = t.watches().await;
     watch.receives("w", &[(Starting, "Starting")]).await;
@@ -117,7 +107,7 @@ async fn a_tenant_hears_what_is_wrong_in_words_that_name_nothing_of_the_platform
     o.plane.infra.apply(&[outrigger_tests::tenant::dpu("dl-wrong-secret-node", &t.node("b"))]).unwrap();
     watch.receives("lonely", &[(Ready, "")]).await;
     watch.says("the host has a DPU", |heard| holds(heard.hosts[&t.node("b")].dpu_ready, "not yet")).await;
-    o.plane.infra.kubectl(&["cordon", "dl-wrong-secret-node"]).unwrap();
+    o.plane.infra.cordon("dl-wrong-secret-node", true);
     watch
         .says("its DPU takes no Pods", |heard| {
             let host = &heard.hosts[&t.node("b")];
@@ -152,46 +142,22 @@ async fn of_a_companion_of_the_platform_a_tenant_hears_only_how_it_is() {
     }
 }
 
-/// Status and reason of a condition.
-fn condition(pod: &Pod, kind: &str) -> Option<(String, String)> {
-    let all = pod.status.as_ref()?.conditions.as_deref()?;
-    let found = all.iter().find(|condition| condition.type_ == kind)?;
-    Some((found.status.clone(), found.reason.clone().unwrap_or_default()))
-}
-
-/// Waits until a condition of a workload is so.
-async fn has(t: &Tenant, name: &str, kind: &str, status: &str, reason: &str) {
-    until(&format!("{kind} of {name} is {status} {reason}"), &t.work(), name, |pod| {
-        let found = condition(&pod, kind);
-        let is = found.as_ref().is_some_and(|(is, why)| is == status && why == reason);
-        holds(is, format!("{found:?}"))
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn a_workload_waits_for_its_companion_and_says_why() {
     let t = Tenant::without_agent(Outrigger::shared().await, "dl-agent", &[("a", 1)]).await;
     gate::start_agent(&t, &[&t.source], &["--report-companions-after=1s".to_owned()]);
-    let mut rule = rule_with_gate();
-    rule["ordering"] = json!("BeforeReady");
-    t.own_rule("fw", rule).await.unwrap();
+    t.own_rule("fw", held::rule("web", "BeforeReady")).await.unwrap();
     let pod = json!({"metadata": {"name": "w", "labels": {"app": "web"}},
         "spec": {"nodeName": t.node("a"), "containers": [{"name": "c", "image": "i"}]}});
-    eventually("the Pod gets the gate", || async {
-        let made = outrigger_tests::dry_run(&t.work(), &pod).await.map_err(|e| e.to_string())?;
-        let gates = made.spec.and_then(|spec| spec.readiness_gates).unwrap_or_default();
-        holds(gates.iter().any(|gate| gate.condition_type == keys::COMPANIONS_GATE), format!("{gates:?}"))
-    })
-    .await;
+    gate::is_added(&t, &pod).await;
     create(&t.work(), &pod).await.unwrap();
-    has(&t, "w", keys::COMPANIONS_GATE, "False", "Starting").await;
+    t.pod_condition("w", keys::COMPANIONS_GATE, Status::False, "Starting").await;
     assert!(!is_ready(&t.work().get("w").await.unwrap()));
     set(&t, true).await;
-    has(&t, "w", keys::COMPANIONS_GATE, "True", "Ready").await;
+    t.pod_condition("w", keys::COMPANIONS_GATE, Status::True, "Ready").await;
     until("the workload is ready", &t.work(), "w", |pod| holds(is_ready(&pod), "not yet")).await;
     set(&t, false).await;
-    has(&t, "w", keys::COMPANIONS_CONDITION, "False", "Lost").await;
+    t.pod_condition("w", keys::COMPANIONS_CONDITION, Status::False, "Lost").await;
     set(&t, true).await;
-    has(&t, "w", keys::COMPANIONS_CONDITION, "True", "Ready").await;
+    t.pod_condition("w", keys::COMPANIONS_CONDITION, Status::True, "Ready").await;
 }

@@ -233,12 +233,12 @@ async fn a_pod_that_could_not_wait_is_refused_and_its_control_case_is_created() 
 async fn a_host_has_devices_only_while_its_dpu_takes_companions() {
     let (t, _alone) = stage().await;
     let (infra, cluster) = (&t.outrigger.plane.infra, &t.outrigger.plane.tenant);
-    infra.kubectl(&["cordon", &t.node("a-dpu1")]).unwrap();
+    infra.cordon(&t.node("a-dpu1"), true);
     published(&t, &[("b", 260)]).await;
     create(&t.work(), &pod("elsewhere", "web", json!({}))).await.unwrap();
     assert_eq!(scheduled(&t, "elsewhere").await.0, t.node("b"));
     t.end("elsewhere").await;
-    infra.kubectl(&["uncordon", &t.node("a-dpu1")]).unwrap();
+    infra.cordon(&t.node("a-dpu1"), false);
     published(&t, &[("a", 300), ("b", 260)]).await;
     // A slice that somebody deletes is written again, and a template too.
     let slice = format!("resourceslice/{}-companions-0", t.node("a"));

@@ -113,7 +113,7 @@ async fn agent_and_manager_connect_over_ipv6_alone() {
     let o = Outrigger::shared().await;
     let [port, admin] = ports().unwrap();
     let bind = format!("--bind-address=tcp://[::1]:{port}");
-    o.start_replica_with("manager-ipv6", port, admin, &[bind]).unwrap();
+    o.start_replica("manager-ipv6", port, admin, &[bind]).unwrap();
     o.ready_at("manager-ipv6", admin).await;
     let t = Tenant::with_rule_only(o, "over-ipv6").await;
     t.start_agent(&[format!("--manager-address=https://[::1]:{port}"), format!("--server-name={NAME}")]);

@@ -167,17 +167,8 @@ async fn a_user_with_few_rights_sees_what_these_allow_and_what_is_missing() {
     t.own_rule("fw", rule_for("app", "web")).await.unwrap();
     t.web("w").await;
     let infra = &o.plane.infra;
-    let name = "console-nodes";
-    let group = "rbac.authorization.k8s.io";
-    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": "default"}});
-    let role = json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": name},
-        "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]});
-    let binding = json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": name},
-        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}]});
-    infra.apply(&[account, role, binding]).unwrap();
     let file = o.plane.dir.join("console-nodes.kubeconfig");
-    infra.service_account("default", name, &file).unwrap();
+    infra.viewer("console-nodes", &["list"], &[("", "nodes")], &file).unwrap();
     let console = Console::start(&[&kubeconfig("kubeconfig", &file)]).await;
     let dpu = format!("{}-dpu1", t.node("a"));
     let hosts = console.shows(&format!("/hosts?text={dpu}"), &["1 found", &dpu, "Not visible:"]).await;

@@ -3,13 +3,13 @@
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams};
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::devices::{Devices, allocated, claims, gone, made, pools, reserved, templates};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, admin_rule, annotation, is_ready, node_of, rule_for, template};
-use outrigger_tests::{InWords, eventually, holds};
+use outrigger_tests::{InWords, eventually, holds, merge_status};
 use serde_json::{Value, json};
 
 use crate::e2e::offline::explain;
@@ -189,9 +189,8 @@ async fn a_workloads_claim_is_shared_by_its_companions() {
         let ready = json!({"type": "Ready", "status": status, "reason": "LinkDown", "message": "port 0",
             "lastTransitionTime": "2026-01-02T03:04:05Z"});
         let device = json!({"driver": devices.driver, "pool": t.node("b-dpu1"), "device": "d0", "conditions": [ready]});
-        let patch = Patch::Merge(json!({"status": {"devices": [device]}}));
-        let claims = claims(&t.infra, &t.namespace);
-        claims.patch_status(&claim.name_any(), &PatchParams::default(), &patch).await.unwrap();
+        let (claims, status) = (claims(&t.infra, &t.namespace), json!({"devices": [device]}));
+        merge_status(&claims, &claim.name_any(), status).await.unwrap();
     };
     said("False").await;
     t.condition_says("dpu.device", "Ready", Status::False, "Pending", &[none_ready, "LinkDown port 0"]).await;
@@ -260,9 +259,8 @@ async fn a_claim_is_ready_when_its_binding_conditions_are_and_not_after_a_failur
             .collect();
         let device =
             json!({"driver": devices.driver, "pool": pool, "device": "d0", "conditions": conditions});
-        let patch = Patch::Merge(json!({"status": {"devices": [device]}}));
-        let claims = claims(&t.infra, &t.namespace);
-        claims.patch_status(&claim.name_any(), &PatchParams::default(), &patch).await.unwrap();
+        let (claims, status) = (claims(&t.infra, &t.namespace), json!({"devices": [device]}));
+        merge_status(&claims, &claim.name_any(), status).await.unwrap();
     };
     // `Ready` says nothing about the binding.
     said(&["Ready"]).await;

@@ -74,11 +74,7 @@ fn diff(t: &Tenant, rules: &[Value], more: &[&str]) -> (Option<i32>, Value) {
         format!("--tenant-kubeconfig={}", tenant.kubeconfig.display()),
     ];
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let args = [&["diff", "-o=json", "--tenant", &t.id, "-n", &t.source], more, &flags].concat();
-    let output = t.outrigger.output(&args).unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
-    (output.status.code(), report)
+    t.outrigger.report(&[&["diff", "--tenant", &t.id, "-n", &t.source], more, &flags].concat()).unwrap()
 }
 
 impl Stage {

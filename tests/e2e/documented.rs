@@ -10,9 +10,10 @@ use outrigger_core::keys;
 use outrigger_tests::control_plane::Cluster;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, annotation, dpu, event, node_of, takes_pods, usage};
-use outrigger_tests::{InWords, create, eventually, holds, root};
+use outrigger_tests::{InWords, create, eventually, holds, is_true, root};
 use serde_json::{Value, json};
 
+use crate::e2e::claims::without;
 use crate::e2e::offloading::stage::{REQUIRED, Stage, tolerates};
 
 fn path(file: &str) -> String {
@@ -58,16 +59,6 @@ fn lost(wanted: &Value, stored: &Value, at: &str, found: &mut Vec<String>) {
 
 /// A claim without the fields whose feature gates are off in this release.
 fn of_release(cluster: &Cluster, claim: &mut Value) {
-    fn without(value: &mut Value, fields: &[&str]) {
-        match value {
-            Value::Object(map) => {
-                map.retain(|key, _| !fields.contains(&key.as_str()));
-                map.values_mut().for_each(|value| without(value, fields));
-            }
-            Value::Array(list) => list.iter_mut().for_each(|value| without(value, fields)),
-            _ => {}
-        }
-    }
     let gates: [(&str, &[&str]); 4] = [
         ("DRAAdminAccess", &["adminAccess"]),
         ("DRADeviceTaints", &["tolerations"]),
@@ -173,9 +164,8 @@ async fn the_documented_rule_is_served_as_it_is_written() {
 
     let get = || tenant.get(&["workloadrule", "rule1", "-n", "universe"]).in_words();
     eventually("the rule is served", || async {
-        let status = get()?["status"].clone();
-        let conditions = status["conditions"].as_array().into_iter().flatten();
-        let served = conditions.filter(|c| c["type"] == "Accepted" && c["status"] == "True").count() == 1;
+        let rule = get()?;
+        let (served, status) = (is_true(&rule, "Accepted"), &rule["status"]);
         holds(served && status["syncResult"] == "success" && status["ready"] == 1, status.to_string())
     })
     .await;

@@ -3,12 +3,13 @@
 use kube::api::DeleteParams;
 use outrigger_core::keys;
 use outrigger_tests::control_plane::ControlPlane;
+use outrigger_tests::held::go;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, annotation};
-use outrigger_tests::{InWords, eventually, holds, is_gone};
+use outrigger_tests::{InWords, condition_of, eventually, holds, is_gone};
 use serde_json::{Value, json};
 
-use crate::e2e::before_binding::{allocated, before_binding, go, has_rule, waiting};
+use crate::e2e::before_binding::{allocated, has_rule, waiting};
 use crate::e2e::companions_first::{enforces, pod, scheduled};
 
 /// The version of PodGroups in Kubernetes 1.36.
@@ -42,7 +43,7 @@ async fn companions_of_a_gang_are_created_for_all_or_none_and_each_pod_is_bound_
     let o = Outrigger::new(plane).unwrap().started().await.unwrap().of_one_test();
     let t = Tenant::without_agent(*o, "gangs", &[("a", 1), ("b", 1)]).await;
     enforces(&t, &[("a", "40"), ("b", "40")]).await;
-    has_rule(&t, "ring", before_binding("ring")).await;
+    has_rule(&t, "ring").await;
     let cluster = &t.outrigger.plane.tenant;
     let group = json!({"apiVersion": VERSION, "kind": "PodGroup",
         "metadata": {"name": "gang", "namespace": t.source},
@@ -59,17 +60,13 @@ async fn companions_of_a_gang_are_created_for_all_or_none_and_each_pod_is_bound_
     cluster.apply(&[group, member("g0", json!({})), member("g1", json!({})), member("g2", nowhere)]).unwrap();
     eventually("the gang can't be scheduled", || async {
         let path = format!("/apis/{VERSION}/namespaces/{}/podgroups/gang", t.source);
-        let conditions = cluster.read(&path).in_words()?["status"]["conditions"].take();
-        let is =
-            |condition: &Value| condition["type"] == "PodGroupScheduled" && condition["status"] == "False";
-        holds(conditions.as_array().is_some_and(|all| all.iter().any(is)), conditions.to_string())
+        let scheduled = condition_of(&cluster.read(&path).in_words()?, "PodGroupScheduled");
+        holds(scheduled["status"] == "False", scheduled.to_string())
     })
     .await;
     eventually("one of its Pods finds no Node", || async {
-        let conditions = t.work().get("g2").await.in_words()?.status.unwrap_or_default().conditions;
-        let unplaced = conditions.into_iter().flatten().find(|condition| condition.type_ == "PodScheduled");
-        let words = unplaced.and_then(|condition| condition.message).unwrap_or_default();
-        holds(words.contains("node affinity/selector"), words)
+        let unplaced = condition_of(&t.work().get("g2").await.in_words()?, "PodScheduled");
+        holds(unplaced.to_string().contains("node affinity/selector"), unplaced.to_string())
     })
     .await;
     for name in names {
@@ -86,7 +83,7 @@ async fn companions_of_a_gang_are_created_for_all_or_none_and_each_pod_is_bound_
 
     // What fails after that is scheduled again by itself, and the others stay as they are.
     let first = annotation(&companions["g1"], keys::HOST).unwrap().to_owned();
-    t.outrigger.plane.infra.kubectl(&["cordon", &format!("{first}-dpu1")]).unwrap();
+    t.outrigger.plane.infra.cordon(&format!("{first}-dpu1"), true);
     eventually("g1 goes elsewhere", || async {
         let node = allocated(&t, "g1").await?;
         holds(node != first, node)

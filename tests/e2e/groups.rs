@@ -6,14 +6,14 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams};
 use outrigger_proto::v1::workload_service_server::{WorkloadService, WorkloadServiceServer};
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{self, DisruptionGroup};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::Tenant;
 use outrigger_tests::wire::serve;
-use outrigger_tests::{create, eventually, holds};
+use outrigger_tests::{create, eventually, holds, merge};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -106,10 +106,7 @@ async fn an_agent_sends_the_controller_of_a_pod_and_the_budgets_that_select_it()
     let change = |spec| {
         let budgets = &budgets;
         async move {
-            budgets
-                .patch("web", &PatchParams::default(), &Patch::Merge(json!({"spec": spec})))
-                .await
-                .unwrap();
+            merge(budgets, "web", json!({"spec": spec})).await.unwrap();
         }
     };
     change(json!({"minAvailable": 3})).await;

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
 use outrigger_api::Tenant as Object;
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, namespace, rule_for, takes_pods, tenant, tenant_is};
-use outrigger_tests::{InWords, create, eventually, holds, is_gone, refusal};
+use outrigger_tests::{InWords, create, eventually, holds, is_gone, merge, refusal};
 use serde_json::{Map, Value, json};
 
 /// Characters of a long value. etcd takes objects of 1.5 MiB, in which each takes a byte.
@@ -26,8 +26,7 @@ fn pod(name: &str, character: &str) -> Value {
 
 async fn change(pods: &Api<Pod>, name: &str, patch: Value) -> Result<(), String> {
     let began = Instant::now();
-    let result = pods.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    let result = result.map(drop).map_err(|error| format!("{error:.500}"));
+    let result = merge(pods, name, patch).await.map(drop).map_err(|error| format!("{error:.500}"));
     println!("{name}: answered after {:.1?}: {result:?}", began.elapsed());
     result
 }

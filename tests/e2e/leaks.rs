@@ -16,7 +16,7 @@ use outrigger_tests::outrigger::{Outrigger, get, tenant_identity};
 use outrigger_tests::shipped::kustomize;
 use outrigger_tests::stream::{about, channel, update};
 use outrigger_tests::tenant::{Tenant, admin_rule, dpu, rule_for, template, tenant};
-use outrigger_tests::{InWords, eventually, holds, until};
+use outrigger_tests::{InWords, condition_of, eventually, holds, until};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -68,10 +68,8 @@ async fn rival(o: &'static Outrigger) -> Tenant {
 /// Waits until a Pod of the tenant's cluster says why it has no companion that is ready.
 async fn says(work: &Api<Pod>, name: &str, reasons: &[&str]) {
     until(&format!("{name} says {reasons:?}"), work, name, |pod| {
-        let conditions = pod.status.unwrap_or_default().conditions.unwrap_or_default();
-        let ours = conditions.into_iter().find(|condition| condition.type_ == keys::COMPANIONS_CONDITION);
-        let reason = ours.and_then(|condition| condition.reason).unwrap_or_default();
-        holds(reasons.contains(&reason.as_str()), reason)
+        let ours = condition_of(&pod, keys::COMPANIONS_CONDITION);
+        holds(reasons.iter().any(|reason| ours["reason"] == *reason), ours.to_string())
     })
     .await;
 }
@@ -129,7 +127,7 @@ async fn a_tenant_reads_nothing_of_the_platform_and_of_other_tenants() {
     for part in ["agent-nodes", "agent-node-taints"] {
         o.plane.tenant.apply(&kustomize(&format!("deploy/base/{part}")).unwrap()).unwrap();
     }
-    o.plane.infra.kubectl(&["cordon", "lk-down-dpu1"]).unwrap();
+    o.plane.infra.cordon("lk-down-dpu1", true);
     let arguments = ["--log-level=debug", "--debug-endpoints", "--report-companions-after=0s"];
     let admin = t.start_agent_with_admin(&arguments.map(str::to_owned));
 

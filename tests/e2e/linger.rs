@@ -10,7 +10,7 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, admin_rule, annotation, is_ready, rule_with};
-use outrigger_tests::{InWords, eventually};
+use outrigger_tests::{InWords, eventually, merge_status};
 use serde_json::{Value, json};
 
 fn lingers(seconds: u64) -> Value {
@@ -50,11 +50,7 @@ async fn a_companion_outlives_its_workload_and_goes_when_its_time_is_over() {
     // A workload that has succeeded has ended too.
     let pod = t.web("done").await;
     let before = t.companion().await;
-    let done = json!({"status": {"phase": "Succeeded"}});
-    t.work()
-        .patch_status(&pod.name_any(), &Default::default(), &kube::api::Patch::Merge(done))
-        .await
-        .unwrap();
+    merge_status(&t.work(), &pod.name_any(), json!({"phase": "Succeeded"})).await.unwrap();
     assert_eq!(marked(&t, true).await.uid(), before.uid());
 }
 

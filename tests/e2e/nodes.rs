@@ -68,7 +68,7 @@ async fn a_dpu_that_fails_marks_the_node_of_its_host_and_no_other_until_it_recov
     says(&nodes, &a, ready, &[&kept]).await;
     says(&nodes, &b, ready, &[]).await;
 
-    infra.kubectl(&["cordon", &dpu]).unwrap();
+    infra.cordon(&dpu, true);
     says(&nodes, &a, Some(("False", "DPUNotReady")), &[&kept, &ours]).await;
     says(&nodes, &b, ready, &[]).await;
 
@@ -91,7 +91,7 @@ async fn a_dpu_that_fails_marks_the_node_of_its_host_and_no_other_until_it_recov
     })
     .await;
 
-    infra.kubectl(&["uncordon", &dpu]).unwrap();
+    infra.cordon(&dpu, false);
     says(&nodes, &a, ready, &[&kept]).await;
     // The DPU is gone for good, and then the host too.
     infra.kubectl(&["delete", "node", &dpu]).unwrap();

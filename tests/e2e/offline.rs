@@ -18,11 +18,7 @@ pub(crate) fn explain(t: &Tenant, args: &[&str]) -> (Option<i32>, Value) {
 }
 
 pub(crate) fn explain_with(t: &Tenant, args: &[&str]) -> (Option<i32>, Value) {
-    let output = t.outrigger.output(&[&["explain", "-o", "json"], args].concat()).unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let report =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{args:?}: {error}: {said}"));
-    (output.status.code(), report)
+    t.outrigger.report(&[&["explain"], args].concat()).unwrap()
 }
 
 #[tokio::test]

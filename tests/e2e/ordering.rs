@@ -9,7 +9,7 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, ports};
 use outrigger_tests::tenant::{Tenant, is_ready, namespace, rule_for, rule_with, takes_pods};
-use outrigger_tests::{InWords, create, dry_run, eventually, gate, holds, until};
+use outrigger_tests::{InWords, condition_of, create, dry_run, eventually, gate, holds, until};
 use serde_json::{Value, json};
 
 const OTHER: &str = "example.com/own";
@@ -186,9 +186,8 @@ async fn the_stand_in_for_kubelets_honours_readiness_gates() {
     };
     let is = async |ready: bool| {
         until(&format!("ready: {ready}"), &t.work(), "gated", |pod| {
-            let conditions = pod.status.unwrap_or_default().conditions.unwrap_or_default();
-            let found = conditions.iter().find(|c| c.type_ == "Ready").map(|c| c.status.clone());
-            holds(found.as_deref() == Some(if ready { "True" } else { "False" }), format!("{conditions:?}"))
+            let found = condition_of(&pod, "Ready");
+            holds(found["status"] == if ready { "True" } else { "False" }, found.to_string())
         })
         .await;
     };

@@ -1,7 +1,6 @@
 //! `outrigger explain pod` on a real cluster: which steps changed a Pod, and what would refuse it now.
 
 use std::path::Path;
-use std::process::Output;
 
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
@@ -9,22 +8,15 @@ use outrigger_tests::tenant::Tenant;
 use outrigger_tests::{dry_run, eventually, holds};
 use serde_json::{Value, json};
 
-fn explain(o: &Outrigger, kubeconfig: &Path, namespace: &str, name: &str) -> Output {
-    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
-    o.output(&["explain", "pod", name, "-n", namespace, "-o=json", &kubeconfig]).unwrap()
-}
-
-/// The report about a Pod, and the exit code.
+/// The exit code, and the report about a Pod.
 fn explained(
     o: &Outrigger,
     kubeconfig: &Path,
     namespace: &str,
     name: &str,
-) -> Result<(Value, Option<i32>), String> {
-    let output = explain(o, kubeconfig, namespace, name);
-    let report = serde_json::from_slice(&output.stdout)
-        .map_err(|error| format!("{name}: {error}: {}", String::from_utf8_lossy(&output.stderr)))?;
-    Ok((report, output.status.code()))
+) -> Result<(Option<i32>, Value), String> {
+    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+    o.report(&["explain", "pod", name, "-n", namespace, &kubeconfig])
 }
 
 fn names<'a>(list: &'a Value, field: &str) -> Vec<&'a str> {
@@ -36,7 +28,7 @@ async fn the_steps_that_changed_a_pod_are_reported_and_what_would_refuse_it_now(
     let o = Outrigger::shared().await;
     let (t, companion) = Tenant::with_companion(o, "whypod").await;
     let infra = &o.plane.infra;
-    let (report, code) =
+    let (code, report) =
         explained(o, &infra.kubeconfig, &t.namespace, companion.metadata.name.as_deref().unwrap()).unwrap();
     assert_eq!(code, Some(0), "{report}");
     assert_eq!(names(&report["creation"]["steps"], "step"), ["companion", "isolation"], "{report}");
@@ -75,14 +67,14 @@ async fn the_steps_that_changed_a_pod_are_reported_and_what_would_refuse_it_now(
         infra.kubectl_with(&["apply", "-f", "-"], &pod).map_err(|error| error.to_string())
     })
     .await;
-    let (report, code) = explained(o, &infra.kubeconfig, &t.namespace, "applied").unwrap();
+    let (code, report) = explained(o, &infra.kubeconfig, &t.namespace, "applied").unwrap();
     assert_eq!(code, Some(0), "{report}");
     assert_eq!(report["creation"]["from"], "what kubectl apply was given");
     assert_eq!(names(&report["creation"]["steps"], "step"), ["isolation"], "{report}");
     assert_eq!(report["stored"]["patch"], json!([]), "{report}");
 
     t.set(json!({"priorityClasses": []})).await.unwrap();
-    let (report, code) = explained(o, &infra.kubeconfig, &t.namespace, "applied").unwrap();
+    let (code, report) = explained(o, &infra.kubeconfig, &t.namespace, "applied").unwrap();
     let refusal = &report["creation"]["refusal"];
     assert_eq!((code, &refusal["code"], &refusal["name"]), (Some(3), &json!(403), &json!(t.id)), "{report}");
     assert!(refusal["message"].as_str().unwrap().starts_with("spec.priorityClassName"), "{refusal}");
@@ -109,7 +101,7 @@ async fn who_may_read_one_namespace_learns_what_is_in_it_and_what_is_missing() {
     let file = o.plane.dir.join("whypod-viewer.kubeconfig");
     infra.reader(&t.namespace, "viewer", &["pods", "workloadrules"], &file).unwrap();
     let name = companion.metadata.name.unwrap();
-    let (report, code) =
+    let (code, report) =
         eventually("the right works", || async { explained(o, &file, &t.namespace, &name) }).await;
     // The steps are those that the Pod shows; what admission would do now isn't known, which is no refusal.
     assert_eq!(code, Some(0), "{report}");
@@ -119,7 +111,8 @@ async fn who_may_read_one_namespace_learns_what_is_in_it_and_what_is_missing() {
     for kind in ["tenants", "namespaces", "nodes", "validatingadmissionpolicies"] {
         assert!(notes.contains(kind), "{kind}: {notes}");
     }
-    let output = explain(o, &file, &t.namespace, "nobody");
+    let kubeconfig = format!("--kubeconfig={}", file.display());
+    let output = o.output(&["explain", "pod", "nobody", "-n", &t.namespace, &kubeconfig]).unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains(&format!("there is no Pod {}/nobody", t.namespace)), "{said}");

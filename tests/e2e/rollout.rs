@@ -15,7 +15,7 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, admin_rule, annotation, is_ready, rule_with};
-use outrigger_tests::{InWords, always, eventually, holds, until};
+use outrigger_tests::{InWords, always, condition_of, eventually, holds, until};
 use serde_json::{Value, json};
 
 /// Follows a tenant's companions, and keeps the greatest number of one group that was down at once.
@@ -302,9 +302,7 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
     })
     .await;
     until("the rule is not ready", &rules, "rolladmin", |rule| {
-        let status = rule.status.unwrap_or_default();
-        let is_so = status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "False");
-        holds(is_so, format!("{status:?}"))
+        holds(condition_of(&rule, "Ready")["status"] == "False", format!("{:?}", rule.status))
     })
     .await;
     t.outrigger.plane.infra.kubectl(&["delete", "awr", "rolladmin", "-n", keys::ADMIN_NAMESPACE]).unwrap();

@@ -280,26 +280,12 @@ async fn what_is_wrong_with_a_rule_is_reported_by_its_field() {
     let _t = Tenant::without_agent(o, "ru-wrong", &[]).await;
     let mut client = client(o, &[&tenant_identity("ru-wrong")]).await;
     type Break = fn(&mut v1::RuleData);
-    let cases: [(Break, &str); 9] = [
-        (|d| d.workload_terms.clear(), "spec.workloadTerms"),
+    // What only a message can be. `every_field_wrong_in_turn_is_reported_alike_by_kubectl_and_grpc` has what an object can be too.
+    let cases: [(Break, &str); 4] = [
         (
             |d| d.workload_terms[0].match_expressions[0].operation = 0,
             "spec.workloadTerms[0].matchExpressions[0].operator",
         ),
-        (
-            |d| d.workload_terms[0].match_expressions[0].key = "[".into(),
-            "spec.workloadTerms[0].matchExpressions[0].key",
-        ),
-        (
-            |d| {
-                let expression = &mut d.workload_terms[0].match_expressions[0];
-                expression.operation = Operation::In.into();
-                expression.values.clear();
-            },
-            "spec.workloadTerms[0].matchExpressions[0].values",
-        ),
-        (|d| d.dpu_selection_policy = "Some".into(), "spec.dpuSelectionPolicy"),
-        (|d| d.resource_type = "v1/VM".into(), "spec.resourceKind"),
         (|d| d.rule_template = b"no"[..].into(), "spec.template"),
         (|d| d.rule_template = b"{}"[..].into(), "spec.template.apiVersion"),
         (|d| d.rule_template = vec![b' '; 5 << 20].into(), ""),

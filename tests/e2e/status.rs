@@ -12,10 +12,9 @@ use serde_json::{Value, json};
 
 fn status(o: &Outrigger, kubeconfig: &Path) -> Value {
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
-    let output = o.output(&["status", "-o=json", &kubeconfig]).unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+    let (code, report) = o.report(&["status", &kubeconfig]).unwrap();
+    assert_eq!(code, Some(0), "{report}");
+    report
 }
 
 /// The row of a list with this value in a field.
@@ -64,18 +63,8 @@ async fn what_may_not_be_read_is_named() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "status-view", &[("a", 1)]).await;
     let infra = &o.plane.infra;
-    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
-        "metadata": {"name": "viewer", "namespace": "default"}});
-    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-        "metadata": {"name": "status-viewer"},
-        "rules": [{"apiGroups": ["outrigger.dev"], "resources": ["tenants"], "verbs": ["list"]}]});
-    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-        "metadata": {"name": "status-viewer"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "status-viewer"},
-        "subjects": [{"kind": "ServiceAccount", "name": "viewer", "namespace": "default"}]});
-    infra.apply(&[account, role, binding]).unwrap();
     let file = o.plane.dir.join("status-viewer.kubeconfig");
-    infra.service_account("default", "viewer", &file).unwrap();
+    infra.viewer("status-viewer", &["list"], &[("outrigger.dev", "tenants")], &file).unwrap();
     let report = eventually("the right works", || async {
         let report = status(o, &file);
         holds(report.get("tenants").is_some(), report.to_string()).map(|()| report)

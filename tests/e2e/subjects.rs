@@ -10,10 +10,8 @@ use serde_json::{Value, json};
 /// The report about an object.
 fn explained(o: &Outrigger, cluster: &Cluster, subject: &[&str]) -> Result<Value, String> {
     let kubeconfig = format!("--kubeconfig={}", cluster.kubeconfig.display());
-    let output = o.output(&[&["explain"], subject, &["-o=json", &kubeconfig]].concat()).unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    holds(output.status.code() == Some(0), format!("{subject:?}: {said}"))?;
-    serde_json::from_slice(&output.stdout).map_err(|error| format!("{subject:?}: {error}"))
+    let (code, report) = o.report(&[&["explain"], subject, &[kubeconfig.as_str()]].concat())?;
+    holds(code == Some(0), report.to_string()).map(|()| report)
 }
 
 /// Waits until these causes are named, the first first, and returns the report.
@@ -43,7 +41,7 @@ async fn a_tenant_and_its_hosts_say_what_is_wrong_with_them() {
 
     t.set(json!({"hosts": [a]})).await.unwrap();
     names(o, &["tenant", &t.id], &[]).await;
-    o.plane.infra.kubectl(&["cordon", &dpu]).unwrap();
+    o.plane.infra.cordon(&dpu, true);
     let report = names(o, &["host", &a], &["DPUNotReady"]).await;
     assert_eq!(report["wrong"][0]["about"], format!("tenant {}", t.id), "{report}");
     o.plane.command("term agent-subjects").unwrap();

@@ -149,8 +149,7 @@ async fn a_bundle_has_what_is_needed_and_no_planted_secret() {
 
     // Whoever gets it examines it as a cluster.
     let objects = format!("--filename={}", unpacked.join("objects").display());
-    let checked = o.output(&["check", "-o=json", &objects]).unwrap();
-    let report: Value = serde_json::from_slice(&checked.stdout).unwrap_or_else(|_| panic!("{checked:?}"));
+    let (_, report) = o.report(&["check", &objects]).unwrap();
     assert!(report["findings"].is_array(), "{report}");
 
     let (code, said) = bundle(o, &infra.kubeconfig, &archive);
@@ -163,20 +162,8 @@ async fn a_user_with_few_rights_gets_a_partial_bundle_with_an_exact_manifest() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "bundle-view", &[("a", 1)]).await;
     let infra = &o.plane.infra;
-    let (account, name) = ("bundle-viewer", "bundle-viewer");
-    let group = "rbac.authorization.k8s.io";
-    infra
-        .apply(&[
-            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": "default"}}),
-            json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": name},
-                "rules": [{"apiGroups": ["outrigger.dev"], "resources": ["tenants"], "verbs": ["list"]}]}),
-            json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": name},
-                "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
-                "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": "default"}]}),
-        ])
-        .unwrap();
     let kubeconfig = o.plane.dir.join("bundle-viewer.kubeconfig");
-    infra.service_account("default", account, &kubeconfig).unwrap();
+    infra.viewer("bundle-viewer", &["list"], &[("outrigger.dev", "tenants")], &kubeconfig).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let mut count = 0;
     let mut attempt = || {

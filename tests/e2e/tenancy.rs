@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota};
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use outrigger_api::conditions::Status;
 use outrigger_api::{Tenant as Object, WorkloadRule};
 use outrigger_core::keys;
@@ -15,7 +15,7 @@ use outrigger_tests::stream::{set_label, sync, update};
 use outrigger_tests::tenant::{
     Tenant, namespace, node_of, rule, rule_for, rule_with, takes_pods, tenant, tenant_is,
 };
-use outrigger_tests::{InWords, PATIENCE, create, eventually, holds, until};
+use outrigger_tests::{InWords, PATIENCE, create, eventually, holds, merge, until};
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -129,11 +129,7 @@ async fn a_pod_from_before_its_tenant_keeps_what_it_had_wherever_that_stands() {
     o.plane.infra.kubectl(&["label", "namespace", "tn-older", "outrigger.dev/tenant=tn-older"]).unwrap();
     o.plane.infra.apply(&[tenant("tn-older", json!({"namespace": "tn-older"}))]).unwrap();
     tenant_is(&tenants, "tn-older", "Ready", Status::True, "Served").await;
-    let patch = async |patch: Value| {
-        pods.patch("old", &PatchParams::default(), &Patch::Merge(&patch))
-            .await
-            .map_err(|error| error.to_string())
-    };
+    let patch = async |patch: Value| merge(&pods, "old", patch).await.in_words();
     let finalizer = |name: &str| json!({"metadata": {"finalizers": [name, "x.example/hold"], "annotations": {"x": name}}});
     eventually("new finalizers are refused", || async {
         let answer = patch(finalizer("x.example/new")).await;
@@ -267,8 +263,8 @@ async fn taints_of_others_survive() {
     // The node lifecycle controller adds and removes a taint of its own with each of these.
     let (plane, name) = (&o.plane, node.clone());
     let cordoning = async {
-        for command in ["cordon", "uncordon", "cordon", "uncordon", "cordon"] {
-            plane.infra.kubectl(&[command, &name]).unwrap();
+        for cordoned in [true, false, true, false, true] {
+            plane.infra.cordon(&name, cordoned);
             tokio::time::sleep(Duration::from_millis(400)).await;
         }
     };

@@ -9,7 +9,7 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, is_ready, rule_for};
-use outrigger_tests::{InWords, eventually, holds, until};
+use outrigger_tests::{InWords, condition_of, eventually, holds, until};
 use serde_json::{Value, json};
 
 /// A rule for the Pods with its name as label.
@@ -21,11 +21,10 @@ fn rule(app: &str, spec: &Value, container: &Value) -> Value {
 }
 
 /// Reason and message of the condition that the agent writes on a Pod.
-fn condition_of(pod: &Pod) -> (String, String) {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let ours = conditions.into_iter().flatten().find(|c| c.type_ == keys::COMPANIONS_CONDITION);
-    ours.map(|c| (c.reason.clone().unwrap_or_default(), c.message.clone().unwrap_or_default()))
-        .unwrap_or_default()
+fn said(pod: &Pod) -> (String, String) {
+    let ours = condition_of(pod, keys::COMPANIONS_CONDITION);
+    let text = |field: &str| ours[field].as_str().unwrap_or_default().to_owned();
+    (text("reason"), text("message"))
 }
 
 /// Types and reasons of the Events about a Pod.
@@ -91,7 +90,7 @@ async fn each_cause_of_the_scheduler_has_its_own_word_and_names_the_part_of_the_
         t.start(name, host, json!({"app": name})).await;
         t.condition_says(name, "Ready", Status::False, reason, &[words]).await;
         until(&format!("the workload says {reason}"), &t.work(), name, |pod| {
-            let (found, message) = condition_of(&pod);
+            let (found, message) = said(&pod);
             let ours = message.contains(words) && !message.contains("nodes are available");
             holds(found == reason && ours, format!("{found}: {message}"))
         })

@@ -1,10 +1,9 @@
 //! `outrigger explain` of a host, a namespace and a claim by users who may not read all of it: what isn't known isn't taken for wrong.
 
-use kube::api::{Patch, PatchParams};
 use outrigger_tests::devices::{Devices, claims};
-use outrigger_tests::outrigger::{Outrigger, SYSTEM};
+use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, dpu, namespace};
-use outrigger_tests::{InWords, create, eventually, holds};
+use outrigger_tests::{InWords, create, eventually, holds, merge_status};
 use serde_json::{Value, json};
 
 /// A user of the infrastructure cluster.
@@ -20,22 +19,8 @@ impl User {
 
     /// One who may list these resources (API group and name) in the whole cluster, and nothing else.
     fn reader(outrigger: &'static Outrigger, name: &str, resources: &[(&str, &str)]) -> Self {
-        let group = "rbac.authorization.k8s.io";
-        let rule = |(group, resource): &(&str, &str)| json!({"apiGroups": [group], "resources": [resource], "verbs": ["get", "list"]});
-        let rules: Vec<Value> = resources.iter().map(rule).collect();
-        let infra = &outrigger.plane.infra;
-        let account = json!({"name": name, "namespace": SYSTEM});
-        infra
-            .apply(&[
-                json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}),
-                json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules}),
-                json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": name},
-                    "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
-                    "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": SYSTEM}]}),
-            ])
-            .unwrap();
         let file = outrigger.plane.dir.join(format!("{name}.kubeconfig"));
-        infra.service_account(SYSTEM, name, &file).unwrap();
+        outrigger.plane.infra.viewer(name, &["get", "list"], resources, &file).unwrap();
         Self { outrigger, kubeconfig: file.display().to_string() }
     }
 
@@ -43,10 +28,9 @@ impl User {
     async fn hears(&self, of: &[&str], expected: &[&str]) -> Value {
         let kubeconfig = format!("--kubeconfig={}", self.kubeconfig);
         eventually(&format!("{of:?} names {expected:?}"), || async {
-            let output =
-                self.outrigger.output(&[&["explain"], of, &["-o=json", &kubeconfig]].concat()).unwrap();
-            holds(output.status.code() == Some(0), String::from_utf8_lossy(&output.stderr))?;
-            let report: Value = serde_json::from_slice(&output.stdout).in_words()?;
+            let (code, report) =
+                self.outrigger.report(&[&["explain"], of, &[kubeconfig.as_str()]].concat())?;
+            holds(code == Some(0), report.to_string())?;
             let wrong = report["wrong"].as_array().unwrap();
             let causes: Vec<&str> = wrong.iter().map(|wrong| wrong["cause"].as_str().unwrap()).collect();
             if causes == expected { Ok(report) } else { Err(report.to_string()) }
@@ -134,10 +118,10 @@ async fn a_claim_reports_what_the_driver_says_and_not_that_no_pod_uses_it_if_pod
     let since = "2026-01-02T03:04:05Z";
     let ready = json!({"type": "Ready", "status": "False", "reason": "LinkDown", "message": "port 0",
         "lastTransitionTime": since});
-    let said = json!({"status": {"devices": [
-        {"driver": devices.driver, "pool": on, "device": "d0", "conditions": [ready]}]}});
+    let said =
+        json!({"devices": [{"driver": devices.driver, "pool": on, "device": "d0", "conditions": [ready]}]});
     let claims = claims(&t.infra, &t.namespace);
-    claims.patch_status("c", &PatchParams::default(), &Patch::Merge(&said)).await.unwrap();
+    merge_status(&claims, "c", said).await.unwrap();
     for user in [&admin, &reader] {
         let report = user.hears(&of, &["DeviceNotReady"]).await;
         let wrong = &report["wrong"][0];

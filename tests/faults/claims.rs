@@ -1,20 +1,19 @@
 //! Claims on streams: of Tenants that are created again, with counters that go back, and with answers that are lost.
 
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::DeleteParams;
 use outrigger_api::Tenant as Object;
 use outrigger_core::keys;
 use outrigger_tests::faults::{Fault, Matching, Verb};
 use outrigger_tests::outrigger::tenant_identity;
 use outrigger_tests::tenant::{Tenant, dpu, rule_for, tenant};
-use outrigger_tests::{InWords, eventually, holds};
+use outrigger_tests::{InWords, eventually, holds, merge, merge_status};
 use serde_json::json;
 
 use crate::faults::stage::{Replica, Stage};
 
 /// What is patched into a Tenant's status as an administrator.
 async fn stream_status(t: &Tenant, fields: serde_json::Value) {
-    let patch = Patch::Merge(json!({"status": {"stream": fields}}));
-    t.object().patch_status(&t.id, &PatchParams::default(), &patch).await.unwrap();
+    merge_status(&t.object(), &t.id, json!({"stream": fields})).await.unwrap();
 }
 
 async fn claim(t: &Tenant) -> Result<(u64, String), String> {
@@ -59,10 +58,9 @@ async fn a_tenant_that_is_recreated_is_served_at_once() {
     let replica = Replica::start(stage, "manager-recreated").await;
     let t = stage.tenant("recreated", &["a"]).await;
     counted(stage, &replica, &t).await;
-    let unowned =
-        Patch::Merge(json!({"metadata": {"ownerReferences": null, "labels": {(keys::TENANT): t.id}}}));
+    let unowned = json!({"metadata": {"ownerReferences": null, "labels": {(keys::TENANT): t.id}}});
     let namespaces: kube::Api<k8s_openapi::api::core::v1::Namespace> = kube::Api::all(t.infra.clone());
-    namespaces.patch(&t.namespace, &PatchParams::default(), &unowned).await.unwrap();
+    merge(&namespaces, &t.namespace, unowned).await.unwrap();
     // Nobody releases it: its namespace stays, and its label too, as it is where a namespace was adopted.
     let own = Matching { verbs: Verb::WRITES.to_vec(), ..Matching::all() };
     let failed = Fault::Status { code: 503, retry_after: None };
@@ -74,8 +72,7 @@ async fn a_tenant_that_is_recreated_is_served_at_once() {
     .map(|matching| stage.manager.fault(matching, failed.clone()));
     t.object().delete(&t.id, &DeleteParams::default()).await.unwrap();
     eventually("somebody takes its finalizer away", || async {
-        let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-        match t.object().patch(&t.id, &PatchParams::default(), &patch).await {
+        match merge(&t.object(), &t.id, json!({"metadata": {"finalizers": null}})).await {
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             other => Err(format!("{:?}", other.map(drop))),
         }

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
+use kube::api::{Api, DeleteParams, ListParams, WatchEvent, WatchParams};
 use kube::{Client, ResourceExt};
 use outrigger_tests::control_plane::config;
 use outrigger_tests::faults::{Fault, Matching, Moment, Next, Proxy, Verb};
-use outrigger_tests::{InWords, create, dry_run, eventually};
+use outrigger_tests::{InWords, create, dry_run, eventually, merge};
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -234,8 +234,7 @@ async fn watches_lag_freeze_and_end_while_they_are_open() {
         watch.next().await.unwrap().unwrap();
     }
     proxy.fault(names().times(1), Fault::TruncateWatch);
-    let patch = Patch::Merge(json!({"data": {"a": "c"}}));
-    stage.straight.patch("open", &PatchParams::default(), &patch).await.unwrap();
+    merge(&stage.straight, "open", json!({"data": {"a": "c"}})).await.unwrap();
     let broken = watch.next().await;
     assert!(!matches!(broken, Some(Ok(_))), "{broken:?}");
     // Reset.

@@ -39,10 +39,9 @@ impl Stage {
         let webhook = Proxy::start(&plane.infra, &plane.dir)?;
         let manager = Proxy::start(&plane.infra, &plane.dir)?;
         let agents = Proxy::start(&plane.tenant, &plane.dir)?;
-        let short = "--shutdown-delay=0s".to_owned();
         o.start_webhook_with(&[webhook.account(&plane.infra, "outrigger-webhook")?])?;
         let account = manager.account(&plane.infra, "outrigger-manager")?;
-        o.start_replica_with("manager", o.grpc_port, o.manager_admin, &[account, short])?;
+        o.start_replica("manager", o.grpc_port, o.manager_admin, &[account])?;
         let kubeconfig = agents.account(&plane.tenant, "outrigger-agent")?;
         o.ready().await;
         leads("the manager leads", o.manager_admin, true).await;
@@ -120,7 +119,7 @@ impl Replica {
         let proxy = Proxy::start(&o.plane.infra, &o.plane.dir).unwrap();
         faults(&proxy);
         let kubeconfig = proxy.account(&o.plane.infra, "outrigger-manager").unwrap();
-        o.start_replica_with(name, port, admin, &[kubeconfig, "--shutdown-delay=0s".to_owned()]).unwrap();
+        o.start_replica(name, port, admin, &[kubeconfig]).unwrap();
         (Self { proxy, port, name: name.to_owned(), o }, admin)
     }
 

@@ -8,7 +8,7 @@ use kube::api::DeleteParams;
 use outrigger_core::keys;
 use outrigger_tests::kubelet::reassert_ready;
 use outrigger_tests::tenant::{dpu, rule_for, rule_with, tenant};
-use outrigger_tests::{InWords, eventually, holds};
+use outrigger_tests::{InWords, condition_of, eventually, holds};
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -82,8 +82,7 @@ async fn all_work_goes_on_after_the_api_server_has_been_suspended() {
             o.plane.infra.apply(std::slice::from_ref(&other)).in_words()?;
             let id = format!("stopped-{name}");
             let tenant = t.object().get(&id).await.in_words()?;
-            let conditions = tenant.status.unwrap_or_default().conditions;
-            holds(conditions.iter().any(|c| c.type_ == "Ready"), "no condition")
+            holds(!condition_of(&tenant, "Ready").is_null(), "no condition")
         });
         tokio::join!(companions, edit, marked, admitted);
         within("no key is under way", returned, || stage.idle()).await;

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
 use outrigger_core::keys;
+use outrigger_tests::held::{self, GO};
 use outrigger_tests::history::{self, Change, History, Kind, Side, kind};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::plugin::{self, Host};
@@ -21,8 +22,6 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-
-use crate::host::{GO, before_start};
 
 /// What the part of a kubelet writes at a Pod whose containers would start now.
 const STARTED: &str = "example.com/started";
@@ -91,7 +90,7 @@ async fn stage(id: &str, names: &[&str]) -> (Tenant, Vec<Host>) {
         host.kubelet.run().await.unwrap();
         hosts.push(host);
     }
-    t.own_rule("fw", before_start("web")).await.unwrap();
+    t.own_rule("fw", held::rule("web", "BeforeStart")).await.unwrap();
     // While the agent is away, no Pod is created without the claim.
     let label = json!({"metadata": {"labels": {keys::COMPANIONS_FIRST_NAMESPACE: keys::REQUIRED}}});
     o.plane.tenant.patch(&format!("namespace/{}", t.source), &[], &label).unwrap();

@@ -6,34 +6,16 @@ mod many;
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
 use kube::api::DeleteParams;
 use outrigger_core::keys;
 use outrigger_runtime::metrics::{self, Server};
+use outrigger_tests::held::{self, go};
 use outrigger_tests::openmetrics::parse;
 use outrigger_tests::outrigger::{Outrigger, ports};
 use outrigger_tests::plugin::{self, Host, claim_of, held_pod, holds_questions, token};
 use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{InWords, eventually, holds, root};
 use serde_json::{Value, json};
-
-/// The condition that a companion waits for in these tests.
-const GO: &str = "example.com/go";
-
-/// A rule by which a Pod doesn't start before a companion that is Ready only when [`go`] says so.
-fn before_start(app: &str) -> Value {
-    let mut spec = rule_for("app", app);
-    spec["ordering"] = json!("BeforeStart");
-    spec["template"]["spec"]["readinessGates"] = json!([{"conditionType": GO}]);
-    spec
-}
-
-/// Lets the companions become Ready.
-fn go(t: &Tenant, companion: &Pod) {
-    let patch = json!({"status": {"conditions": [{"type": GO, "status": "True"}]}});
-    let more = ["-n", &t.namespace, "--subresource=status", "--type=strategic"];
-    t.outrigger.plane.infra.patch(&format!("pod/{}", companion.name_any()), &more, &patch).unwrap();
-}
 
 /// The one companion, Ready or not.
 async fn companion(t: &Tenant) -> Pod {
@@ -55,7 +37,7 @@ async fn stage(id: &str) -> (Tenant, u16, Host) {
 #[tokio::test]
 async fn a_pod_starts_when_its_companion_is_ready_and_the_kubelet_hears_the_cause_before() {
     let (t, _, host) = stage("ho-start").await;
-    t.own_rule("fw", before_start("web")).await.unwrap();
+    t.own_rule("fw", held::rule("web", "BeforeStart")).await.unwrap();
     held_pod(&t, "w", "web", "a").await;
     let companion = companion(&t).await;
     // The agent holds the call, and then says why.
@@ -76,7 +58,7 @@ async fn a_pod_starts_when_its_companion_is_ready_and_the_kubelet_hears_the_caus
 #[tokio::test]
 async fn a_pod_without_the_rule_starts_at_once() {
     let (t, _, host) = stage("ho-free").await;
-    t.own_rule("fw", before_start("web")).await.unwrap();
+    t.own_rule("fw", held::rule("web", "BeforeStart")).await.unwrap();
     t.own_rule("log", rule_for("app", "log")).await.unwrap();
     // Its companion never gets a DPU.
     let mut lost = rule_for("app", "lost");
@@ -97,7 +79,7 @@ async fn a_pod_that_is_deleted_while_it_waits_is_forgotten() {
     let [admin] = ports().unwrap();
     let agent = plugin::start_agent(&t, &["a"], &[format!("--admin-address=127.0.0.1:{admin}")]).await;
     let host = Host::start(&t, "a", agent).await;
-    t.own_rule("fw", before_start("web")).await.unwrap();
+    t.own_rule("fw", held::rule("web", "BeforeStart")).await.unwrap();
     held_pod(&t, "w", "web", "a").await;
     let (call, preparing) = host.kubelet.preparing("w").await;
     holds_questions(admin, 1).await;
@@ -123,7 +105,7 @@ async fn a_pod_that_is_deleted_while_it_waits_is_forgotten() {
 #[tokio::test]
 async fn a_plugin_that_is_killed_starts_nothing_until_it_is_back() {
     let (t, _, host) = stage("ho-kill").await;
-    t.own_rule("fw", before_start("web")).await.unwrap();
+    t.own_rule("fw", held::rule("web", "BeforeStart")).await.unwrap();
     held_pod(&t, "w", "web", "a").await;
     let plane = &t.outrigger.plane;
     plane.command(&format!("stop {}", host.process)).unwrap();
@@ -154,7 +136,7 @@ async fn nothing_starts_while_the_agent_or_the_manager_is_away() {
     let own = format!("--manager-address=https://127.0.0.1:{}", manager.0);
     let agent = plugin::start_agent(&t, &["a"], &[own]).await;
     let host = Host::start(&t, "a", agent).await;
-    t.own_rule("fw", before_start("web")).await.unwrap();
+    t.own_rule("fw", held::rule("web", "BeforeStart")).await.unwrap();
     held_pod(&t, "w", "web", "a").await;
     go(&t, &companion(&t).await);
     let (plane, process) = (&t.outrigger.plane, format!("agent-{}", t.id));

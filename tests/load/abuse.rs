@@ -16,7 +16,7 @@ use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::{ClientTls, ServerTls};
-use outrigger_tests::cost::{forget_peak, memory_limit, peak, process, processor_time};
+use outrigger_tests::cost::{forget_peak, mebibytes, memory_limit, peak, process, processor_time};
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::report::{self, Row};
 use outrigger_tests::stream::{about, channel};
@@ -107,7 +107,7 @@ pub(crate) async fn run() {
     neighbour.timed(false, TURN).await;
     for attack in Attack::ALL.into_iter().filter(|attack| report::is_wanted("abuse", attack.what())) {
         let rows = measure(o, attack, &control, &real, &neighbour).await;
-        println!("{}", report::write("abuse", &rows).unwrap());
+        report::record("abuse", &rows);
     }
 }
 
@@ -146,18 +146,17 @@ async fn measure(
     let webhook = process(&format!("--bind-address=127.0.0.1:{}", o.webhook_port));
     let manager = process(&format!("--bind-address=tcp://127.0.0.1:{}", o.grpc_port));
     [webhook, manager].into_iter().for_each(forget_peak);
-    let (mut p50, mut p99, mut spent) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rounds, mut spent) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let alone = times(&mut turn(attack, control, neighbour).await);
+        let alone = turn(attack, control, neighbour).await;
         tokio::time::sleep(AFTER).await;
-        let beside = times(&mut turn(attack, real, neighbour).await);
+        let beside = turn(attack, real, neighbour).await;
         tokio::time::sleep(AFTER).await;
         let of = || processor_time(webhook) + processor_time(manager);
         let before = of();
         tokio::time::sleep(AFTER).await;
         spent.push(of().saturating_sub(before));
-        p50.push((beside.0, alone.0));
-        p99.push((beside.1, alone.1));
+        rounds.push((beside, alone));
     }
     let what = attack.what();
     let floor = "the same traffic to a server that does nothing";
@@ -165,7 +164,6 @@ async fn measure(
         Row::new(&format!("{what}: {of}"), unit, floor, rounds)
     };
     let memory = |pid, part| {
-        let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         row(
             &format!("memory of the {part}"),
             "MiB",
@@ -174,27 +172,21 @@ async fn measure(
         )
     };
     let spent: Vec<_> = spent.iter().map(|spent| (spent.as_secs_f64(), AFTER.as_secs_f64())).collect();
-    vec![
-        row("a neighbour's calls, p50", "ms", floor, &p50),
-        row("a neighbour's calls, p99", "ms", floor, &p99),
+    let calls = report::percentiles(&format!("{what}: a neighbour's calls"), floor, &rounds, [50, 99]);
+    let others = [
         memory(webhook, "webhook"),
         memory(manager, "manager"),
         row("processor time when it has ended", "s", "one core", &spent),
-    ]
+    ];
+    calls.into_iter().chain(others).collect()
 }
 
-/// The median, and what one in a hundred is beyond, in milliseconds.
-fn times(all: &mut [Duration]) -> (f64, f64) {
-    all.sort_unstable();
-    let at = |index: usize| all[index].as_secs_f64() * 1000.0;
-    (at(all.len() / 2), at(all.len() * 99 / 100))
-}
-
-/// Times the neighbour's calls beside this traffic, which ends with the turn.
+/// Times the neighbour's calls beside this traffic, which ends with the turn; sorted.
 async fn turn(attack: Attack, target: &Target, neighbour: &Neighbour) -> Vec<Duration> {
     let traffic = tokio::spawn(send(attack, target.clone()));
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let times = neighbour.timed(attack.is_on_manager(), TURN).await;
+    let mut times = neighbour.timed(attack.is_on_manager(), TURN).await;
+    times.sort_unstable();
     assert!(!traffic.is_finished(), "{} has ended", attack.what());
     traffic.abort();
     let _ = traffic.await;

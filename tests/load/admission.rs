@@ -94,7 +94,7 @@ async fn measure() {
             many.push(rates);
         }
     }
-    println!("{}", report::write("admission", &rows(&one, &many)).unwrap());
+    report::record("admission", &rows(&one, &many));
 }
 
 /// Profiles the API server beside the creations in each namespace.

@@ -22,7 +22,7 @@ use outrigger_tests::crowd::Crowd;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::report::{self, Row, is_any_wanted, is_wanted, percentile};
 use outrigger_tests::tenant::{Tenant, dpu, rule_for};
-use outrigger_tests::{create, eventually, holds};
+use outrigger_tests::{cost, create, eventually, holds};
 use serde_json::json;
 
 /// The bench's name in the report.
@@ -48,10 +48,10 @@ const VIEWERS: usize = 200;
 pub(crate) async fn run() {
     let o = Outrigger::shared().await;
     if is_wanted(BENCH, ROWS[3]) {
-        println!("{}", report::write(BENCH, &[viewers(o).await]).unwrap());
+        report::record(BENCH, &[viewers(o).await]);
     }
     if is_any_wanted(BENCH, &ROWS[..3]) {
-        println!("{}", report::write(BENCH, &pages(o).await).unwrap());
+        report::record(BENCH, &pages(o).await);
     }
 }
 
@@ -108,7 +108,7 @@ async fn pages(o: &'static Outrigger) -> Vec<Row> {
 }
 
 fn mebibytes(pid: u32) -> f64 {
-    resident(pid) as f64 / f64::from(1 << 20)
+    cost::mebibytes(resident(pid))
 }
 
 /// Milliseconds until a page shows something, as the browser measures it (Paint Timing, `first-contentful-paint`).

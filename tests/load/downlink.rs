@@ -12,7 +12,7 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::watcher::{Config, Event, watcher};
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::report::{self, Row, percentile};
+use outrigger_tests::report::{self, Row, percentiles};
 use outrigger_tests::shipped::kustomize;
 use outrigger_tests::tenant::{Tenant, annotation, host, is_ready, rule_for};
 use outrigger_tests::writes::{settled, since, writes};
@@ -49,7 +49,7 @@ pub(crate) async fn run() {
     let mut rows = gates(o).await;
     rows.extend(node_conditions(o).await);
     rows.extend(storm(o).await);
-    println!("{}", report::write("downlink", &rows).unwrap());
+    report::record("downlink", &rows);
 }
 
 fn pod(name: &str, node: &str, gate: bool) -> Value {
@@ -146,18 +146,11 @@ async fn gates(o: &'static Outrigger) -> Vec<Row> {
     let idle = (since(&after.0, &before.0), since(&after.1, &before.1));
     println!("  {} gated workloads, writes in {} s: {idle:?}", 2 * SAMPLES, STEADY.as_secs());
     assert!(idle.0.is_empty() && idle.1.is_empty());
-    let row = |what: &str, times: &[Duration], q: usize| {
-        let what = format!("from a companion's readiness to the gate of its workload, {what}, p{q}");
-        Row::new(
-            &what,
-            "ms",
-            "a write of a condition by a client",
-            &[(percentile(times, q), percentile(&floor, q))],
-        )
-    };
     let mut rows = Vec::new();
-    for (what, times) in [("one at a time", &one), ("100 at once", &many)] {
-        rows.extend([50, 99].map(|q| row(what, times, q)));
+    for (what, times) in [("one at a time", one), ("100 at once", many)] {
+        let what = format!("from a companion's readiness to the gate of its workload, {what}");
+        let rounds = [(times, floor.clone())];
+        rows.extend(percentiles(&what, "a write of a condition by a client", &rounds, [50, 99]));
     }
     rows
 }
@@ -195,10 +188,8 @@ async fn node_conditions(o: &'static Outrigger) -> [Row; 2] {
     for all in [&mut times, &mut floor] {
         all.sort_unstable();
     }
-    [50, 99].map(|q| {
-        let what = format!("from a change of a DPU to the condition of its host's Node, p{q}");
-        Row::new(&what, "ms", "the change itself", &[(percentile(&times, q), percentile(&floor, q))])
-    })
+    let what = "from a change of a DPU to the condition of its host's Node";
+    percentiles(what, "the change itself", &[(times, floor)], [50, 99])
 }
 
 /// Times of small writes to the tenant's API server, one after the other for a while; sorted.
@@ -257,13 +248,6 @@ async fn storm(o: &'static Outrigger) -> [Row; 2] {
         assert!((1..=MAX_WRITES).contains(&sum(&pods)) && sum(&events) <= MAX_EVENTS);
         rounds.push((during, quiet));
     }
-    let row = |q| {
-        let pairs: Vec<_> =
-            rounds.iter().map(|(during, quiet)| (percentile(during, q), percentile(quiet, q))).collect();
-        let what = format!(
-            "a write to the tenant's API server while 10,000 workloads tell that companions fail, p{q}"
-        );
-        Row::new(&what, "ms", "while the agent is stopped", &pairs)
-    };
-    [50, 99].map(row)
+    let what = "a write to the tenant's API server while 10,000 workloads tell that companions fail";
+    percentiles(what, "while the agent is stopped", &rounds, [50, 99])
 }

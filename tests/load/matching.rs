@@ -149,5 +149,5 @@ fn applied() -> Row {
 pub(crate) fn run() {
     let mut rows = unmatched();
     rows.push(applied());
-    println!("{}", report::write("matching", &rows).unwrap());
+    report::record("matching", &rows);
 }

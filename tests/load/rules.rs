@@ -11,7 +11,7 @@ use outrigger_api::WorkloadRule;
 use outrigger_core::keys;
 use outrigger_proto::v1::WorkloadUpdate;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
-use outrigger_tests::report::{self, Row, percentile};
+use outrigger_tests::report::{self, Row, percentiles};
 use outrigger_tests::stream::{chunked_stream, chunked_sync, set_label, update};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 use outrigger_tests::writes::{settled, since, writes};
@@ -34,7 +34,7 @@ pub(crate) async fn run() {
     let o = Outrigger::shared().await;
     let mut rows = vec![cold_agent(o).await];
     rows.extend(crowd(o).await);
-    println!("{}", report::write("rules", &rows).unwrap());
+    report::record("rules", &rows);
 }
 
 /// Makes so many rules, each for a label of its own, several at once.
@@ -55,7 +55,7 @@ async fn cold_agent(o: &'static Outrigger) -> Row {
     let both = async || (writes(&t.infra, "workloadrules").await, writes(&t.cluster, "workloadrules").await);
     let before = both().await;
     let began = Instant::now();
-    o.start_agent("cold", Some(&t.source)).unwrap();
+    t.start_agent(&[]);
     let synced = async || {
         let rules = t.own_rules().list(&ListParams::default()).await.in_words()?;
         let done = rules.items.iter().filter(|rule| {
@@ -154,20 +154,14 @@ async fn crowd(o: &'static Outrigger) -> Vec<Row> {
     }
     whole.sort_unstable();
     call.sort_unstable();
-    let times = |q| [(percentile(&whole, q), percentile(&call, q))];
-    let row = |q| {
-        let what = format!("from the creation of a rule to its companion, beside 10,000 rules, p{q}");
-        Row::new(&what, "ms", "the call that creates the rule", &times(q))
-    };
+    let what = "from the creation of a rule to its companion, beside 10,000 rules";
+    let mut rows = Vec::from(percentiles(what, "the call that creates the rule", &[(whole, call)], [50, 90]));
     let written = pods.values().sum::<u64>() as f64;
-    vec![
-        row(50),
-        row(90),
-        Row::new(
-            "edit of a rule with 100 companions beside 10,000 rules, writes of Pods",
-            "writes",
-            "one for each of its companions",
-            &[(written, OWN as f64)],
-        ),
-    ]
+    rows.push(Row::new(
+        "edit of a rule with 100 companions beside 10,000 rules, writes of Pods",
+        "writes",
+        "one for each of its companions",
+        &[(written, OWN as f64)],
+    ));
+    rows
 }

@@ -11,7 +11,7 @@ use outrigger_core::keys;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{WorkloadDelete, WorkloadUpdate};
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::report::{self, Row, percentile};
+use outrigger_tests::report::{self, Row};
 use outrigger_tests::stream::{Opened, set_label, update};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 
@@ -43,7 +43,7 @@ pub(crate) async fn run() {
     }
     loud.ready(MATCHED).await;
     rows.extend(rounds(&quiet, &mine, &theirs, ROWS[1], move |i| changing(i % MATCHED, i, &node)).await);
-    println!("{}", report::write("tenants", &rows).unwrap());
+    report::record("tenants", &rows);
 }
 
 /// The quiet tenant's times alone and beside the other's flood, in turns.
@@ -63,12 +63,7 @@ async fn rounds(
         println!("{what}: {} messages/s", flood.stop().await);
         rounds.push((beside, alone));
     }
-    let row = |q| {
-        let pairs: Vec<_> =
-            rounds.iter().map(|(beside, alone)| (percentile(beside, q), percentile(alone, q))).collect();
-        Row::new(&format!("{what}, p{q}"), "ms", "alone", &pairs)
-    };
-    vec![row(50), row(99)]
+    report::percentiles(what, "alone", &rounds, [50, 99]).into()
 }
 
 /// Sends as fast as it is let.

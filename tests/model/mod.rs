@@ -22,7 +22,7 @@ fn number(variable: &str, default: u64) -> u64 {
 
 /// Compares both on a new control plane.
 async fn compare(seed: u64, operations: u64) {
-    let plane = ControlPlane::start().unwrap();
+    let plane = ControlPlane::start_infra().unwrap();
     plane.infra.apply_file("deploy/crds/workloadrules.workload.universe.nvidia.com.yaml").unwrap();
     let mut pair = Pair::new(&plane.infra).await;
     // Its controllers would write too.

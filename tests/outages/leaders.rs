@@ -1,11 +1,11 @@
 //! Two managers, one of which leads.
 
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, leads, ports};
 use outrigger_tests::wrapped::at_time;
-use outrigger_tests::{InWords, always, eventually, holds};
+use outrigger_tests::{InWords, always, eventually, holds, merge};
 use serde_json::json;
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ async fn a_lease_that_somebody_takes_is_given_up_and_taken_again_when_it_ends() 
     let leases: Api<Lease> = Api::namespaced(o.plane.infra.client().await, SYSTEM);
     let now = k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.000000Z").to_string();
     let stolen = json!({"spec": {"holderIdentity": "somebody-else", "acquireTime": now, "renewTime": now}});
-    leases.patch(keys::MANAGER, &PatchParams::default(), &Patch::Merge(stolen)).await.unwrap();
+    merge(&leases, keys::MANAGER, stolen).await.unwrap();
     leads("the manager leads no more", o.manager_admin, false).await;
     let holder = leases.get(keys::MANAGER).await.unwrap().spec.unwrap().holder_identity;
     println!("when it had noticed, the holder was {holder:?}");
@@ -78,7 +78,7 @@ async fn a_replica_with_another_time_does_not_take_a_lease_that_is_renewed() {
     for offset in ["+120s", "-120s"] {
         let [port, admin] = ports().unwrap();
         let name = format!("manager{}", offset.replace('+', "-plus"));
-        at_time(o, offset, || o.start_replica(&name, port, admin).unwrap());
+        at_time(o, offset, || o.start_replica(&name, port, admin, &[]).unwrap());
         o.ready_at(&name, admin).await;
         always(offset, Duration::from_secs(40), || async {
             let now = holder().await;

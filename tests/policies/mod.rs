@@ -18,7 +18,7 @@ use kube::api::{Api, ListParams};
 use outrigger_cases::{Request, changed, merged};
 use outrigger_core::keys;
 use outrigger_tests::tenant::{is_ready, node_of};
-use outrigger_tests::{InWords, eventually, holds, until};
+use outrigger_tests::{InWords, eventually, holds, is_true, until};
 use serde_json::{Value, json};
 
 use accounts::Account::{self, Admin, Operator, User};
@@ -136,11 +136,7 @@ async fn ordinary_work_runs_on_the_tenants_dpu() {
     let late = merged(&setup.cases.objects["dpu"], &json!({"metadata": {"name": "late-dpu"}}));
     Admin.send(client, "POST /api/v1/nodes", &late).await.unwrap();
     until("a new DPU is ready", &nodes, "late-dpu", |node| {
-        let ready = node
-            .status
-            .iter()
-            .flat_map(|s| s.conditions.iter().flatten())
-            .any(|c| c.type_ == "Ready" && c.status == "True");
+        let ready = is_true(&node, "Ready");
         let taints: Vec<_> =
             node.spec.iter().flat_map(|s| s.taints.iter().flatten()).map(|t| t.key.as_str()).collect();
         holds(ready && taints == [keys::TENANT], format!("{ready} {taints:?}"))

@@ -43,7 +43,7 @@ impl Setup {
     }
 
     async fn start() -> Self {
-        let plane = ControlPlane::start().unwrap();
+        let plane = ControlPlane::start_infra().unwrap();
         let infra = &plane.infra;
         let client = &infra.client().await;
         let file = || read(&[]).unwrap();
@@ -68,7 +68,7 @@ impl Setup {
         ] {
             infra.apply_file(&format!("deploy/base/{part}.yaml")).unwrap();
         }
-        infra.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).unwrap();
+        infra.established().unwrap();
         eventually("the new kinds are served", || async { infra.apply(&file().resources) }).await;
         let machine = uid(client, "/apis/imperator.tenzen-y.io/v1alpha1/machines/m").await;
         let made = uid(client, "/apis/outrigger.dev/v1alpha1/tenants/made").await;

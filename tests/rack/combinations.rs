@@ -7,9 +7,9 @@ use outrigger_tests::control_plane::Cluster;
 use outrigger_tests::outrigger::{SYSTEM, tenant_identity};
 use outrigger_tests::pki::Authority;
 use outrigger_tests::rack::{HOSTS, Rack, ready, way_to_manager};
-use outrigger_tests::shipped::of_kind;
+use outrigger_tests::shipped::{kustomize, of_kind};
 use outrigger_tests::tenant::{namespace, tenant};
-use outrigger_tests::{InWords, eventually, holds, root};
+use outrigger_tests::{InWords, eventually, holds, is_true, root};
 use serde_json::{Value, json};
 
 use super::shared::{BLUE, CONTROL, HOST};
@@ -108,8 +108,8 @@ async fn rack() -> Rack {
     rack.add(&[CONTROL]).await;
     // Beside Liqo and Imperator their definitions are there already.
     for cluster in [&rack.plane.infra, &rack.plane.tenant] {
-        cluster.apply_file("deploy/crds").unwrap();
-        cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).unwrap();
+        cluster.apply(&kustomize("deploy/crds").unwrap()).unwrap();
+        cluster.established().unwrap();
     }
     rack
 }
@@ -212,10 +212,7 @@ async fn all_run(cluster: &Cluster, objects: &[Value]) {
             .as_array()
             .into_iter()
             .flatten()
-            .filter(|pod| {
-                let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-                !conditions.any(|c| c["type"] == "Ready" && c["status"] == "True")
-            })
+            .filter(|pod| !is_true(pod, "Ready"))
             .map(|pod| json!({"name": pod["metadata"]["name"], "status": pod["status"]}).to_string())
             .collect();
         holds(waiting.is_empty(), waiting.join("\n"))

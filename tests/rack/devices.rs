@@ -2,7 +2,7 @@
 
 use outrigger_cases::merged;
 use outrigger_tests::rack::Rack;
-use outrigger_tests::tenant::{namespace, rule};
+use outrigger_tests::tenant::{account, binding, namespace, rule};
 use outrigger_tests::{InWords, eventually, holds};
 use serde_json::{Value, json};
 
@@ -44,13 +44,11 @@ fn driver(rack: &Rack) -> Vec<Value> {
         namespace(DRIVER),
         json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": DRIVER},
             "spec": {"selectors": [{"cel": {"expression": selector}}]}}),
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}),
+        account(DRIVER, DRIVER),
         json!({"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole", "metadata": {"name": DRIVER}, "rules": [
             may("", "nodes", "get"), may("resource.k8s.io", "resourceclaims", "get"),
             may("resource.k8s.io", "resourceslices", "get list watch create update patch delete")]}),
-        json!({"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": DRIVER},
-            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": DRIVER},
-            "subjects": [{"kind": "ServiceAccount", "name": DRIVER, "namespace": DRIVER}]}),
+        binding(DRIVER, None, DRIVER, (DRIVER, DRIVER)),
         json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata,
             "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
                 "spec": {"serviceAccountName": DRIVER, "terminationGracePeriodSeconds": 1, "containers": [container],

@@ -6,11 +6,11 @@ use outrigger_core::keys;
 use outrigger_tests::rack::Rack;
 use outrigger_tests::tenant::{namespace, rule};
 use outrigger_tests::user::client;
-use outrigger_tests::{InWords, dry_run, eventually, holds};
+use outrigger_tests::{InWords, dry_run, eventually, holds, is_true};
 use serde_json::{Value, json};
 
 use super::shared::{BLUE, CONTROL, DPU, turn};
-use super::workloads::{deployment, is, name, ready, runs, spec};
+use super::workloads::{deployment, name, ready, runs, spec};
 use crate::e2e::escape::beyond::a_kubelet_keeps_to;
 use crate::e2e::escape::stage::{NODES, SLICES, Sides, TENANTS, User};
 
@@ -87,7 +87,7 @@ async fn a_kubelet_refuses_pods_of_a_tenant_that_come_to_it_past_everything_else
             let status = &pod["status"];
             let is_so = match reason {
                 Some(reason) => status["phase"] == "Failed" && status["reason"] == *reason,
-                None => is(&pod, "Ready"),
+                None => is_true(&pod, "Ready"),
             };
             holds(is_so, status.to_string())
         })
@@ -167,7 +167,7 @@ async fn a_static_pod_in_a_tenants_namespace_is_no_object_there() {
     let mirror = |name: &str| format!("{name}-{}", DPU.name);
     eventually("the kubelet runs static Pods", || async {
         let pod = infra.get(&["pod", &mirror("outside")]).in_words()?;
-        holds(is(&pod, "Ready"), pod["status"].to_string())
+        holds(is_true(&pod, "Ready"), pod["status"].to_string())
     })
     .await;
     for (name, namespace) in &pods[..2] {

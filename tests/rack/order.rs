@@ -5,13 +5,11 @@ use std::collections::BTreeMap;
 use outrigger_core::keys;
 use outrigger_tests::rack::Rack;
 use outrigger_tests::tenant::rule;
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{condition_of, eventually, holds, is_true};
 use serde_json::{Value, json};
 
 use super::shared::{DPU, turn};
-use super::workloads::{
-    condition, deployment, name, pods, ready, ready_late, ready_since, spec, started, workload,
-};
+use super::workloads::{deployment, name, pods, ready, ready_late, ready_since, spec, started, workload};
 
 /// Each companion by its workload; an error if a workload has two.
 fn by_workload(companions: &[Value]) -> Result<BTreeMap<&str, &Value>, String> {
@@ -56,7 +54,7 @@ async fn containers_wait_for_companions_which_return_with_a_dpu_that_was_off() {
         eventually("the workload says that its DPU has failed", || async {
             let now = pods(rack, "tenant", "first")?;
             let now = now.iter().find(|found| name(found) == name(pod)).ok_or("it has gone")?;
-            let says = condition(now, keys::COMPANIONS_CONDITION).ok_or("no condition")?;
+            let says = condition_of(now, keys::COMPANIONS_CONDITION);
             holds(says["status"] == "False" && says["reason"] == "DPUNotReady", says.to_string())
         })
         .await;
@@ -67,7 +65,7 @@ async fn containers_wait_for_companions_which_return_with_a_dpu_that_was_off() {
         by_workload(&found)?;
         let again = found.iter().all(|pod| {
             pod["status"]["containerStatuses"][0]["restartCount"].as_u64().unwrap_or(0) > 0
-                && condition(pod, "Ready").is_some_and(|ready| ready["status"] == "True")
+                && is_true(pod, "Ready")
         });
         holds(
             found.len() == 2 && again,

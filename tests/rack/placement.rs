@@ -46,7 +46,7 @@ async fn any_runs_on_another_dpu_of_the_tenant_where_same_node_waits_for_its_own
         holds(*owner == BLUE, node["metadata"]["labels"].to_string())
     })
     .await;
-    infra.kubectl(&["cordon", DPU.name]).unwrap();
+    infra.cordon(DPU.name, true);
     for policy in ["Any", "SameNode"] {
         let app = if policy == "Any" { "any" } else { "same" };
         let mut spec = spec(app, &runs("echo here"));
@@ -58,13 +58,13 @@ async fn any_runs_on_another_dpu_of_the_tenant_where_same_node_waits_for_its_own
     assert_eq!(any[0]["spec"]["nodeName"], OTHER[0].name);
     eventually("the companion of SameNode is there", || async { node(rack, "same") }).await;
     assert_eq!(node(rack, "same").unwrap(), None);
-    infra.kubectl(&["uncordon", DPU.name]).unwrap();
+    infra.cordon(DPU.name, false);
     let same = ready(rack, "infra", "same", 1).await;
     assert_eq!(same[0]["spec"]["nodeName"], DPU.name);
     assert_eq!(node(rack, "any").unwrap().as_deref(), Some(OTHER[0].name));
     hosts.kubectl(&["delete", "pod", "any", "same"]).unwrap();
     // Other tests expect their workloads on the first host.
-    hosts.kubectl(&["cordon", OTHER[1].name]).unwrap();
+    hosts.cordon(OTHER[1].name, true);
 }
 
 #[tokio::test]

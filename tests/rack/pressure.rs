@@ -2,12 +2,12 @@
 
 use outrigger_tests::rack::{Rack, ready as parts_are_ready};
 use outrigger_tests::tenant::rule;
-use outrigger_tests::{InWords, eventually, holds};
+use outrigger_tests::{InWords, eventually, holds, is_true};
 use serde_json::{Value, json};
 
 use super::shared::{CONTROL, DPU, turn};
 use super::traffic::Traffic;
-use super::workloads::{deployment, is, name, parts, pods, ready, runs, spec};
+use super::workloads::{deployment, name, parts, pods, ready, runs, spec};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long"]
@@ -94,7 +94,8 @@ impl Evicted {
         .await;
         eventually("another companion runs in its place", || async {
             let now = pods(rack, "infra", self.app)?;
-            let other = |pod: &Value| pod["metadata"]["uid"] != former["metadata"]["uid"] && is(pod, "Ready");
+            let other =
+                |pod: &Value| pod["metadata"]["uid"] != former["metadata"]["uid"] && is_true(pod, "Ready");
             holds(now.len() == 1 && other(&now[0]), json!(now).to_string())
         })
         .await;

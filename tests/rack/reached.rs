@@ -4,11 +4,11 @@ use outrigger_tests::control_plane::Cluster;
 use outrigger_tests::outrigger::{SYSTEM, tenant_identity};
 use outrigger_tests::rack::{HOSTS, INFRA_DNS, Machine, Rack, ready};
 use outrigger_tests::tenant::{namespace, tenant};
-use outrigger_tests::{InWords, eventually, holds};
+use outrigger_tests::{InWords, eventually, holds, is_true};
 use serde_json::{Value, json};
 
 use super::shared::CONTROL;
-use super::workloads::{is, runs};
+use super::workloads::runs;
 
 /// Another Node of the cluster, on which clients run too.
 const OTHER: Machine = Machine::infra("other", 12, None);
@@ -63,7 +63,7 @@ fn pod(cluster: &Cluster, namespace: &str, part: &str) -> Result<Value, String> 
     let label = format!("app.kubernetes.io/component={part}");
     let found = cluster.get(&["pods", "-n", namespace, "-l", &label]).in_words()?;
     let mut pods = found["items"].as_array().into_iter().flatten();
-    pods.find(|pod| is(pod, "Ready")).cloned().ok_or_else(|| format!("no {part}: {found}"))
+    pods.find(|pod| is_true(pod, "Ready")).cloned().ok_or_else(|| format!("no {part}: {found}"))
 }
 
 /// Where a Pod's port with this name is.

@@ -2,7 +2,7 @@
 
 use outrigger_tests::rack::Rack;
 use outrigger_tests::tenant::rule;
-use outrigger_tests::{InWords, eventually, holds};
+use outrigger_tests::{InWords, condition_of, eventually, holds};
 use serde_json::{Value, json};
 
 use super::shared::{DPU, turn};
@@ -89,8 +89,7 @@ async fn another_image_runs_in_the_same_pod_and_until_then_the_rule_says_so() {
     infra.apply(&[of("pause:1")]).unwrap();
     eventually("the rule says that all companions are as it asks", || async {
         let rule = infra.get(&["workloadrule", "-n", "tenant-blue", "updated"]).in_words()?;
-        let conditions = rule["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let ready = conditions.into_iter().find(|condition| condition["type"] == "Ready").unwrap_or_default();
+        let ready = condition_of(&rule, "Ready");
         let is_current = ready["observedGeneration"] == rule["metadata"]["generation"];
         holds(is_current && ready["reason"] == "AllReady", ready.to_string())
     })

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use outrigger_tests::rack::Rack;
 use outrigger_tests::tenant::rule;
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{eventually, holds, is_true};
 use serde_json::{Value, json};
 
 use super::shared::{DPU, turn};
-use super::workloads::{deployment, is, name, pods, ready, runs, spec, workload};
+use super::workloads::{deployment, name, pods, ready, runs, spec, workload};
 
 const WORKLOADS: usize = 3;
 
@@ -31,7 +31,7 @@ fn sleeping(rack: &Rack, seconds: &str) -> usize {
 async fn least(rack: &'static Rack, stop: Arc<AtomicBool>) -> usize {
     let mut least = WORKLOADS;
     while !stop.load(Ordering::Relaxed) {
-        let ready = pods(rack, "infra", "rolled").unwrap().iter().filter(|pod| is(pod, "Ready")).count();
+        let ready = pods(rack, "infra", "rolled").unwrap().iter().filter(|pod| is_true(pod, "Ready")).count();
         least = least.min(ready);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

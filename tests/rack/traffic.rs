@@ -10,11 +10,11 @@ use kube::Api;
 use kube::api::PostParams;
 use outrigger_tests::rack::Rack;
 use outrigger_tests::tenant::rule;
-use outrigger_tests::{dry_run, eventually, holds};
+use outrigger_tests::{dry_run, eventually, holds, is_true};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::workloads::{is, name, pods, runs, spec, workload};
+use super::workloads::{name, pods, runs, spec, workload};
 
 /// Between two workloads: containers take a while to start, and their Nodes hold a hundred.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -37,7 +37,7 @@ impl Traffic {
         let workloads = tokio::spawn(work(rack, app, Arc::clone(&stop)));
         eventually("a companion is ready", || async {
             let found = pods(rack, "infra", app)?;
-            holds(found.iter().any(|pod| is(pod, "Ready")), format!("{} companions", found.len()))
+            holds(found.iter().any(|pod| is_true(pod, "Ready")), format!("{} companions", found.len()))
         })
         .await;
         Self { app, stop, admissions, workloads }
@@ -55,7 +55,7 @@ impl Traffic {
             let of: BTreeSet<&str> = companions.iter().map(workload).collect();
             let all = companions.len() == workloads.len() && of == wanted;
             holds(
-                all && companions.iter().all(|pod| is(pod, "Ready")),
+                all && companions.iter().all(|pod| is_true(pod, "Ready")),
                 format!("{workloads:?} have {}", json!(companions)),
             )
         })

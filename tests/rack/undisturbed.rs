@@ -65,7 +65,7 @@ async fn nothing_is_lost_while_the_node_of_webhook_and_manager_is_drained() {
     }
     let (admitted, refusals, workloads) = traffic.end(rack).await;
 
-    infra.kubectl(&["uncordon", CONTROL.name]).unwrap();
+    infra.cordon(CONTROL.name, false);
     assert!(refusals.is_empty(), "{admitted} were admitted, but: {refusals:?}");
     assert!(admitted > 20 && workloads.len() > 5, "{admitted} admissions, {} workloads", workloads.len());
 }
@@ -84,7 +84,7 @@ async fn companions_of_a_drained_dpu_run_there_again_when_it_is_back() {
         holds(waiting >= before.len(), format!("{waiting} of {}", now.len()))
     })
     .await;
-    infra.kubectl(&["uncordon", DPU.name]).unwrap();
+    infra.cordon(DPU.name, false);
     let (_, refusals, _) = traffic.end(rack).await;
     assert!(refusals.is_empty(), "{refusals:?}");
 }

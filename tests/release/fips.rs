@@ -47,20 +47,19 @@ async fn a_program_for_fips_does_the_main_job_with_approved_cryptography_only() 
 
     let mut outrigger = Outrigger::new(ControlPlane::start().unwrap()).unwrap();
     outrigger.binary = program.trim().into();
-    // It ends with the process of the tests.
-    let o: &'static Outrigger = Box::leak(Box::new(outrigger.started().await.unwrap()));
-    let tenant = Tenant::with_rule_only(o, "blue").await;
+    let o = outrigger.started().await.unwrap().of_one_test();
+    let tenant = Tenant::with_rule_only(*o, "blue").await;
     tenant.start_agent(&[]);
     tenant.web("w").await;
     tenant.companion().await;
 
     for word in ["TLS13_AES", "TLS_ECDHE_ECDSA_WITH_AES"] {
-        let suite = negotiated(o, word).await.unwrap();
+        let suite = negotiated(*o, word).await.unwrap();
         assert!(suite.starts_with(word), "{word}: {suite}");
     }
     // The build for ring accepts these.
     for word in ["TLS13_CHACHA20", "ECDSA_WITH_CHACHA20"] {
-        let refused = negotiated(o, word).await.unwrap_err();
+        let refused = negotiated(*o, word).await.unwrap_err();
         assert!(refused.to_string().contains("HandshakeFailure"), "{word}: {refused}");
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::outrigger::{Outrigger, get};
@@ -87,13 +88,14 @@ fn its_root_is_read_only() {
 async fn webhook_manager_and_agent_run_from_the_image() {
     const NAME: &str = "api-gateway.local";
     let dir = directory();
+    // It is built first: a control plane that waits for that costs as much as one that is used.
+    LazyLock::force(&IMAGE);
     let plane = ControlPlane::start().unwrap();
     let program = unpacked(dir.path(), &plane.dir, &format!("127.0.0.1 {NAME}\n"));
     let mut outrigger = Outrigger::new(plane).unwrap();
     outrigger.binary = program;
-    // It ends with the process of the tests.
-    let o: &'static Outrigger = Box::leak(Box::new(outrigger.started().await.unwrap()));
-    let tenant = Tenant::with_rule_only(o, "blue").await;
+    let o = outrigger.started().await.unwrap().of_one_test();
+    let tenant = Tenant::with_rule_only(*o, "blue").await;
     let manager = format!("--manager-address=https://{NAME}:{}", o.grpc_port);
     let agent = tenant.start_agent_with_admin(&[manager]);
     tenant.web("w").await;

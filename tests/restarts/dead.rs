@@ -5,7 +5,7 @@ use outrigger_tests::outrigger::{Outrigger, leads};
 use outrigger_tests::tenant::Tenant;
 use outrigger_tests::{eventually, holds};
 
-use crate::restarts::alone;
+use crate::restarts::together;
 
 /// The claim on the tenant's stream, whether the status says that its agent is connected, and the holder.
 async fn stream_of(t: &Tenant) -> (u64, bool, String) {
@@ -13,10 +13,10 @@ async fn stream_of(t: &Tenant) -> (u64, bool, String) {
     stream.map(|stream| (stream.claim, stream.connected, stream.holder)).unwrap_or_default()
 }
 
-/// A tenant with a companion that the manager `manager-2` serves, while `manager` leads. Returns the claim, too.
+/// A tenant with a companion that the manager `manager-<id>` serves, while `manager` leads. Returns the claim, too.
 async fn served_by_second(o: &'static Outrigger, id: &str) -> (Tenant, u64) {
     leads("the first manager leads", o.manager_admin, true).await;
-    let (port, _) = o.another_manager("manager-2", &[]).await;
+    let (port, _) = o.another_manager(&format!("manager-{id}"), &[]).await;
     let t = Tenant::with_rule_only(o, id).await;
     t.start_agent(&[format!("--manager-address=https://127.0.0.1:{port}")]);
     t.web("w").await;
@@ -47,10 +47,10 @@ async fn is_served_again(t: &Tenant, claim: u64) {
 
 #[tokio::test]
 async fn a_tenant_whose_manager_is_killed_with_its_agent_is_shown_without_a_stream() {
-    let (_one, o) = alone().await;
+    let (_all, o) = together().await;
     let (t, claim) = served_by_second(o, "orphan").await;
     let companions = t.uids().await.unwrap();
-    o.plane.command("stop manager-2 agent-orphan").unwrap();
+    o.plane.command("stop manager-orphan agent-orphan").unwrap();
     let (_, connected, _) = stream_of(&t).await;
     assert!(connected, "neither has written anything");
     is_taken_over(&t, claim).await;
@@ -58,23 +58,23 @@ async fn a_tenant_whose_manager_is_killed_with_its_agent_is_shown_without_a_stre
     t.condition_says("r", "Synced", Status::Unknown, "StreamLost", &["has not been connected since"]).await;
     assert_eq!(t.uids().await.unwrap(), companions, "companions stay as they are");
     // The agent comes back, to the manager that is left.
-    o.plane.command("start manager-2 agent-orphan").unwrap();
+    o.plane.command("start manager-orphan agent-orphan").unwrap();
     is_served_again(&t, claim).await;
     assert_eq!(t.uids().await.unwrap(), companions);
     o.plane.command("term agent-orphan").unwrap();
-    o.plane.command("term manager-2").unwrap();
+    o.plane.command("term manager-orphan").unwrap();
 }
 
 #[tokio::test]
 async fn a_manager_that_was_only_suspended_corrects_what_the_leader_wrote_of_it() {
-    let (_one, o) = alone().await;
+    let (_all, o) = together().await;
     let (t, claim) = served_by_second(o, "suspended").await;
     let companions = t.uids().await.unwrap();
-    o.plane.command("pause manager-2").unwrap();
+    o.plane.command("pause manager-suspended").unwrap();
     is_taken_over(&t, claim).await;
-    o.plane.command("resume manager-2").unwrap();
+    o.plane.command("resume manager-suspended").unwrap();
     is_served_again(&t, claim).await;
     assert_eq!(t.uids().await.unwrap(), companions);
     o.plane.command("term agent-suspended").unwrap();
-    o.plane.command("term manager-2").unwrap();
+    o.plane.command("term manager-suspended").unwrap();
 }

@@ -10,6 +10,7 @@ mod offloading;
 mod replicas;
 mod slots;
 
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -19,10 +20,23 @@ use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{InWords, always, eventually, holds};
 use tokio::sync::{Mutex, MutexGuard};
 
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+
 /// The shared installation. Whoever has it has it alone.
 async fn alone() -> (MutexGuard<'static, ()>, &'static Outrigger) {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
     (ONE_AT_A_TIME.lock().await, Outrigger::shared().await)
+}
+
+/// As [`alone`], for tests that disturb only what each of them has started: all of these have it at the same time.
+async fn together() -> (Arc<MutexGuard<'static, ()>>, &'static Outrigger) {
+    static TOGETHER: Mutex<Weak<MutexGuard<'static, ()>>> = Mutex::const_new(Weak::new());
+    let mut all = TOGETHER.lock().await;
+    let guard = match all.upgrade() {
+        Some(guard) => guard,
+        None => Arc::new(ONE_AT_A_TIME.lock().await),
+    };
+    *all = Arc::downgrade(&guard);
+    (guard, Outrigger::shared().await)
 }
 
 async fn start_many(t: &Tenant, count: usize) {

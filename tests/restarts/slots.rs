@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Client, Resource, ResourceExt};
 use outrigger_api::Machine;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, ports};
 use outrigger_tests::tenant::takes_pods;
-use outrigger_tests::{InWords, create, dry_run, eventually};
+use outrigger_tests::{InWords, create, dry_run, eventually, merge, merge_status};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -197,8 +197,8 @@ async fn prepare(o: &Outrigger, client: &Client, machines: &Api<Machine>) {
     takes_pods(client, NAMESPACE).await;
     create(machines, &machine("slots", "slots", "slots-own", 0)).await.unwrap();
     let usage = json!({"maximum": 50, "reserved": 10, "used": 0, "waiting": 0, "slots": 10});
-    let status = json!({"status": {"availableMachines": [{"name": "small", "usage": usage}]}});
-    machines.patch_status("slots", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    let status = json!({"availableMachines": [{"name": "small", "usage": usage}]});
+    merge_status(machines, "slots", status).await.unwrap();
 }
 
 /// Twelve Machines at once ask three replicas for one group, and then for one node.
@@ -242,7 +242,7 @@ async fn one_machine_has_a_group_and_a_node(o: &Outrigger, machines: &Api<Machin
 async fn a_guest_stays_what_it_is(pods: &Api<Pod>) {
     let patch = |labels: Value| {
         let metadata = json!({"metadata": {"labels": labels, "annotations": {"noted": "yes"}}});
-        async move { pods.patch("late", &PatchParams::default(), &Patch::Merge(metadata)).await }
+        async move { merge(pods, "late", metadata).await }
     };
     patch(json!({"app": "x"})).await.unwrap();
     for key in [keys::MACHINE_GROUP, keys::MACHINE_TYPE, keys::POD_ROLE] {

@@ -11,7 +11,10 @@ use crate::rolling::workloads::{Churn, settled};
 use crate::rolling::{ROUNDS, alone};
 
 /// How long workloads come and go before, to compare with.
-const QUIET: Duration = Duration::from_secs(10);
+const QUIET: Duration = Duration::from_secs(4);
+
+/// When an agent restarts after the replacement has begun: between two replicas.
+const AMID: Duration = Duration::from_secs(5);
 
 /// How often a tenant's stream was claimed again.
 async fn moves(t: &Tenant) -> Result<usize, String> {
@@ -39,7 +42,7 @@ async fn no_companion_is_lost_or_doubled_while_every_manager_is_replaced() {
     }
     // An agent restarts between two replicas: whoever tells the supervisor waits until the one that ends has ended.
     let restarts = std::thread::spawn(move || {
-        std::thread::sleep(QUIET / 2);
+        std::thread::sleep(AMID);
         o.plane.command("term agent-south").and_then(|()| o.plane.command("start agent-south"))
     });
     replicas.manager.roll(o, &installed.managers).await;

@@ -130,7 +130,7 @@ impl Deployment {
         let [port, admin] = ports().unwrap();
         match self.part {
             "webhook" => o.start_webhook_replica(&name, port, admin, &self.flags).unwrap(),
-            _ => o.start_replica_with(&name, port, admin, &self.flags).unwrap(),
+            _ => o.start_replica(&name, port, admin, &self.flags).unwrap(),
         }
         Replica { name, port, admin }
     }

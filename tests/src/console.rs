@@ -10,11 +10,11 @@ use http::{Request, Response, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use outrigger_runtime::tls::ClientTls;
-use serde_json::json;
 
 use crate::attacks::dial_from;
 use crate::control_plane::Ends;
 use crate::outrigger::{Outrigger, binary, ports};
+use crate::tenant::{account, binding};
 use crate::{eventually, holds};
 
 /// A running console. It is killed when this is dropped.
@@ -200,7 +200,7 @@ impl LoggedIn<'_> {
 pub fn reader(o: &Outrigger, namespace: &str, name: &str) -> String {
     let file = o.plane.dir.join(format!("{name}.kubeconfig"));
     o.plane.infra.reader(namespace, name, &["pods", "workloadrules"], &file).expect("a service account");
-    o.plane.infra.kubectl(&["create", "token", name, "-n", namespace]).expect("a token").trim().to_owned()
+    o.plane.infra.token(namespace, name).expect("a token")
 }
 
 /// The token of a service account that may read everything.
@@ -208,15 +208,8 @@ pub fn reader(o: &Outrigger, namespace: &str, name: &str) -> String {
 /// # Panics
 /// If the API server refuses it.
 pub fn administrator(o: &Outrigger, name: &str) -> String {
-    let group = "rbac.authorization.k8s.io";
-    o.plane
-        .infra
-        .apply(&[
-            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": "default"}}),
-            json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": name},
-                "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
-                "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}]}),
-        ])
-        .expect("a service account");
-    o.plane.infra.kubectl(&["create", "token", name, "-n", "default"]).expect("a token").trim().to_owned()
+    let infra = &o.plane.infra;
+    let objects = [account("default", name), binding(name, None, "cluster-admin", ("default", name))];
+    infra.apply(&objects).expect("a service account");
+    infra.token("default", name).expect("a token")
 }

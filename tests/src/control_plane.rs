@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::root;
-use crate::shipped::fed;
+use crate::shipped::{fed, objects};
+use crate::tenant::{account, binding};
+use crate::{PATIENCE, SHORTEST, is_true, root};
 
 use self::direct::Direct;
 
@@ -30,14 +32,14 @@ pub const SKIPPED: &str = "skipped on Kubernetes ";
 /// kubectl's.
 pub const RARE_COLLECTION: (&str, &str) = ("GOGC", "400");
 
-/// Two running clusters. They end when this is dropped, or its process ends.
+/// Two running clusters, or the one that a test needs. They end when this is dropped, or its process ends.
 #[derive(Debug)]
 pub struct ControlPlane {
     /// Certificates, kubeconfigs, logs.
     pub dir: PathBuf,
     /// Its Nodes are DPUs.
     pub infra: Cluster,
-    /// Its Nodes are hosts.
+    /// Its Nodes are hosts. Of a control plane with one cluster it is the same as `infra`.
     pub tenant: Cluster,
     /// Seconds from the start to ready.
     pub seconds: f64,
@@ -100,6 +102,11 @@ impl ControlPlane {
         Self::start_with(&[])
     }
 
+    /// As [`Self::start`], without the tenant's cluster, which costs as much processor time as the other one.
+    pub fn start_infra() -> anyhow::Result<Self> {
+        Self::start_with(&["--clusters=infra"])
+    }
+
     /// As [`Self::start`], with further flags of `up`.
     pub fn start_with(flags: &[&str]) -> anyhow::Result<Self> {
         Self::start_in(&[], flags)
@@ -143,7 +150,7 @@ impl ControlPlane {
         };
         Ok(Self {
             infra: cluster("infra")?,
-            tenant: cluster("tenant")?,
+            tenant: cluster("tenant").or_else(|_| cluster("infra"))?,
             seconds: ready.seconds,
             dir,
             link: Mutex::new(link),
@@ -291,6 +298,12 @@ impl Cluster {
         self.kubectl(&[&["patch", object, kind, "-p", &patch.to_string()], more].concat()).map(drop)
     }
 
+    /// Has a Node take no new Pods, or take them again.
+    pub fn cordon(&self, node: &str, cordoned: bool) {
+        let patch = json!({"spec": {"unschedulable": cordoned}});
+        self.patch(&format!("node/{node}"), &[], &patch).expect("the Node is there");
+    }
+
     /// Whether the API server doesn't have a feature of Kubernetes, by the name of its gate.
     pub fn lacks(&self, gate: &str) -> bool {
         !self.direct.has_feature(gate).expect("metrics")
@@ -325,10 +338,23 @@ impl Cluster {
         self.direct.apply(objects)
     }
 
-    /// Applies a file, or all files of a directory, of the work tree.
+    /// Applies a file of the work tree.
     pub fn apply_file(&self, path: &str) -> anyhow::Result<()> {
-        let path = root().join(path);
-        self.kubectl(&["apply", "--server-side", "-f", &path.display().to_string()]).map(drop)
+        self.apply(&objects(&std::fs::read_to_string(root().join(path))?)?)
+    }
+
+    /// Waits until the API server serves all custom resources that have been defined.
+    pub fn established(&self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            let all = self.read("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")?;
+            let mut all = all["items"].as_array().into_iter().flatten();
+            match all.find(|definition| !is_true(definition, "Established")) {
+                None => return Ok(()),
+                Some(definition) if began.elapsed() > PATIENCE => bail!("{}", definition["status"]),
+                Some(_) => std::thread::sleep(SHORTEST),
+            }
+        }
     }
 
     /// Creates a service account that may get, list and watch these resources of Kubernetes and of WorkloadRules in its namespace, and nothing
@@ -339,13 +365,33 @@ impl Cluster {
         let rules = json!([{"apiGroups": ["", "workload.universe.nvidia.com"], "resources": resources,
             "verbs": ["get", "list", "watch"]}]);
         self.apply(&[
-            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}),
+            account(namespace, name),
             json!({"apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": metadata, "rules": rules}),
             json!({"apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": metadata,
                 "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
                 "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]}),
         ])?;
         self.service_account(namespace, name, file)
+    }
+
+    /// Creates a service account in the namespace `default` that has these verbs on these resources, each named with its API group, in the whole
+    /// cluster, and nothing else. Writes its kubeconfig.
+    pub fn viewer(
+        &self,
+        name: &str,
+        verbs: &[&str],
+        resources: &[(&str, &str)],
+        file: &Path,
+    ) -> anyhow::Result<()> {
+        let rule = |(group, resource): &(&str, &str)| json!({"apiGroups": [group], "resources": [resource], "verbs": verbs});
+        let rules: Vec<Value> = resources.iter().map(rule).collect();
+        self.apply(&[
+            account("default", name),
+            json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
+                "rules": rules}),
+            binding(name, None, name, ("default", name)),
+        ])?;
+        self.service_account("default", name, file)
     }
 
     /// A new token of a service account.

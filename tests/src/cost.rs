@@ -36,6 +36,11 @@ pub fn resident(pid: u32) -> u64 {
     memory(pid, "VmRSS:")
 }
 
+/// Bytes in MiB.
+pub fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
 /// A field of `/proc/PID/status` that is a number of kilobytes, in bytes.
 fn memory(pid: u32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");

@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rand::seq::IndexedRandom;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::DropGuard;
 
+use crate::faults::serve_on_thread;
 use crate::outrigger::get;
 use crate::{eventually, holds};
 
@@ -21,13 +24,15 @@ const LAG: Duration = Duration::from_secs(3);
 /// How often replicas are asked whether they are ready.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// The port, and where it leads. It serves until the process ends, whichever runtime tests run on.
+/// The port, and where it leads. It ends when this is dropped, and serves on a thread of its own.
 #[derive(Debug)]
 pub struct Front {
     /// Its port.
     pub port: u16,
     state: Arc<State>,
-    handle: tokio::runtime::Handle,
+    handle: Handle,
+    /// Ends its thread.
+    _end: DropGuard,
 }
 
 #[derive(Debug, Default)]
@@ -50,24 +55,13 @@ struct Replica {
 impl Front {
     /// A front that leads nowhere yet.
     pub fn start() -> Self {
-        let (sender, receiver) = std::sync::mpsc::channel();
         let state = Arc::<State>::default();
         let serving = state.clone();
-        std::thread::spawn(move || {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            runtime.block_on(async move {
-                let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-                let port = listener.local_addr().expect("an address").port();
-                sender.send((port, tokio::runtime::Handle::current())).expect("somebody waits for it");
-                loop {
-                    let (client, _) = listener.accept().await.expect("a connection");
-                    tokio::spawn(serving.clone().connection(client));
-                }
-            });
+        let thread = serve_on_thread(move |client| {
+            tokio::spawn(serving.clone().connection(client));
         });
-        let (port, handle) = receiver.recv().expect("it has begun");
-        Self { port, state, handle }
+        let (port, handle, _end) = thread.expect("a port");
+        Self { port, state, handle, _end }
     }
 
     /// Leads to one more replica from when it is ready until it no longer is.

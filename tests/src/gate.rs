@@ -9,7 +9,7 @@ use crate::control_plane::Cluster;
 use crate::outrigger::ports;
 use crate::shipped::kustomize;
 use crate::tenant::Tenant;
-use crate::{issued, root};
+use crate::{InWords, dry_run, eventually, holds, issued, root};
 
 /// Starts the tenant's agent with its gate, for Pods of these namespaces only: other tests share the cluster. Returns the gate's
 /// port.
@@ -38,6 +38,16 @@ pub fn install(cluster: &Cluster, change: impl FnOnce(Value) -> Value) -> anyhow
     objects.push(change(issued::on_port(configuration(), port)?));
     cluster.apply(&objects)?;
     Ok([format!("--gate-address=127.0.0.1:{port}"), "--tls=self-signed".to_owned()])
+}
+
+/// Waits until a new Pod of the tenant gets the readiness gate.
+pub async fn is_added(t: &Tenant, pod: &Value) {
+    eventually("the Pod gets the gate", || async {
+        let created = dry_run(&t.work(), pod).await.in_words()?;
+        let gates = created.spec.and_then(|spec| spec.readiness_gates).unwrap_or_default();
+        holds(gates.iter().any(|gate| gate.condition_type == keys::COMPANIONS_GATE), format!("{gates:?}"))
+    })
+    .await;
 }
 
 fn configuration() -> Value {

@@ -12,6 +12,8 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use serde_json::json;
 
+use crate::{condition_of, is_true};
+
 /// A Secret that is mounted.
 #[derive(Debug)]
 pub struct Mount {
@@ -71,15 +73,8 @@ pub async fn reassert_ready(client: kube::Client) {
         let all = ListParams::default();
         // While the API server is away, so is a kubelet.
         let (Ok(nodes), Ok(found)) = (nodes.list(&all).await, pods.list(&all).await) else { continue };
-        let conditions = nodes.items.iter().map(|node| {
-            let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-            (node.name_any(), conditions.into_iter().flatten())
-        });
-        let ready: HashSet<String> = conditions
-            .filter_map(|(name, mut all)| {
-                all.any(|c| c.type_ == "Ready" && c.status == "True").then_some(name)
-            })
-            .collect();
+        let ready = nodes.items.iter().filter(|node| is_true(node, "Ready"));
+        let ready: HashSet<String> = ready.map(ResourceExt::name_any).collect();
         for pod in found.items {
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
             if node.is_some_and(|node| ready.contains(node)) && is_marked(&pod) {
@@ -97,9 +92,7 @@ pub async fn reassert_ready(client: kube::Client) {
 /// Whether somebody has marked a Pod as not ready, all of whose containers and gates are.
 fn is_marked(pod: &Pod) -> bool {
     let Some(status) = &pod.status else { return false };
-    let is = |kind: &str, value: &str| {
-        status.conditions.iter().flatten().any(|c| c.type_ == kind && c.status == value)
-    };
+    let is = |kind: &str, value: &str| condition_of(pod, kind)["status"] == value;
     status.phase.as_deref() == Some("Running")
         && pod.metadata.deletion_timestamp.is_none()
         && is("ContainersReady", "True")

@@ -18,6 +18,7 @@ pub mod faults;
 pub mod front;
 pub mod gate;
 pub mod generator;
+pub mod held;
 pub mod history;
 pub mod invariants;
 pub mod issued;
@@ -51,9 +52,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 /// The top of the work tree.
 pub fn root() -> PathBuf {
@@ -79,7 +81,7 @@ where
 
 /// How long who has waited so long for an answer waits for the next one. Who has waited for long can wait a little longer: questions cost the
 /// API server time, which other tests need.
-pub fn pause(waited: Duration) -> Duration {
+fn pause(waited: Duration) -> Duration {
     (waited / 4).clamp(SHORTEST, LONGEST)
 }
 
@@ -88,19 +90,26 @@ pub async fn within<T, E: Display, F>(
     began: Instant,
     limit: Duration,
     what: &str,
-    mut ask: impl FnMut() -> F,
+    ask: impl FnMut() -> F,
 ) -> T
 where
     F: Future<Output = Result<T, E>>,
 {
-    let asked = Instant::now();
+    let answer = answered(limit.saturating_sub(began.elapsed()), ask).await;
+    answer.unwrap_or_else(|last| panic!("{what}: not after {limit:?}; the last answer: {last}"))
+}
+
+/// Asks again and again until the answer is `Ok`, or returns the last answer when that takes longer than this.
+pub async fn answered<T, E, F>(patience: Duration, mut ask: impl FnMut() -> F) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let began = Instant::now();
     loop {
         match ask().await {
-            Ok(answer) => return answer,
-            Err(last) if began.elapsed() > limit => {
-                panic!("{what}: not after {limit:?}; the last answer: {last}")
-            }
-            Err(_) => tokio::time::sleep(pause(asked.elapsed())).await,
+            Ok(answer) => return Ok(answer),
+            Err(last) if began.elapsed() > patience => return Err(last),
+            Err(_) => tokio::time::sleep(pause(began.elapsed())).await,
         }
     }
 }
@@ -163,6 +172,22 @@ where
     api.create(&PostParams { dry_run, ..PostParams::default() }, &object).await
 }
 
+/// Changes an object by a merge patch.
+pub async fn merge<K>(api: &Api<K>, name: &str, patch: Value) -> kube::Result<K>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
+}
+
+/// As [`merge`], of the object's status.
+pub async fn merge_status<K>(api: &Api<K>, name: &str, status: Value) -> kube::Result<K>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    api.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({"status": status}))).await
+}
+
 /// Waits until an object's state is as wanted, and returns what `read` makes of it.
 pub async fn until<K, T>(what: &str, api: &Api<K>, name: &str, read: impl Fn(K) -> Result<T, String>) -> T
 where
@@ -178,6 +203,18 @@ pub async fn is_gone<K: Clone + DeserializeOwned + Debug>(api: &Api<K>, name: &s
         holds(left.is_none(), format!("{left:?}"))
     })
     .await;
+}
+
+/// The condition of this type in the status of an object, which may be JSON; null without one.
+pub fn condition_of(object: &impl Serialize, kind: &str) -> Value {
+    let mut object = serde_json::to_value(object).expect("an object");
+    let mut conditions = object["status"]["conditions"].as_array_mut().into_iter().flatten();
+    conditions.find(|condition| condition["type"] == kind).map(Value::take).unwrap_or_default()
+}
+
+/// Whether an object has a condition that is true.
+pub fn is_true(object: &impl Serialize, kind: &str) -> bool {
+    condition_of(object, kind)["status"] == "True"
 }
 
 /// Makes sure that something stays true for a while.

@@ -11,6 +11,7 @@ use regex::Regex;
 use serde_json::{Value, json};
 
 use crate::history::{Kind, Side, kind};
+use crate::is_true;
 
 /// What Outrigger reads and writes in an infrastructure cluster, and what follows from it.
 pub const INFRA: &[Kind] = &[
@@ -193,9 +194,7 @@ fn strip(object: &mut Value) {
 
 /// Of a Pod's status: the phase, and whether it is ready.
 fn strip_pod(pod: &mut Value) {
-    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let ready = conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True");
-    pod["status"] = json!({"phase": pod["status"]["phase"], "ready": ready});
+    pod["status"] = json!({"phase": pod["status"]["phase"], "ready": is_true(pod, "Ready")});
     // The projected token's volume has a generated name.
     for list in ["volumes", "containers", "initContainers"] {
         for entry in pod["spec"][list].as_array_mut().into_iter().flatten() {

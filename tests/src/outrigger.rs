@@ -97,16 +97,6 @@ impl Outrigger {
         OfOneTest(Box::leak(Box::new(self)))
     }
 
-    /// As [`Self::start`]; the API server of the infrastructure cluster logs writes of Pods: see [`Self::audit_log`].
-    pub async fn audited() -> anyhow::Result<Self> {
-        Self::new(ControlPlane::start_with(&["--audit-log"])?)?.started().await
-    }
-
-    /// The audit log of the infrastructure cluster, with the writes of Pods at the level Request.
-    pub fn audit_log(&self) -> PathBuf {
-        self.plane.dir.join("logs/infra-audit.log")
-    }
-
     /// Starts a control plane, installs Outrigger and waits until it is ready.
     pub async fn start() -> anyhow::Result<Self> {
         Self::new(ControlPlane::start()?)?.started().await
@@ -196,12 +186,15 @@ impl Outrigger {
     /// Applies definitions, roles, and what else there is but admission in the infrastructure cluster.
     pub fn define(&self) -> anyhow::Result<()> {
         for (cluster, overlay) in [(&self.plane.infra, INFRASTRUCTURE), (&self.plane.tenant, TENANT)] {
+            if overlay == TENANT && cluster.server == self.plane.infra.server {
+                break;
+            }
             let mut objects = self.shipped(overlay)?;
             // The tenant's cluster has no webhook of Outrigger's that could be missing: its policies are always there.
             let wanted = |object: &Value| overlay == TENANT || !is_admission(object);
             objects.retain(|object| object["kind"] != "Deployment" && wanted(object));
             cluster.apply(&objects)?;
-            cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
+            cluster.established()?;
         }
         // The controllers for quotas and garbage look for new kinds every half a minute, and when they start.
         self.plane.command("restart infra/kube-controller-manager")
@@ -213,11 +206,7 @@ impl Outrigger {
     }
 
     /// Starts a part with the arguments of its installed container, and those that loopback and files in other places need.
-    fn start_part(&self, name: &str, overlay: &str, part: &str, forced: &[String]) -> anyhow::Result<()> {
-        self.start_part_in(name, overlay, part, forced, &[])
-    }
-
-    fn start_part_in(
+    fn start_part(
         &self,
         name: &str,
         overlay: &str,
@@ -275,21 +264,16 @@ impl Outrigger {
             format!("--kubeconfig={}", kubeconfig.display()),
         ];
         let forced = [&forced[..], &pair.serving_flags()].concat();
-        self.start_part(name, INFRASTRUCTURE, "webhook", &shipped::with(&forced, more))
+        self.start_part(name, INFRASTRUCTURE, "webhook", &shipped::with(&forced, more), &[])
     }
 
     /// Starts the manager.
     pub fn start_manager(&self) -> anyhow::Result<()> {
-        self.start_replica("manager", self.grpc_port, self.manager_admin)
+        self.start_replica("manager", self.grpc_port, self.manager_admin, &[])
     }
 
-    /// Starts a manager of another name, on ports of its own.
-    pub fn start_replica(&self, name: &str, grpc_port: u16, admin_port: u16) -> anyhow::Result<()> {
-        self.start_replica_with(name, grpc_port, admin_port, &["--shutdown-delay=0s".to_owned()])
-    }
-
-    /// As [`Self::start_replica`], with these arguments in place of a short end.
-    pub fn start_replica_with(
+    /// Starts a manager of another name, on ports of its own, with these arguments in place of those that it would have.
+    pub fn start_replica(
         &self,
         name: &str,
         grpc_port: u16,
@@ -308,29 +292,18 @@ impl Outrigger {
             format!("--kubeconfig={}", kubeconfig.display()),
         ];
         let forced = [&forced[..], &pair.serving_flags()].concat();
-        self.start_part(name, INFRASTRUCTURE, "manager", &shipped::with(&forced, more))
+        self.start_part(name, INFRASTRUCTURE, "manager", &shipped::with(&forced, more), &[])
     }
 
     /// Starts a manager of another name on free ports, and waits until it is ready: its gRPC port and its admin port.
     pub async fn another_manager(&self, name: &str, more: &[String]) -> (u16, u16) {
         let [port, admin] = ports().expect("ports");
-        let more = shipped::with(&["--shutdown-delay=0s".to_owned()], more);
-        self.start_replica_with(name, port, admin, &more).expect("a manager");
+        self.start_replica(name, port, admin, more).expect("a manager");
         self.ready_at(name, admin).await;
         (port, admin)
     }
 
-    /// Starts an agent for a tenant, named `agent-<tenant>`, which sees one namespace of the tenant cluster, or all.
-    pub fn start_agent(&self, tenant: &str, namespace: Option<&str>) -> anyhow::Result<()> {
-        let more = match namespace {
-            Some(name) => vec![format!("--namespace={name}"), format!("--rules-namespace={name}")],
-            // As the shipped settings say it.
-            None => vec!["--namespace=*".to_owned()],
-        };
-        self.start_agent_with(tenant, &more)
-    }
-
-    /// Starts an agent for a tenant with more arguments, which may also name another manager or admin address.
+    /// Starts an agent for a tenant, named `agent-<tenant>`, with more arguments, which may also name another manager or admin address.
     pub fn start_agent_with(&self, tenant: &str, more: &[String]) -> anyhow::Result<()> {
         self.start_agent_in(tenant, more, &[])
     }
@@ -360,7 +333,7 @@ impl Outrigger {
         if self.issued.is_some() {
             forced.push(format!("--server-name=outrigger-manager.{SYSTEM}.svc"));
         }
-        self.start_part_in(&name, TENANT, "agent", &shipped::with(&forced, more), environment)
+        self.start_part(&name, TENANT, "agent", &shipped::with(&forced, more), environment)
     }
 
     /// A client certificate with these names, and whom it trusts.
@@ -395,6 +368,14 @@ impl Outrigger {
     /// Runs `outrigger` with these arguments to its end.
     pub fn output(&self, args: &[&str]) -> anyhow::Result<std::process::Output> {
         Ok(std::process::Command::new(&self.binary).args(args).output()?)
+    }
+
+    /// Exit code and report of a command of `outrigger` that prints one as JSON. An error has what it prints instead.
+    pub fn report(&self, args: &[&str]) -> Result<(Option<i32>, Value), String> {
+        let output = self.output(&[args, &["-o=json"]].concat()).in_words()?;
+        let report = serde_json::from_slice(&output.stdout);
+        let said = || String::from_utf8_lossy(&output.stderr);
+        Ok((output.status.code(), report.map_err(|error| format!("{args:?}: {error}: {}", said()))?))
     }
 
     /// Waits until webhook and manager are ready.

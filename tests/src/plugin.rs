@@ -22,7 +22,7 @@ use crate::control_plane::tool;
 use crate::outrigger::{Outrigger, ports};
 use crate::shipped::{kustomize, of_kind, with};
 use crate::tenant::Tenant;
-use crate::{InWords, create, eventually, gate, holds, until};
+use crate::{InWords, create, eventually, gate, holds, is_true, until};
 
 /// What is shipped for it.
 const SHIPPED: &str = "deploy/base/host";
@@ -99,9 +99,9 @@ pub async fn can_run(t: &Tenant, host: &str, pods: &str) {
     eventually("the Node can run so many Pods", || async {
         let object = format!("node/{name}");
         t.outrigger.plane.tenant.patch(&object, &["--subresource=status"], &patch).in_words()?;
-        let status = nodes.get(&name).await.in_words()?.status.unwrap_or_default();
-        let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
-        let found = status.allocatable.and_then(|all| all.get("pods").cloned());
+        let node = nodes.get(&name).await.in_words()?;
+        let ready = is_true(&node, "Ready");
+        let found = node.status.and_then(|status| status.allocatable?.get("pods").cloned());
         holds(ready && found.as_ref().is_some_and(|found| found.0 == pods), format!("{ready} {found:?}"))
     })
     .await;

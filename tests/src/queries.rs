@@ -1,11 +1,12 @@
 //! Users who ask managers which workloads they know.
 
 use outrigger_runtime::tls::ClientTls;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::attacks;
 use crate::control_plane::{Cluster, Ends};
 use crate::outrigger::{Outrigger, exchange, ports};
+use crate::tenant::{account, binding};
 use crate::{InWords, eventually, holds};
 
 /// The namespace of the users' service accounts.
@@ -81,8 +82,7 @@ impl Manager {
 impl User {
     /// A service account without rights.
     pub fn new(infra: &Cluster, name: &str) -> Self {
-        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": USERS}});
-        infra.apply(&[account]).expect("a service account");
+        infra.apply(&[account(USERS, name)]).expect("a service account");
         let token = infra.token(USERS, name).expect("a token");
         Self { name: name.to_owned(), token }
     }
@@ -96,16 +96,14 @@ impl User {
     /// One who may ask about the tenant of this namespace.
     pub fn of(infra: &Cluster, name: &str, namespace: &str) -> Self {
         let this = Self::new(infra, name);
-        infra
-            .apply(&[this.binding("RoleBinding", json!({"name": name, "namespace": namespace}))])
-            .expect("a binding");
+        infra.apply(&[binding(name, Some(namespace), ROLE, (USERS, name))]).expect("a binding");
         this
     }
 
     /// One who may ask about all tenants.
     pub fn of_all(infra: &Cluster, name: &str) -> Self {
         let this = Self::new(infra, name);
-        infra.apply(&[this.binding("ClusterRoleBinding", json!({"name": name}))]).expect("a binding");
+        infra.apply(&[binding(name, None, ROLE, (USERS, name))]).expect("a binding");
         this
     }
 
@@ -117,12 +115,5 @@ impl User {
     /// The rights in a namespace are taken away.
     pub fn deprive(&self, infra: &Cluster, namespace: &str) {
         infra.kubectl(&["delete", "rolebinding", &self.name, "-n", namespace]).expect("it goes");
-    }
-
-    fn binding(&self, kind: &str, metadata: Value) -> Value {
-        let group = "rbac.authorization.k8s.io";
-        json!({"apiVersion": format!("{group}/v1"), "kind": kind, "metadata": metadata,
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": ROLE},
-            "subjects": [{"kind": "ServiceAccount", "name": self.name, "namespace": USERS}]})
     }
 }

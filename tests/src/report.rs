@@ -73,6 +73,21 @@ fn median(sorted: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
+/// A row for each of these percentiles of times, in milliseconds, of rounds that each have the figure's times and the floor's, sorted. Panics
+/// without times.
+pub fn percentiles<const N: usize>(
+    what: &str,
+    floor_is: &str,
+    rounds: &[(Vec<Duration>, Vec<Duration>)],
+    percents: [usize; N],
+) -> [Row; N] {
+    percents.map(|percent| {
+        let of = |times: &[Duration]| percentile(times, percent);
+        let pairs: Vec<_> = rounds.iter().map(|(figure, floor)| (of(figure), of(floor))).collect();
+        Row::new(&format!("{what}, p{percent}"), "ms", floor_is, &pairs)
+    })
+}
+
 /// All rows of one machine.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -156,7 +171,7 @@ pub fn is_any_wanted(bench: &str, rows: &[&str]) -> bool {
 }
 
 /// Puts rows of one bench in place of the former ones of the same name, and returns them as a Markdown table.
-pub fn write(bench: &str, rows: &[Row]) -> anyhow::Result<String> {
+fn write(bench: &str, rows: &[Row]) -> anyhow::Result<String> {
     let path = path();
     let mut report = Report::read(&path)?;
     report.machine = machine();
@@ -170,6 +185,12 @@ pub fn write(bench: &str, rows: &[Row]) -> anyhow::Result<String> {
     std::fs::create_dir_all(root().join("target/bench"))?;
     std::fs::write(&path, serde_json::to_vec_pretty(&report)?)?;
     Ok(table(rows))
+}
+
+/// Puts rows of one bench into the report of this machine, and prints them.
+#[allow(clippy::print_stdout)] // Figures are for a terminal.
+pub fn record(bench: &str, rows: &[Row]) {
+    println!("{}", write(bench, rows).expect("the report can be written"));
 }
 
 fn machine() -> String {

@@ -19,9 +19,11 @@ use serde_json::{Value, json};
 use crate::control_plane::Ends;
 use crate::outrigger::{Outrigger, SYSTEM, ports, tenant_identity};
 use crate::stream::{Opened, stream, sync, update};
-use crate::{InWords, always, create, eventually, holds, is_gone, until};
+use crate::{InWords, always, condition_of, create, eventually, holds, is_gone, merge, until};
 
-pub use objects::{admin_rule, dpu, host, machine, namespace, rule, rule_for, rule_with, template, tenant};
+pub use objects::{
+    account, admin_rule, binding, dpu, host, machine, namespace, rule, rule_for, rule_with, template, tenant,
+};
 
 mod objects;
 
@@ -72,7 +74,7 @@ impl Tenant {
     /// A tenant with these hosts, each with so many DPUs, and its agent running.
     pub async fn new(outrigger: &'static Outrigger, id: &str, hosts: &[(&str, usize)]) -> Self {
         let this = Self::without_agent(outrigger, id, hosts).await;
-        outrigger.start_agent(id, Some(&this.source)).unwrap();
+        this.start_agent(&[]);
         this
     }
 
@@ -152,13 +154,9 @@ impl Tenant {
         });
         let names: Vec<String> = hosts.iter().map(|(host, _)| this.node(host)).collect();
         let mut infra = Vec::new();
-        let mut cluster = vec![
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": this.source}}),
-            json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-                    "metadata": {"name": "outrigger-agent", "namespace": this.source},
-                    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "outrigger-agent-rules"},
-                    "subjects": [{"kind": "ServiceAccount", "name": "outrigger-agent", "namespace": SYSTEM}]}),
-        ];
+        let (source, agent) = (&this.source, "outrigger-agent");
+        let mut cluster =
+            vec![namespace(source), binding(agent, Some(source), "outrigger-agent-rules", (SYSTEM, agent))];
         for ((_, dpus), host) in hosts.iter().zip(&names) {
             cluster.push(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": host}}));
             for n in 1..=*dpus {
@@ -182,17 +180,14 @@ impl Tenant {
 
     /// Changes the Tenant's spec by a merge patch.
     pub async fn set(&self, spec: Value) -> Result<(), String> {
-        let patch = Patch::Merge(json!({"spec": spec}));
-        self.object().patch(&self.id, &PatchParams::default(), &patch).await.map(drop).in_words()
+        merge(&self.object(), &self.id, json!({"spec": spec})).await.map(drop).in_words()
     }
 
     /// Waits until its namespace is there and each of its DPUs is its own. A host without a DPU doesn't matter.
     async fn served(&self) {
         until(&format!("tenant {} is served", self.id), &self.object(), &self.id, |tenant| {
-            let conditions = tenant.status.unwrap_or_default().conditions;
-            let ready = conditions.iter().find(|c| c.type_ == "Ready").ok_or("no condition")?;
-            let served = matches!(ready.reason.as_str(), "Served" | "NoDPU");
-            holds(served, format!("{}: {}", ready.reason, ready.message))
+            let ready = condition_of(&tenant, "Ready");
+            holds(ready["reason"] == "Served" || ready["reason"] == "NoDPU", ready.to_string())
         })
         .await;
     }
@@ -340,7 +335,7 @@ impl Tenant {
 
     /// Changes a Pod of the tenant cluster by a merge patch.
     pub async fn change(&self, name: &str, patch: Value) {
-        self.work().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        merge(&self.work(), name, patch).await.unwrap();
     }
 
     /// The companions that aren't being deleted, by the name of their workload, else by their own.
@@ -445,6 +440,11 @@ impl Tenant {
         condition(&self.rules(), rule, kind, status, reason, words).await;
     }
 
+    /// As [`Self::condition`], of a Pod in the tenant's own cluster.
+    pub async fn pod_condition(&self, pod: &str, kind: &str, status: Status, reason: &str) -> String {
+        condition(&self.work(), pod, kind, status, reason, &[]).await.1
+    }
+
     /// As [`Self::condition`], of a rule in the tenant's own cluster. Returns the rule too.
     pub async fn own_condition(
         &self,
@@ -507,9 +507,7 @@ where
     K: Clone + DeserializeOwned + Debug + Serialize,
 {
     until(&format!("{name}: {kind}={} {reason} {words:?}", status.as_str()), api, name, |object| {
-        let all = serde_json::to_value(&object).in_words()?["status"]["conditions"].take();
-        let found = all.as_array().into_iter().flatten().find(|c| c["type"] == kind);
-        let found = found.ok_or_else(|| format!("no such condition: {all}"))?;
+        let found = condition_of(&object, kind);
         let message = found["message"].as_str().unwrap_or_default();
         let said = words.iter().all(|words| message.contains(words));
         if found["status"] == status.as_str() && found["reason"] == reason && said {

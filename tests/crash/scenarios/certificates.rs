@@ -1,13 +1,13 @@
 //! Certificates that webhook and manager sign themselves: Secret, bundles, and what is served.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use outrigger_core::keys;
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::attacks::dial_by_name;
 use outrigger_tests::issued::{bundles, count};
 use outrigger_tests::outrigger::{SYSTEM, get, ports};
-use outrigger_tests::{InWords, holds};
+use outrigger_tests::{InWords, holds, merge};
 use serde_json::json;
 
 use crate::crash::run::Run;
@@ -16,8 +16,7 @@ use crate::crash::site::Part;
 /// Takes everything out of a Secret.
 async fn empty(run: &Run, secret: &str) -> Result<(), String> {
     let secrets: Api<Secret> = Api::namespaced(run.infra.clone(), SYSTEM);
-    let patch = Patch::Merge(json!({"data": null}));
-    secrets.patch(secret, &PatchParams::default(), &patch).await.map(drop).in_words()
+    merge(&secrets, secret, json!({"data": null})).await.map(drop).in_words()
 }
 
 /// The CA certificates that a Secret says to trust.
@@ -55,9 +54,8 @@ async fn ready(run: &Run, admin: u16) -> Result<bool, String> {
 /// The manager makes a CA, publishes it, and publishes it again when somebody has taken it away.
 pub(crate) async fn manager(run: &Run) -> Result<(), String> {
     let maps: Api<ConfigMap> = Api::namespaced(run.infra.clone(), SYSTEM);
-    let nothing = Patch::Merge(json!({"data": null}));
     empty(run, keys::MANAGER_SELF_SIGNED).await?;
-    maps.patch(keys::CA_CONFIG_MAP, &PatchParams::default(), &nothing).await.in_words()?;
+    merge(&maps, keys::CA_CONFIG_MAP, json!({"data": null})).await.in_words()?;
     let [port, admin] = ports().in_words()?;
     run.begin();
     let args = [
@@ -76,7 +74,7 @@ pub(crate) async fn manager(run: &Run) -> Result<(), String> {
     };
     run.reach("its CA is published", published).await?;
     ready(run, admin).await?;
-    maps.patch(keys::CA_CONFIG_MAP, &PatchParams::default(), &nothing).await.in_words()?;
+    merge(&maps, keys::CA_CONFIG_MAP, json!({"data": null})).await.in_words()?;
     run.thaw();
     run.reach("its CA is published again", published).await?;
     Ok(())

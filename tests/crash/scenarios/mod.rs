@@ -9,10 +9,10 @@ pub(crate) mod rule;
 pub(crate) mod sync;
 pub(crate) mod tenant;
 
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::DeleteParams;
 use outrigger_tests::history::{Kind, kind};
 use outrigger_tests::tenant::{Tenant, annotation};
-use outrigger_tests::{InWords, holds};
+use outrigger_tests::{InWords, holds, merge};
 use serde_json::json;
 
 use crate::crash::run::Run;
@@ -72,8 +72,7 @@ pub(crate) async fn clean_up(run: &Run) {
                 let api = kind.of(client, namespace);
                 // A rule's finalizer waits for an agent that has ended.
                 if kind.kind == "WorkloadRule" {
-                    let none = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-                    let _ = api.patch(name, &PatchParams::default(), &none).await;
+                    let _ = merge(&api, name, json!({"metadata": {"finalizers": null}})).await;
                 }
                 let _ = api.delete(name, &DeleteParams::default()).await;
             }

@@ -1,8 +1,8 @@
 //! Rules that a tenant makes in its own cluster, and that its agent brings to the infrastructure cluster.
 
 use kube::api::DeleteParams;
-use outrigger_tests::InWords;
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
+use outrigger_tests::{InWords, is_true};
 use serde_json::{Value, json};
 
 use super::tenant;
@@ -22,8 +22,8 @@ fn injecting(fact: &str) -> Value {
 async fn served(run: &Run, t: &Tenant, name: &str) -> Result<bool, String> {
     run.reach(&format!("rule {name} is served"), || async {
         let rule = t.own_rules().get(name).await.in_words()?;
+        let synced = is_true(&rule, "Synced");
         let status = rule.status.unwrap_or_default();
-        let synced = status.conditions.iter().any(|c| c.type_ == "Synced" && c.status == "True");
         if synced && status.observed_generation == rule.metadata.generation {
             return Ok(());
         }

@@ -2,7 +2,7 @@
 
 use http::Method;
 use outrigger_cases::merged;
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{condition_of, eventually, holds};
 use serde_json::{Value, json};
 
 use super::beyond::publish_devices;
@@ -28,9 +28,8 @@ fn level(name: &str) -> Value {
 /// Waits until the manager has written the level, and returns reason and message of the condition.
 async fn shown(s: &Stage, level: &str) -> (String, String) {
     eventually(&format!("the Tenant says {level}"), || async {
-        let status = s.admin.get(&format!("{TENANTS}/{}", s.id)).await?["status"].take();
-        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-        let enforced = conditions.into_iter().find(|c| c["type"] == "Enforced").unwrap_or_default();
+        let tenant = s.admin.get(&format!("{TENANTS}/{}", s.id)).await?;
+        let (status, enforced) = (&tenant["status"], condition_of(&tenant, "Enforced"));
         let is_true = enforced["status"] == "True";
         holds(status["enforcement"] == level && is_true == (level == "Enforce"), status.to_string())?;
         let text = |key: &str| enforced[key].as_str().unwrap_or_default().to_owned();

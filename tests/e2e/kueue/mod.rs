@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use outrigger_core::keys;
+use outrigger_tests::held::go;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, annotation, node_of, rule_for};
-use outrigger_tests::{InWords, create, dry_run, eventually, holds};
+use outrigger_tests::{InWords, condition_of, create, dry_run, eventually, holds};
 use serde_json::{Value, json};
 
 use self::stage::{Kueue, admits, group_ends, is_not_admitted};
-use crate::e2e::before_binding::{before_binding, go, has_rule, waiting};
+use crate::e2e::before_binding::{has_rule, waiting};
 use crate::e2e::companions_first::{enforces, pod, scheduled};
 
 /// The gate that Kueue's webhook gives to Pods.
@@ -83,10 +84,8 @@ async fn queue(t: &Tenant) {
 /// Waits until a rule in the tenant's cluster says this of its companions.
 async fn says(t: &Tenant, rule: &str, words: &str) {
     eventually(&format!("{rule} says {words:?}"), || async {
-        let status = t.own_rules().get(rule).await.in_words()?.status.unwrap_or_default();
-        let ready = status.conditions.into_iter().find(|condition| condition.type_ == "Ready");
-        let message = ready.map(|condition| condition.message).unwrap_or_default();
-        holds(message == words, message)
+        let ready = condition_of(&t.own_rules().get(rule).await.in_words()?, "Ready");
+        holds(ready["message"] == words, ready.to_string())
     })
     .await;
 }
@@ -108,7 +107,7 @@ fn has_all(created: &Pod) -> Option<&str> {
 
 /// Groups of Kueue whose Pods aren't bound before their companions are ready, with Kueue's webhook after the agent's and before it.
 async fn before_binding_in_a_group(t: &Tenant, kueue: &mut Kueue) {
-    has_rule(t, "ring", before_binding("ring")).await;
+    has_rule(t, "ring").await;
     let names = ["r0", "r1", "r2"];
     for name in names {
         has_all(&create(&t.work(), &queued(name, "ring", Some("first"))).await.unwrap());

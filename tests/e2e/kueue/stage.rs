@@ -10,7 +10,7 @@ use outrigger_tests::kubelet::Mount;
 use outrigger_tests::outrigger::{Outrigger, get, ports};
 use outrigger_tests::shipped::{kustomize, of_kind};
 use outrigger_tests::tenant::Tenant;
-use outrigger_tests::{InWords, eventually, holds};
+use outrigger_tests::{InWords, condition_of, eventually, holds};
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "kueue-system";
@@ -124,12 +124,9 @@ pub(super) async fn is_not_admitted(t: &Tenant, group: &str, words: &str) {
     eventually(&format!("{group} waits: {words}"), || async {
         let path = format!("/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/workloads/{group}", t.source);
         let workload = t.outrigger.plane.tenant.read(&path).in_words()?;
-        let conditions = workload["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let said = conditions.iter().any(|condition| {
-            let message = condition["message"].as_str().unwrap_or_default();
-            condition["type"] == "QuotaReserved" && condition["status"] == "False" && message.contains(words)
-        });
-        holds(said, format!("{conditions:?}"))
+        let reserved = condition_of(&workload, "QuotaReserved");
+        let message = reserved["message"].as_str().unwrap_or_default();
+        holds(reserved["status"] == "False" && message.contains(words), reserved.to_string())
     })
     .await;
 }

@@ -11,7 +11,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use outrigger_core::keys;
 use outrigger_tests::tenant::{namespace, node_of};
-use outrigger_tests::{InWords, create, eventually, holds, root, until};
+use outrigger_tests::{InWords, create, eventually, holds, merge, merge_status, root, until};
 use serde_json::{Value, json};
 
 mod gpus;
@@ -122,9 +122,8 @@ async fn guests_with_gates_hold_nothing_and_only_one_of_them_gets_the_slot() {
     s.machine(&[("n1", "ready", true, "t")], &[("t", 1)]);
     s.usage("t", [1, 1, 0, 0, 1]).await;
     let let_go = async |name: &str| {
-        let gates = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
-        let patched = s.guests().patch(name, &PatchParams::default(), &gates).await;
-        patched.map(|_| ()).map_err(|error| error.to_string())
+        let patched = merge(&s.guests(), name, json!({"spec": {"schedulingGates": null}})).await;
+        patched.map(drop).in_words()
     };
     for name in ["a", "b"] {
         let mut gated = guest(s.group, name, "t");
@@ -157,8 +156,7 @@ async fn a_machine_says_that_the_program_of_its_reservations_ends() {
     let pods: Api<Pod> = Api::namespaced(s.client.clone(), keys::CORE_NAMESPACE);
     let say = async |state: Value| {
         let container = json!({"name": "sleeper", "image": "i", "imageID": "", "ready": false, "restartCount": 1, "state": state});
-        let status = Patch::Merge(json!({"status": {"containerStatuses": [container]}}));
-        pods.patch_status("mg-ends-t-0", &PatchParams::default(), &status).await.unwrap();
+        merge_status(&pods, "mg-ends-t-0", json!({"containerStatuses": [container]})).await.unwrap();
     };
     say(json!({"waiting": {"reason": "CrashLoopBackOff"}})).await;
     s.ready("False", "mg-ends-t: its reservations don't run (CrashLoop)").await;

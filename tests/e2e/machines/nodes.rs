@@ -1,9 +1,9 @@
 //! What is written on the nodes of a pool, and that nothing of it stays.
 
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::DeleteParams;
 use outrigger_core::keys;
-use outrigger_tests::{InWords, eventually, holds, until};
+use outrigger_tests::{InWords, eventually, holds, merge, until};
 use serde_json::{Value, json};
 
 use super::stage::*;
@@ -14,7 +14,7 @@ impl Stage {
     }
 
     async fn change(&self, node: &str, patch: Value) {
-        self.nodes().patch(&self.name(node), &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+        merge(&self.nodes(), &self.name(node), patch).await.unwrap();
     }
 
     async fn clean(&self, node: &str) {
@@ -38,10 +38,10 @@ async fn health_and_mode_are_reported_on_the_node() {
         s.condition(node, condition).await;
     }
     // A node that takes no Pods, in label and taint; and back.
-    s.kubectl(&["cordon", &s.name("b")]);
+    s.outrigger.plane.infra.cordon(&s.name("b"), true);
     s.marked("b", "not-ready", true, "t2").await;
     s.condition("b", "Unhealthy").await;
-    s.kubectl(&["uncordon", &s.name("b")]);
+    s.outrigger.plane.infra.cordon(&s.name("b"), false);
     s.marked("b", "ready", true, "t2").await;
     s.condition("b", "Healthy").await;
     // Others' taints stay where they are.
@@ -118,10 +118,10 @@ async fn a_missing_node_is_reported_and_holds_up_no_other() {
     s.ready("False", "Node \"mg-missing-a\" not found").await;
     s.event("Failure", "Node \"mg-missing-a\" not found").await;
     // The other one is served as ever.
-    s.kubectl(&["cordon", &s.name("b")]);
+    s.outrigger.plane.infra.cordon(&s.name("b"), true);
     s.marked("b", "not-ready", false, "t").await;
     s.condition("b", "Unhealthy").await;
-    s.kubectl(&["uncordon", &s.name("b")]);
+    s.outrigger.plane.infra.cordon(&s.name("b"), false);
     s.marked("b", "ready", false, "t").await;
     s.node("a", 2).await;
     s.marked("a", "ready", false, "t").await;

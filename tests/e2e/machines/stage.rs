@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Client, ResourceExt};
 use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{takes_pods, usage};
-use outrigger_tests::{InWords, PATIENCE, create, eventually, holds, until};
+use outrigger_tests::{InWords, PATIENCE, create, eventually, holds, merge_status, until};
 use serde_json::{Value, json};
 
 /// A group, and a namespace of the same name whose guests count.
@@ -123,8 +123,7 @@ impl Stage {
 
     /// Changes a guest's status, as its kubelet would.
     pub(super) async fn say(&self, name: &str, status: Value) {
-        let patch = json!({"status": status});
-        self.guests().patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+        merge_status(&self.guests(), name, status).await.unwrap();
     }
 
     /// Waits until the usage of a type is this: maximum, reserved, used, waiting, slots.

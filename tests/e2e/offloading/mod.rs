@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams};
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
 use outrigger_runtime::ready::Readiness;
@@ -13,7 +13,7 @@ use outrigger_runtime::watch::{Event, Watch};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::shipped::fed;
 use outrigger_tests::tenant::{Tenant, event, node_of};
-use outrigger_tests::{InWords, always, create, dry_run, eventually, holds, is_gone, until};
+use outrigger_tests::{InWords, always, create, dry_run, eventually, holds, is_gone, merge, until};
 use serde_json::{Value, json};
 
 pub(crate) mod stage;
@@ -282,10 +282,7 @@ async fn what_a_namespaceoffloading_may_not_be_is_refused() {
         (spec.namespace_mapping_strategy.as_str(), spec.pod_offloading_strategy.as_str()),
         ("DefaultName", "LocalAndRemote")
     );
-    let patch = async |patch: Value| {
-        let params = PatchParams::default();
-        s.objects().patch("offloading", &params, &Patch::Merge(patch)).await.map(drop).in_words()
-    };
+    let patch = async |patch: Value| merge(&s.objects(), "offloading", patch).await.map(drop).in_words();
     let error = patch(json!({"spec": {"namespaceMappingStrategy": "EnforceSameName"}})).await.unwrap_err();
     assert!(
         error.contains("The NamespaceMappingStrategy value cannot be modified after creation"),
@@ -353,8 +350,7 @@ async fn a_cluster_without_the_kind_keeps_nobody_waiting_and_may_get_it_later() 
     readiness.done().await;
     assert!(seen.try_recv().is_err());
     o.plane.tenant.apply_file("deploy/crds/namespaceoffloadings.offloading.liqo.io.yaml").unwrap();
-    let crd = "crd/namespaceoffloadings.offloading.liqo.io";
-    o.plane.tenant.kubectl(&["wait", "--for=condition=Established", crd, "--timeout=60s"]).unwrap();
+    o.plane.tenant.established().unwrap();
     let object = offloading("default", json!({}));
     eventually("it is taken", || async { o.plane.tenant.apply(std::slice::from_ref(&object)) }).await;
     let namespace = tokio::time::timeout(outrigger_tests::PATIENCE, seen.recv()).await.unwrap();

@@ -5,13 +5,14 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{Api, DeleteParams};
 use kube::{Client, ResourceExt};
+use outrigger_api::conditions::Status;
 use outrigger_cases::merged;
 use outrigger_core::keys;
 use outrigger_tests::plugin::token;
 use outrigger_tests::shipped::kustomize;
-use outrigger_tests::tenant::{Tenant, is_ready, node_of, rule_for};
+use outrigger_tests::tenant::{Tenant, is_ready, node_of};
 use outrigger_tests::user::{self, client};
-use outrigger_tests::{InWords, create, eventually, holds, until};
+use outrigger_tests::{InWords, create, eventually, held, holds, until};
 use serde_json::{Value, json};
 use tokio::sync::MutexGuard;
 
@@ -19,8 +20,6 @@ use crate::e2e::companions_first::{HOSTS, gets_claims, pod, stage};
 
 /// The label `app` of Pods that wait for companions.
 pub(super) const APP: &str = "escape";
-/// The condition that a companion waits for.
-const GO: &str = "example.com/go";
 
 /// Somebody who asks the tenant's API server.
 pub(super) struct User(Client);
@@ -70,7 +69,7 @@ impl Stage {
             "metadata": {"name": "edit", "namespace": t.source}, "subjects": subjects,
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}}));
         t.outrigger.plane.tenant.apply(&objects).unwrap();
-        t.own_rule(APP, before_start(APP)).await.unwrap();
+        t.own_rule(APP, held::rule(APP, "BeforeStart")).await.unwrap();
         gets_claims(&t, &pod("w", APP, json!({})), &[keys::COMPANIONS_CLAIM]).await;
         let robot = format!("system:serviceaccount:{}:robot", t.source);
         Self {
@@ -137,10 +136,7 @@ impl Stage {
             own.ok_or_else(|| "it has none".to_owned())
         })
         .await;
-        let patch = json!({"status": {"conditions": [{"type": GO, "status": "True"}]}});
-        let more = ["-n", &self.t.namespace, "--subresource=status", "--type=strategic"];
-        let companion = format!("pod/{}", companion.name_any());
-        self.t.outrigger.plane.infra.patch(&companion, &more, &patch).unwrap();
+        held::go(&self.t, &companion);
     }
 
     /// What the agent answers to the plugin of a Pod's host: nothing if the Pod may start, else the cause. It takes the time for which
@@ -173,13 +169,7 @@ impl Stage {
 
     /// Waits until the agent says at a Pod that it waits for a companion that starts.
     pub(super) async fn is_closed(&self, name: &str) {
-        until(&format!("the gate of {name} is closed"), &self.t.work(), name, |pod| {
-            let all = pod.status.and_then(|status| status.conditions).unwrap_or_default();
-            let gate = all.into_iter().find(|condition| condition.type_ == keys::COMPANIONS_GATE);
-            let found = gate.map(|gate| (gate.status, gate.reason.unwrap_or_default()));
-            holds(found == Some(("False".to_owned(), "Starting".to_owned())), format!("{found:?}"))
-        })
-        .await;
+        self.t.pod_condition(name, keys::COMPANIONS_GATE, Status::False, "Starting").await;
     }
 
     /// The legitimate way: the Pod waits, and starts and becomes Ready when its companion is Ready.
@@ -195,14 +185,6 @@ impl Stage {
         until(&format!("{name} is Ready"), &self.t.work(), name, |pod| holds(is_ready(&pod), "not yet"))
             .await;
     }
-}
-
-/// A rule by which Pods with this label `app` don't start before a companion that is Ready only when [`Stage::go`] says so.
-pub(super) fn before_start(app: &str) -> Value {
-    let mut spec = rule_for("app", app);
-    spec["ordering"] = json!("BeforeStart");
-    spec["template"]["spec"]["readinessGates"] = json!([{"conditionType": GO}]);
-    spec
 }
 
 /// A Pod with a scheduling gate of its own.

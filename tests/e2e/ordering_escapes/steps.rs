@@ -7,10 +7,10 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
 use outrigger_core::keys;
 use outrigger_tests::tenant::node_of;
-use outrigger_tests::{InWords, always, eventually, holds, is_gone, until};
+use outrigger_tests::{InWords, always, eventually, held, holds, is_gone, until};
 use serde_json::{Value, json};
 
-use super::stage::{APP, Stage, before_start, created, gated, ungate};
+use super::stage::{APP, Stage, created, gated, ungate};
 use crate::e2e::companions_first::{BINDING, pod, scheduled};
 
 /// A claim without devices that says it is that of a Pod's entry.
@@ -153,7 +153,7 @@ async fn a_pod_that_waits_to_be_bound_takes_no_weaker_claim() {
         return s.end(&[]).await;
     }
     let app = "escape-bind";
-    let mut rule = before_start(app);
+    let mut rule = held::rule(app, "BeforeStart");
     rule["ordering"] = json!("BeforeBinding");
     s.t.own_rule(app, rule).await.unwrap();
     let [ns, _] = s.paths();

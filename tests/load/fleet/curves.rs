@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use outrigger_sim::model::Model;
 use outrigger_sim::world::ADMIN;
 use outrigger_tests::cost;
-use outrigger_tests::report::Row;
+use outrigger_tests::report::{self, Row};
 use serde_json::{Value, json};
 
+use crate::fleet::BENCH;
 use crate::fleet::agents::{Command, Fleet, TenantSize};
 use crate::fleet::cluster::Cluster;
 use crate::fleet::managers::{Manager, processor_time, quiet};
-use crate::fleet::record;
 
 /// A fleet with one manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,6 @@ const CURVES: [(&str, [(usize, Size); 3]); 4] = [
 const CONCERNED: usize = 10;
 /// How long the manager is watched while nothing happens.
 const REST: Duration = Duration::from_secs(10);
-const MEBIBYTE: f64 = (1 << 20) as f64;
 
 /// Hosts of each tenant.
 const HOSTS: usize = 1;
@@ -89,7 +88,7 @@ pub(crate) async fn measure() {
             }
         }
     }
-    record(&rows);
+    report::record(BENCH, &rows);
 }
 
 async fn costs(size: Size) -> Costs {
@@ -113,7 +112,7 @@ async fn costs(size: Size) -> Costs {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     quiet(&manager).await;
-    let memory = cost::resident(manager[0].process()) as f64 / MEBIBYTE;
+    let memory = cost::mebibytes(cost::resident(manager[0].process()));
     let before = processor_time(&manager);
     tokio::time::sleep(REST).await;
     let rest = (processor_time(&manager) - before).as_secs_f64() / REST.as_secs_f64();

@@ -11,8 +11,6 @@ mod managers;
 mod model_api;
 mod phases;
 
-use outrigger_tests::report::{self, Row};
-
 /// The bench's name in the report.
 const BENCH: &str = "fleet";
 
@@ -36,8 +34,4 @@ pub(crate) async fn run() {
 fn wanted(beginning: &str) -> bool {
     let all = format!("{BENCH} {beginning}");
     std::env::var("OUTRIGGER_BENCH_ROW").map_or(true, |row| all.starts_with(&row) || row.starts_with(&all))
-}
-
-fn record(rows: &[Row]) {
-    println!("{}", report::write(BENCH, rows).unwrap());
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use outrigger_tests::cost;
-use outrigger_tests::report::Row;
+use outrigger_tests::report::{self, Row};
 
+use crate::fleet::BENCH;
 use crate::fleet::agents::{Command, Fleet, TenantSize};
 use crate::fleet::cluster::Cluster;
 use crate::fleet::managers::{Manager, idle, processor_time};
-use crate::fleet::record;
 
 /// Fleets of one kind.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +38,6 @@ const CONNECTIONS: usize = 1_024;
 const MANAGERS: usize = 3;
 /// How often managers look for new certificates, by default.
 const RELOAD: Duration = Duration::from_secs(5);
-const MEBIBYTE: f64 = (1 << 20) as f64;
 
 /// What a phase took.
 #[derive(Debug, Clone)]
@@ -89,7 +88,7 @@ impl Series {
                 ));
             }
         }
-        record(&rows);
+        report::record(BENCH, &rows);
     }
 
     async fn run(&self) -> Vec<Phase> {
@@ -324,7 +323,7 @@ impl Meter {
             managers: (processor_time(managers) - before.0).as_secs_f64(),
             api_server: api_server().zip(before.2).map(|(now, before)| now - before),
             here: here() - before.1,
-            memory: memory as f64 / MEBIBYTE,
+            memory: cost::mebibytes(memory),
             cores,
             failures: BTreeMap::new(),
         };

@@ -31,9 +31,6 @@ const RULES: usize = 10;
 /// Updates of a round.
 const UPDATES: usize = 200_000;
 const ROUNDS: usize = 5;
-/// 1 GB, in MiB.
-const GIGABYTE: f64 = 1e9 / MEBIBYTE;
-const MEBIBYTE: f64 = (1 << 20) as f64;
 
 /// A manager process, and where it is.
 #[derive(Debug, Clone, Copy)]
@@ -63,8 +60,8 @@ pub(super) async fn measure(o: &'static Outrigger) -> Vec<Row> {
         processor.push((time, floor));
     }
     let resident = cost::resident(manager.process);
-    println!("resident before any workload: {:.1} MiB", idle as f64 / MEBIBYTE);
-    let memory = [(resident as f64 / MEBIBYTE, GIGABYTE)];
+    println!("resident before any workload: {:.1} MiB", cost::mebibytes(idle));
+    let memory = [(cost::mebibytes(resident), cost::mebibytes(1_000_000_000))];
     let mut updates = Vec::new();
     for round in 0..=ROUNDS {
         let floor = UPDATES as f64 / decoding(&updates_of(round).collect::<Vec<_>>());

@@ -6,7 +6,7 @@ mod intake;
 mod restart;
 
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::report::{self, Row};
+use outrigger_tests::report;
 
 /// The bench's name in the report.
 const BENCH: &str = "manager";
@@ -15,16 +15,12 @@ const BENCH: &str = "manager";
 pub(crate) async fn run() {
     let o = Outrigger::shared().await;
     if report::is_any_wanted(BENCH, &companions::ROWS) {
-        record(&companions::measure(o).await);
+        report::record(BENCH, &companions::measure(o).await);
     }
     if report::is_any_wanted(BENCH, &intake::ROWS) {
-        record(&intake::measure(o).await);
+        report::record(BENCH, &intake::measure(o).await);
     }
     if report::is_any_wanted(BENCH, &restart::ROWS) {
-        record(&restart::measure(o).await);
+        report::record(BENCH, &restart::measure(o).await);
     }
-}
-
-fn record(rows: &[Row]) {
-    println!("{}", report::write(BENCH, rows).unwrap());
 }

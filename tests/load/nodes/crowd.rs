@@ -33,7 +33,6 @@ const UNDER_WAY: usize = 50;
 const SETTLED: Duration = Duration::from_secs(15);
 /// Time for which the processes' time is counted.
 const SPAN: Duration = Duration::from_secs(30);
-const MEBIBYTE: f64 = (1 << 20) as f64;
 
 /// What a part and the kubelet of its Node take: the most of its replicas.
 #[derive(Debug, Clone, Copy)]
@@ -101,7 +100,7 @@ fn all_of(rack: &Rack, machine: Machine, part: &str) -> Vec<Process> {
     assert!(!found.is_empty(), "no {part} on {}", machine.name);
     let of = |pid: nix::unistd::Pid| {
         let pid = pid.as_raw().unsigned_abs();
-        Process { pid, memory: cost::resident(pid) as f64 / MEBIBYTE, time: cost::processor_time(pid) }
+        Process { pid, memory: cost::mebibytes(cost::resident(pid)), time: cost::processor_time(pid) }
     };
     found.into_iter().map(of).collect()
 }
@@ -119,7 +118,7 @@ fn cost_rows(rest: &[Cost; 3], crowded: &[Cost; 3]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (i, (part, _)) in PARTS.into_iter().enumerate() {
         let (rest, crowded) = (rest[i], crowded[i]);
-        let limit = cost::memory_limit(part) as f64 / MEBIBYTE;
+        let limit = cost::mebibytes(cost::memory_limit(part));
         let mut row = |what: &str, unit, floor_is, pair| {
             rows.push(Row::new(&format!("{part}, {what}"), unit, floor_is, &[pair]));
         };

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use outrigger_tests::rack::blue::{BLUE, DPU, HOST};
 use outrigger_tests::rack::workloads::{deployment, pods, runs, spec};
 use outrigger_tests::rack::{Machine, Rack};
-use outrigger_tests::report::{self, Row};
+use outrigger_tests::report;
 use outrigger_tests::tenant::rule;
 use outrigger_tests::{InWords, eventually, holds, within};
 use serde_json::{Value, json};
@@ -38,15 +38,11 @@ pub(crate) async fn run() {
         .await;
     }
     if report::is_any_wanted(BENCH, &crowd::ROWS) {
-        record(&crowd::measure(&rack).await);
+        report::record(BENCH, &crowd::measure(&rack).await);
     }
     if report::is_any_wanted(BENCH, &starts::ROWS) {
-        record(&starts::measure(&rack).await);
+        report::record(BENCH, &starts::measure(&rack).await);
     }
-}
-
-fn record(rows: &[Row]) {
-    println!("{}", report::write(BENCH, rows).unwrap());
 }
 
 /// The namespace of companions.

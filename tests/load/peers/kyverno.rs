@@ -58,7 +58,7 @@ fn start(o: &Outrigger, program: String) -> anyhow::Result<Started> {
         let dir = module()?.join("config/crds").join(definitions);
         infra.kubectl(&["apply", "--server-side", "-f", &dir.display().to_string()])?;
     }
-    infra.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
+    infra.established()?;
     infra.apply(&objects(o)?)?;
     infra.apply_file("tests/peers/kyverno/policies.yaml")?;
     let [port, metrics] = ports()?;

@@ -77,7 +77,7 @@ pub(crate) async fn run() {
         rows.extend(measure(&o, peer, [&ours, &theirs]).await);
         o.plane.command(&format!("stop {}", peer.dir)).unwrap();
     }
-    println!("{}", report::write("peers", &rows).unwrap());
+    report::record("peers", &rows);
 }
 
 /// The rows of a case that are to be measured: their connections, and how their names begin.
@@ -129,7 +129,7 @@ async fn round(o: &Outrigger, server: &Server, path: &str, case: &Case, connecti
     let times = closed_loop(&target, connections).await;
     let spent = cost::processor_time(server.pid).saturating_sub(before);
     let cpu = spent.as_secs_f64() * 1000.0 / times.len() as f64;
-    Round { times, cpu, memory: cost::resident(server.pid) as f64 / f64::from(1 << 20) }
+    Round { times, cpu, memory: cost::mebibytes(cost::resident(server.pid)) }
 }
 
 fn rows_of(name: &str, floor_is: &str, rounds: &[(Round, Round)]) -> [Row; 5] {

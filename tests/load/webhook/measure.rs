@@ -30,7 +30,7 @@ fn target(process: &Process, ca: &Path, case: &Case) -> Target {
 
 /// The most memory that a process has had, MiB.
 fn memory(process: &Process) -> f64 {
-    cost::peak(process.id()) as f64 / f64::from(1 << 20)
+    cost::mebibytes(cost::peak(process.id()))
 }
 
 pub(crate) async fn measure() {
@@ -79,7 +79,7 @@ pub(crate) async fn measure() {
         rows.extend(latency(&name, &targets).await);
         rows.push(Row::new(&format!("memory, {name}"), "MiB", FLOOR_IS, &[(memory(&full), memory(&floor))]));
     }
-    println!("{}", report::write("webhook", &rows).unwrap());
+    report::record("webhook", &rows);
 }
 
 /// Reviews of one kind at two servers in turns, ours first.

@@ -44,7 +44,7 @@ impl Calls {
     pub fn start(to: u16) -> anyhow::Result<Self> {
         let faults = Arc::<Faults>::default();
         let serving = faults.clone();
-        let (port, _end) = super::serve_on_thread(move |client| {
+        let (port, _, _end) = super::serve_on_thread(move |client| {
             tokio::spawn(connection(serving.clone(), client, to));
         })?;
         Ok(Self { port, faults, _end })

@@ -27,6 +27,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::{ClientConfig, ServerConfig, crypto::ring};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -96,7 +97,7 @@ impl Proxy {
             cut: Mutex::default(),
         });
         let serving = shared.clone();
-        let (port, _end) = serve_on_thread(move |stream| {
+        let (port, _, _end) = serve_on_thread(move |stream| {
             tokio::spawn(serve::connection(serving.clone(), tls.clone(), stream));
         })?;
         Ok(Self { port, dir, authority, shared, _end })
@@ -205,18 +206,19 @@ impl Shared {
     }
 }
 
-/// Hands each connection to a port on loopback to `connection`, on a thread and runtime of their own. Returns the port, and
+/// Hands each connection to a port on loopback to `connection`, on a thread and runtime of their own. Returns the port, the runtime, and
 /// what ends it.
 pub(crate) fn serve_on_thread(
     connection: impl Fn(TcpStream) + Send + 'static,
-) -> anyhow::Result<(u16, DropGuard)> {
+) -> anyhow::Result<(u16, Handle, DropGuard)> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
     let port = listener.local_addr()?.port();
     let end = CancellationToken::new();
     let ended = end.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
     std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(ended.run_until_cancelled(async move {
             let listener = TcpListener::from_std(listener).expect("a port");
             loop {
@@ -228,7 +230,7 @@ pub(crate) fn serve_on_thread(
         // A hook may be waiting for something; nobody waits for it.
         runtime.shutdown_background();
     });
-    Ok((port, end.drop_guard()))
+    Ok((port, handle, end.drop_guard()))
 }
 
 fn serving(pair: &Pair) -> anyhow::Result<ServerConfig> {

@@ -74,7 +74,7 @@ impl Wire {
     pub fn start(to: u16) -> anyhow::Result<Self> {
         let shared = Arc::<Shared>::default();
         let serving = shared.clone();
-        let (port, _end) = super::serve_on_thread(move |client| {
+        let (port, _, _end) = super::serve_on_thread(move |client| {
             tokio::spawn(connection(serving.clone(), client, to));
         })?;
         Ok(Self { port, shared, _end })

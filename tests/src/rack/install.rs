@@ -13,7 +13,7 @@ use crate::control_plane::Cluster;
 use crate::outrigger::{INFRASTRUCTURE, SYSTEM, TENANT};
 use crate::shipped::kustomize;
 use crate::tenant::namespace;
-use crate::{InWords, eventually, holds, issued, within};
+use crate::{InWords, eventually, holds, is_true, issued, within};
 
 /// The namespace of the plugin on hosts.
 pub const HOSTS: &str = "outrigger-hosts";
@@ -44,10 +44,8 @@ impl Rack {
         tenant.apply(&self.overlay(TENANT, &["companions-first"], id)?)?;
         ready(tenant, &["deployment/outrigger-agent", "daemonset/outrigger-host"]).await;
         eventually("rules are taken", || async {
-            let status = self.plane.infra.get(&["tenant", id]).in_words()?["status"].take();
-            let mut conditions = status["conditions"].as_array().into_iter().flatten();
-            let is_ready = conditions.any(|c| c["type"] == "Ready" && c["status"] == "True");
-            holds(is_ready, status.to_string())
+            let tenant = self.plane.infra.get(&["tenant", id]).in_words()?;
+            holds(is_true(&tenant, "Ready"), tenant["status"].to_string())
         })
         .await;
         Ok(())

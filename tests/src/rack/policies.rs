@@ -1,11 +1,11 @@
 //! NetworkPolicies that are enforced on Nodes, by kube-network-policies (`tests/enforcer`).
 
 use anyhow::Context;
-use serde_json::json;
 
 use super::{Machine, Rack};
 use crate::control_plane::{Cluster, tool};
 use crate::root;
+use crate::tenant::{account, binding};
 
 /// The service account of the enforcers of a cluster.
 const ACCOUNT: (&str, &str) = ("kube-system", "enforcer");
@@ -38,13 +38,6 @@ impl Rack {
 /// A token of an account that may read all Pods, namespaces and policies.
 fn token(cluster: &Cluster) -> anyhow::Result<String> {
     let (namespace, name) = ACCOUNT;
-    let group = "rbac.authorization.k8s.io";
-    let metadata = json!({"name": name, "namespace": namespace});
-    cluster.apply(&[
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}),
-        json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": name},
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "view"},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]}),
-    ])?;
+    cluster.apply(&[account(namespace, name), binding(name, None, "view", ACCOUNT)])?;
     cluster.token(namespace, name)
 }

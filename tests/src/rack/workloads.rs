@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::Rack;
 use super::blue::BLUE;
 use crate::outrigger::SYSTEM;
-use crate::{InWords, eventually, holds};
+use crate::{InWords, condition_of, eventually, holds, is_true};
 
 /// A container that runs commands, and stays.
 pub fn runs(commands: &str) -> Value {
@@ -67,7 +67,7 @@ pub fn pods(rack: &Rack, cluster: &str, app: &str) -> Result<Vec<Value>, String>
 pub async fn ready(rack: &Rack, cluster: &str, app: &str, count: usize) -> Vec<Value> {
     eventually(&format!("{count} Pods of {app} are ready in {cluster}"), || async {
         let found = pods(rack, cluster, app)?;
-        let are_ready = found.len() == count && found.iter().all(|pod| is(pod, "Ready"));
+        let are_ready = found.len() == count && found.iter().all(|pod| is_true(pod, "Ready"));
         holds(are_ready, brief(&found)).map(|()| found)
     })
     .await
@@ -77,16 +77,6 @@ pub async fn ready(rack: &Rack, cluster: &str, app: &str, count: usize) -> Vec<V
 fn brief(pods: &[Value]) -> String {
     let of = |pod: &Value| json!({"name": pod["metadata"]["name"], "status": pod["status"]}).to_string();
     pods.iter().map(of).collect::<Vec<_>>().join("\n")
-}
-
-/// The condition of a Pod with this type.
-pub fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
-    pod["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
-}
-
-/// Whether a Pod has a condition that is true.
-pub fn is(pod: &Value, kind: &str) -> bool {
-    condition(pod, kind).is_some_and(|condition| condition["status"] == "True")
 }
 
 /// The name of an object.
@@ -101,8 +91,7 @@ pub fn workload(companion: &Value) -> &str {
 
 /// When the condition Ready of a Pod became what it is.
 pub fn ready_since(pod: &Value) -> Timestamp {
-    let condition = condition(pod, "Ready").unwrap();
-    condition["lastTransitionTime"].as_str().unwrap().parse().unwrap()
+    condition_of(pod, "Ready")["lastTransitionTime"].as_str().unwrap().parse().unwrap()
 }
 
 /// When the container of a Pod was started, by its kubelet.

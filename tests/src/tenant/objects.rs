@@ -30,6 +30,23 @@ pub fn namespace(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 }
 
+/// A service account.
+pub fn account(namespace: &str, name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}})
+}
+
+/// A binding by which a service account, named with its namespace, has a ClusterRole: in one namespace, or everywhere.
+pub fn binding(name: &str, namespace: Option<&str>, role: &str, (of, account): (&str, &str)) -> Value {
+    let group = "rbac.authorization.k8s.io";
+    let (kind, metadata) = match namespace {
+        Some(namespace) => ("RoleBinding", json!({"name": name, "namespace": namespace})),
+        None => ("ClusterRoleBinding", json!({"name": name})),
+    };
+    json!({"apiVersion": format!("{group}/v1"), "kind": kind, "metadata": metadata,
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": of}]})
+}
+
 /// A Node that is no DPU, with its own label as a kubelet sets it.
 pub fn host(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node",
