@@ -30,10 +30,7 @@ pub(super) async fn step(
     let has = entry.object.finalizers().iter().any(|finalizer| finalizer == keys::ADMIN_RULE_FINALIZER);
     let rules: Api<AdminWorkloadRule> = Api::namespaced(context.client.clone(), &id.namespace);
     let uid = entry.object.uid().unwrap_or_default();
-    if entry.deleting()
-        && has
-        && cleanup::of_rule(&rules, &uid, &namespaces.resources, &id.name).await? > 0
-    {
+    if entry.deleting() && has && cleanup::of_rule(&rules, &uid, &namespaces.resources, &id.name).await? > 0 {
         return Ok(Some(PAUSE));
     }
     let wanted = !entry.deleting() && (has || !namespaces.owned());
