@@ -16,8 +16,36 @@ use crate::waits::until;
 
 /// Longest pause after a write has failed.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
-/// Pause after the API server has refused a write of an object, or forbidden a kind of write. Only an administrator can change that.
+/// Pause after the API server has refused a write of an object, and the longest after it has forbidden a kind of write. Only an
+/// administrator can change that.
 pub(crate) const FORBIDDEN: Duration = Duration::from_secs(300);
+/// First pause after it has forbidden a kind of write: one that has just started does so until it has read the roles.
+const FORBIDDEN_FIRST: Duration = Duration::from_secs(5);
+
+/// A kind of write that the API server has forbidden, and when it is tried again. Each time in a row it waits twice as long.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Forbidden {
+    until: Instant,
+    pause: Duration,
+}
+
+impl Forbidden {
+    /// It is forbidden after what it was before. Of several writes in progress one counts.
+    pub(crate) fn again(before: Option<Self>, now: Instant) -> Self {
+        match before {
+            Some(before) if before.until > now => before,
+            before => {
+                let pause = before.map_or(FORBIDDEN_FIRST, |before| (2 * before.pause).min(FORBIDDEN));
+                Self { until: now + pause, pause }
+            }
+        }
+    }
+
+    /// Until when nothing is written; `None` if it may be tried.
+    pub(crate) fn paused(self, now: Instant) -> Option<Instant> {
+        Some(self.until).filter(|until| *until > now)
+    }
+}
 
 /// Until when an object isn't written.
 pub(crate) enum Wait {

@@ -25,7 +25,7 @@ use super::decide::decide;
 use super::received::Companions;
 use crate::conditions::Condition;
 use crate::metrics::{Metrics, WriteOutcome};
-use crate::paced::{self, FORBIDDEN, Queue, Wait};
+use crate::paced::{self, Forbidden, Queue, Wait};
 
 mod bind;
 mod known;
@@ -115,7 +115,7 @@ struct State {
     /// Nodes that have no devices because of their DPUs.
     withdrawn: HashMap<String, Cause>,
     /// Namespaces in which the agent may not write, each with the time of the next attempt.
-    forbidden: HashMap<String, Instant>,
+    forbidden: HashMap<String, Forbidden>,
 }
 
 impl Board {
@@ -330,7 +330,10 @@ impl Board {
         known.pace.done(outcome, now, jitter);
         match outcome {
             WriteOutcome::Ok => _ = forbidden.remove(&known.namespace),
-            WriteOutcome::Forbidden => _ = forbidden.insert(known.namespace.clone(), now + FORBIDDEN),
+            WriteOutcome::Forbidden => {
+                let before = forbidden.get(&known.namespace).copied();
+                forbidden.insert(known.namespace.clone(), Forbidden::again(before, now));
+            }
             WriteOutcome::Failed | WriteOutcome::Refused => {}
         }
         // It may have changed meanwhile.
@@ -386,8 +389,9 @@ impl State {
         if new.is_empty() {
             return Err(Wait::until(due.filter(|due| *due > now)));
         }
-        if let Some(until) = self.forbidden.get(&known.namespace).filter(|until| **until > now) {
-            return Err(Wait::Until(*until));
+        if let Some(until) = self.forbidden.get(&known.namespace).and_then(|forbidden| forbidden.paused(now))
+        {
+            return Err(Wait::Until(until));
         }
         let opens = new.gate.as_ref().is_some_and(Condition::is_true);
         let all = if opens { (&mut self.openings, OPENINGS) } else { (&mut self.writes, WRITES) };

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::decide::{self, Marks, decide};
 use super::received::{HostListener, ReceivedHosts};
 use crate::metrics::WriteOutcome;
-use crate::paced::{self, FORBIDDEN, Pace, Queue, Wait};
+use crate::paced::{self, Forbidden, Pace, Queue, Wait};
 
 /// Writes of all Nodes.
 const WRITES: Rate = Rate { burst: 100.0, minute: 1500.0 };
@@ -58,7 +58,7 @@ struct State {
     queue: Queue<String>,
     writes: Bucket,
     /// When each part may be tried again.
-    forbidden: [Option<Instant>; 2],
+    forbidden: [Option<Forbidden>; 2],
 }
 
 /// A Node.
@@ -100,9 +100,10 @@ impl Hosts {
         let now = self.clock.now();
         let mut state = self.state.lock();
         for (part, outcome) in outcomes {
+            let forbidden = &mut state.forbidden[*part as usize];
             match outcome {
-                WriteOutcome::Ok => state.forbidden[*part as usize] = None,
-                WriteOutcome::Forbidden => state.forbidden[*part as usize] = Some(now + FORBIDDEN),
+                WriteOutcome::Ok => *forbidden = None,
+                WriteOutcome::Forbidden => *forbidden = Some(Forbidden::again(*forbidden, now)),
                 WriteOutcome::Failed | WriteOutcome::Refused => {}
             }
         }
@@ -193,7 +194,7 @@ impl State {
         }
         let mut change = decide(knowledge, &known.has, taints);
         let mut later = due;
-        let [condition, taint] = self.forbidden.map(|until| until.filter(|until| *until > now));
+        let [condition, taint] = self.forbidden.map(|forbidden| forbidden?.paused(now));
         if let Some(until) = condition.filter(|_| change.condition.take().is_some()) {
             later = Some(later.map_or(until, |later| later.min(until)));
         }

@@ -6,6 +6,7 @@ use outrigger_core::keys;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::paced::FORBIDDEN;
 
 fn host(name: &str, reason: &str) -> HostStatus {
     HostStatus {
