@@ -140,15 +140,16 @@ impl TenantIndex {
         let mut touched = self.forget_refused(id);
         let former = self.workloads.get(id).map(|entry| entry.workload.clone());
         if former.as_deref() != Some(&workload) {
-            let undecided = self.undecided_rules(id);
+            let (undecided, left_out) = (self.undecided_rules(id), self.left_out_rules(id));
             self.hold(id, former.as_deref(), Some(&workload));
             if let Some(former) = former.as_ref().filter(|former| former.id == workload.id) {
                 // One text for the id, not one more with each update.
                 workload.id = former.id.clone();
             }
             let now = self.terms.matching(&workload, &self.annotations);
-            let decided = undecided.into_iter().filter(|rule| !now.undecided.contains(rule));
-            touched.extend(decided.map(|rule| CompanionKey { rule, workload: id.clone() }));
+            let decided = undecided.into_iter().filter(|rule| now.undecided.binary_search(rule).is_err());
+            let unmatched = left_out.into_iter().filter(|rule| now.names.binary_search(rule).is_err());
+            touched.extend(decided.chain(unmatched).map(|rule| CompanionKey { rule, workload: id.clone() }));
             let entry = Entry { workload: Arc::new(workload), matched: Vec::new() };
             let before = self.workloads.insert(id.clone(), entry).map(|entry| entry.matched);
             touched.append(&mut self.rematch(id, former.as_deref(), before.unwrap_or_default(), now));
@@ -172,8 +173,8 @@ impl TenantIndex {
 
     fn forget(&mut self, id: &Arc<str>) -> Vec<CompanionKey> {
         let mut touched = self.forget_refused(id);
-        let undecided = self.undecided_rules(id).into_iter();
-        touched.extend(undecided.map(|rule| CompanionKey { rule, workload: id.clone() }));
+        let rules = self.undecided_rules(id).into_iter().chain(self.left_out_rules(id));
+        touched.extend(rules.map(|rule| CompanionKey { rule, workload: id.clone() }));
         let Some(entry) = self.workloads.remove(id) else { return touched };
         self.hold(id, Some(&entry.workload), None);
         touched.append(&mut self.rematch(id, Some(&entry.workload), entry.matched, Matching::default()));
@@ -293,6 +294,11 @@ impl TenantIndex {
         let names = self.terms.matching(&entry.workload, &self.annotations).names;
         let left_out = names.iter().filter(|name| entry.matched.binary_search(name).is_err());
         left_out.filter_map(|name| self.rules.get(name)).collect()
+    }
+
+    /// The names of [`Self::left_out_of`].
+    fn left_out_rules(&self, id: &Arc<str>) -> Vec<RuleName> {
+        self.left_out_of(id).into_iter().map(|rule| rule.name().clone()).collect()
     }
 
     /// How many matches of the tenant's own rules are kept: these count towards the limit.

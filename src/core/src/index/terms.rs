@@ -244,6 +244,9 @@ impl TermIndex {
                             keys.remove(key);
                         }
                     }
+                    if keys.is_empty() {
+                        self.by_entry.remove(map);
+                    }
                 }
                 Some(Expression { path, test }) => {
                     if let Some(asks) = self.by_field.get_mut(path) {
@@ -304,8 +307,13 @@ impl TermIndex {
                 Verdict::No => {}
             }
         });
+        // A rule may have thousands of terms.
+        names.sort_unstable();
+        names.dedup();
+        open.sort_unstable_by(|a: &Arc<Rule>, b| a.name().cmp(b.name()));
+        open.dedup_by(|a, b| a.name() == b.name());
+        open.retain(|rule| names.binary_search(rule.name()).is_err());
         let (mut undecided, mut waits) = (Vec::new(), false);
-        open.retain(|rule: &Arc<Rule>| !names.contains(rule.name()));
         for rule in open {
             match annotations.unknown(&rule) {
                 Decision::Match => names.push(rule.name().clone()),
@@ -316,7 +324,6 @@ impl TermIndex {
             }
         }
         names.sort_unstable();
-        names.dedup();
         Matching { names, undecided, waits }
     }
 
@@ -358,10 +365,7 @@ impl TermIndex {
     /// Whether the index is empty.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.by_field.is_empty()
-            && self.by_entry.values().all(HashMap::is_empty)
-            && self.rest.is_empty()
-            && self.places.is_empty()
+        self.by_field.is_empty() && self.by_entry.is_empty() && self.rest.is_empty() && self.places.is_empty()
     }
 
     /// Length of the longest list of terms that a workload may have to be tried against.

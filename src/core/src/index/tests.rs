@@ -373,6 +373,7 @@ proptest! {
         let (mut rules, mut workloads) = (BTreeMap::new(), BTreeMap::new());
         let (mut before, mut left_out_before) = (BTreeSet::new(), BTreeSet::new());
         for operation in operations {
+            let of_workloads = !matches!(operation, Operation::Rule(..) | Operation::RemoveRule(_));
             let touched = perform(operation, &mut index, &mut rules, &mut workloads);
             let all = naive(&rules, &workloads);
             let wanted: BTreeSet<CompanionKey> = index.matches().collect();
@@ -384,6 +385,8 @@ proptest! {
                 prop_assert_eq!(over, matches!(desired, Desired::OverLimit), "{:?}", key);
                 prop_assert!(!over || index.over_limit(&key.rule) == Some(most), "{:?} isn't reported", key);
                 prop_assert!(wanted.contains(&key) == before.contains(&key) || touched.contains(&key));
+                let is_unwanted_now = left_out_before.contains(&key) && !all.contains(&key);
+                prop_assert!(!of_workloads || !is_unwanted_now || touched.contains(&key), "{:?} stays", key);
             }
             // Where there is room left, nothing is said to be left out.
             if all.len() < most {

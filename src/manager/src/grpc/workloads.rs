@@ -337,7 +337,10 @@ impl Workloads {
                 let mut data = session.state.lock();
                 data.stream.check(session.begun.number)?;
                 data.usage.delete(&id);
-                Ok(data.index.delete(&id))
+                let refused = data.index.refused_count();
+                let keys = data.index.delete(&id);
+                session.unreported |= data.index.refused_count() != refused;
+                Ok(keys)
             }
             Message::WorkloadSync(sync) => {
                 let mut all = self.begin_sync(session, 0)?;

@@ -245,6 +245,8 @@ impl TenantData {
 
     /// These companions may be other than before, or wanted in another way.
     pub(crate) fn assess(&mut self, keys: &[CompanionKey], registry: &Registry, now: Timestamp) {
+        // Taken in any case: until a sync is complete they would grow without an end, and afterwards everything is read once.
+        let (left_out, undecided) = (self.index.left_out_changed(), self.index.undecided_changed());
         if self.tenant.is_none() || !self.index.synced() {
             return;
         }
@@ -252,7 +254,7 @@ impl TenantData {
             step();
             self.assess_one(&key.whole(), registry, now);
         }
-        for label in self.index.left_out_changed().into_iter().chain(self.index.undecided_changed()) {
+        for label in left_out.into_iter().chain(undecided) {
             self.changed(&label);
         }
     }
@@ -288,10 +290,12 @@ impl TenantData {
 
     /// A companion of the workload with this label value has another outcome, or the reason for it has other words.
     pub(crate) fn changed(&mut self, label: &Arc<str>) {
-        let most = 2 * self.index.workloads() + SPARE;
+        let most = 2 * (self.index.workloads() + self.index.refused_count()) + SPARE;
         for follower in self.outcomes.followers.values_mut() {
+            step();
             if follower.workloads.len() >= most {
                 follower.workloads.retain(|label| {
+                    step();
                     self.index.workload(label).is_some() || self.index.refused(label).is_some()
                 });
             }

@@ -16,6 +16,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 #[derive(Debug, Default)]
 pub(crate) struct FailurePauses {
     by_key: HashMap<CompanionKey, Pause>,
+    sweep: Sweep,
 }
 
 #[derive(Debug)]
@@ -27,8 +28,9 @@ struct Pause {
 impl FailurePauses {
     /// How much longer a failed companion has to wait; `None` when it may be replaced now.
     pub(crate) fn wait(&mut self, key: &CompanionKey, now: Instant) -> Option<Duration> {
-        self.by_key.retain(|_, pause| now < pause.until + 2 * LONGEST);
-        match self.by_key.get_mut(key) {
+        let counts = |pause: &Pause| now < pause.until + 2 * LONGEST;
+        self.sweep.before_new(&mut self.by_key, |pause| counts(pause));
+        match self.by_key.get_mut(key).filter(|pause| counts(pause)) {
             None => {
                 self.by_key.insert(key.clone(), Pause { length: FIRST, until: now + FIRST });
                 Some(FIRST)

@@ -354,3 +354,33 @@ fn what_an_earlier_stream_has_sent_says_nothing_of_what_a_later_one_will_send() 
     world.data.outcomes.complete = later;
     assert!(world.data.can_report());
 }
+
+#[test]
+fn changes_of_refused_workloads_are_noted_in_linear_steps() {
+    outrigger_core::steps::assert_nearly_linear(
+        |size| {
+            let mut world = World::new(0);
+            world.data.outcomes.follow(1).unwrap();
+            (world, size)
+        },
+        |(world, size)| {
+            for i in 0..*size {
+                world.data.refuse_workload(&on_host(&format!("w{i}")), 500_000);
+            }
+        },
+    );
+}
+
+#[test]
+fn what_is_left_out_before_a_sync_is_complete_is_not_kept() {
+    let registry = Registry::new(Default::default(), Vec::new());
+    let mut data =
+        TenantData { tenant: outrigger_core::ids::TenantId::new("blue").ok(), ..TenantData::default() };
+    data.index.limit(0);
+    data.apply_rule(&fixtures::object(rule("Parallel")));
+    data.update_workload(on_host("w"), &registry, Timestamp::UNIX_EPOCH);
+    assert_eq!(data.index.left_out_changed().len(), 1, "there is no room for it");
+    let touched = data.update_workload(on_host("other"), &registry, Timestamp::UNIX_EPOCH);
+    data.assess(&touched, &registry, Timestamp::UNIX_EPOCH);
+    assert!(data.index.left_out_changed().is_empty());
+}
