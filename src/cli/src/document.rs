@@ -379,6 +379,11 @@ pub(crate) fn plain(text: &str) -> String {
     truncate(text, MAX_TEXT).chars().map(one).collect()
 }
 
+/// As [`plain`], with its lines.
+pub(crate) fn plain_lines(text: &str) -> String {
+    text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
+}
+
 /// How a report is printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Format {

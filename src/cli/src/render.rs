@@ -15,6 +15,7 @@ use similar::TextDiff;
 
 use crate::admission::{Admission, StateArgs};
 use crate::companion::{PodName, companion, creation};
+use crate::document::{plain, plain_lines};
 use crate::files::InputError;
 use crate::sent::AnnotationArgs;
 use crate::slots::is_new;
@@ -141,7 +142,7 @@ fn no_namespace(pod: &Value, namespace: &str) -> String {
 
 /// A line on standard error.
 fn complain(what: &str, style: Style, message: &str) -> std::io::Result<()> {
-    writeln!(anstream::stderr(), "{style}{what}{style:#} {message}")
+    writeln!(anstream::stderr(), "{style}{}{style:#} {}", plain(what), plain_lines(message))
 }
 
 /// The name of a Pod or a claim.

@@ -67,7 +67,7 @@ pub(crate) enum Filing {
     Served(Arc<Rule>),
     /// It is not valid: it keeps the companions that it has, and makes none.
     Invalid,
-    /// It is about other tenants: as if there were none.
+    /// It is about other tenants, or is being deleted: as if there were none.
     Elsewhere,
 }
 
@@ -78,6 +78,15 @@ impl AnyRule {
         } else {
             Self::Own(object.read()?)
         })
+    }
+
+    /// Whether it is being deleted, and so makes no companions.
+    fn is_being_deleted(&self) -> bool {
+        let metadata = match self {
+            Self::Own(rule) => &rule.metadata,
+            Self::Admin(rule) => &rule.metadata,
+        };
+        metadata.deletion_timestamp.is_some()
     }
 
     /// Whether both say the same, with the schema's defaults.
@@ -93,6 +102,8 @@ impl AnyRule {
     /// may be about any tenant.
     pub(crate) fn filing(&self, tenant: &TenantId, labels: Option<&BTreeMap<String, String>>) -> Filing {
         match self {
+            // It keeps the companions that it has until the garbage collector, or its finalizer, deletes them.
+            _ if self.is_being_deleted() => Filing::Elsewhere,
             Self::Own(rule) => rule.compile().map_or(Filing::Invalid, |rule| Filing::Served(Arc::new(rule))),
             Self::Admin(rule) => match (rule.compile(), labels) {
                 (_, None) => Filing::Elsewhere,

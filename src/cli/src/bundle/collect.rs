@@ -133,7 +133,13 @@ pub(super) async fn all(args: &BundleArgs) -> Result<(Drafts, Redactor), InputEr
     collector.custom_resources().await;
     collector.events(&system).await;
     Box::pin(collector.pods()).await;
-    Ok((collector.drafts, collector.redactor))
+    let Collector { mut drafts, redactor, .. } = collector;
+    if redactor.unlearned > 0 {
+        let many =
+            format!("{} values more than can be searched for may be left in texts", redactor.unlearned);
+        drafts.lacks("redaction of logs, Events and findings", many);
+    }
+    Ok((drafts, redactor))
 }
 
 struct Collector<'a> {

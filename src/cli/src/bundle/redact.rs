@@ -101,11 +101,13 @@ pub(super) struct Redactor {
     /// How many texts of the object at hand were too long.
     long: usize,
     learned: BTreeSet<String>,
+    /// How many values had no room among these.
+    pub(super) unlearned: usize,
 }
 
 impl Redactor {
     pub(super) fn new(include: bool) -> Self {
-        Self { include, own: false, long: 0, learned: BTreeSet::new() }
+        Self { include, own: false, long: 0, learned: BTreeSet::new(), unlearned: 0 }
     }
 
     /// Redacts an object; `own`: it is part of the installation. Returns how many texts were too long to stay.
@@ -193,8 +195,13 @@ impl Redactor {
             Value::String(text) => {
                 let of_flag = text.split_once('=').filter(|(flag, _)| flag.starts_with('-'));
                 for secret in [text.as_str()].into_iter().chain(of_flag.map(|(_, value)| value)) {
-                    if secret.len() >= LEARNED && self.learned.len() < MOST_LEARNED {
+                    if secret.len() < LEARNED || self.learned.contains(secret) {
+                        continue;
+                    }
+                    if self.learned.len() < MOST_LEARNED {
                         self.learned.insert(secret.to_owned());
+                    } else {
+                        self.unlearned += 1;
                     }
                 }
                 MARK.clone_into(text);
@@ -209,7 +216,7 @@ impl Redactor {
     /// What redacts texts, when all objects are known. `names` are no secrets, whatever else has the same text.
     ///
     /// # Errors
-    /// A pattern is wrong, or there are too many values.
+    /// A pattern is wrong.
     pub(super) fn finish(mut self, names: &BTreeSet<String>) -> anyhow::Result<Texts> {
         self.learned.retain(|value| !names.contains(value));
         let learned = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&self.learned)?;

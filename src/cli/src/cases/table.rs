@@ -5,6 +5,7 @@ use std::io::Write;
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::CaseResult;
+use crate::document::{plain, plain_lines};
 use crate::style::{BAD, GOOD};
 
 /// A line for each case, and what failed below it.
@@ -12,13 +13,14 @@ pub(super) fn print(outcomes: &[CaseResult], out: &mut impl Write) -> std::io::R
     let width = outcomes.iter().map(|outcome| outcome.name.chars().count()).max().unwrap_or_default().max(4);
     writeln!(out, "{:width$}  RESULT", "CASE")?;
     for CaseResult { name, faults, .. } in outcomes {
+        let name = plain(name);
         if faults.is_empty() {
             writeln!(out, "{name:width$}  {GOOD}ok{GOOD:#}")?;
             continue;
         }
         writeln!(out, "{name:width$}  {BAD}failed{BAD:#}")?;
         for fault in faults {
-            writeln!(out, "    {fault}")?;
+            writeln!(out, "    {}", plain_lines(fault))?;
         }
     }
     let failed = outcomes.iter().filter(|outcome| !outcome.faults.is_empty()).count();

@@ -6,7 +6,7 @@ use outrigger_admission::Decision;
 use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
 use outrigger_core::host::HostLabels;
 use outrigger_core::ids::TenantId;
-use outrigger_core::json::list;
+use outrigger_core::json::{list, text};
 use outrigger_core::lint::LintContext;
 use outrigger_core::node::Node;
 use outrigger_core::tenant::Tenant as Domain;
@@ -230,10 +230,11 @@ impl Examination<'_> {
     }
 }
 
-/// The namespaces of tenants.
+/// The namespaces of tenants. Nothing can be created in one that is being deleted, so it gets no report.
 pub(super) fn namespaces(admission: &Admission) -> BTreeSet<String> {
-    let all = admission.state().of("", "Namespace").map(|namespace| namespace.name.clone());
-    all.filter(|name| admission.owner(name).is_some()).collect()
+    let all = admission.state().of("", "Namespace");
+    let stay = all.filter(|namespace| text(&namespace.value, "/metadata/deletionTimestamp").is_empty());
+    stay.map(|namespace| namespace.name.clone()).filter(|name| admission.owner(name).is_some()).collect()
 }
 
 /// What admission decides about the creation of an object by anybody.

@@ -12,6 +12,7 @@ use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::keys;
 use outrigger_core::template::{self, Kind};
 use serde::Serialize;
+use serde_json::Value;
 
 pub(crate) use super::clients::{Clients, client};
 use super::view::ViewArgs;
@@ -451,10 +452,23 @@ impl Reader {
         let origin = Origin::new(self.named(&resource.plural));
         let of_kind = of_kind(&self.client, resource.clone(), namespace);
         let objects = &mut self.objects;
-        each(&of_kind, params, |object| {
+        let is_node = resource.kind == "Node";
+        each(&of_kind, params, |mut object| {
+            if is_node {
+                trim_node(&mut object);
+            }
             objects.extend(Object::new(origin.clone(), object));
             true
         })
         .await
+    }
+}
+
+/// Removes what is most of a Node and what nothing reads: there may be thousands of them, and all are kept.
+fn trim_node(node: &mut Value) {
+    for (parent, field) in [("/metadata", "managedFields"), ("/status", "images")] {
+        if let Some(parent) = node.pointer_mut(parent).and_then(Value::as_object_mut) {
+            parent.remove(field);
+        }
     }
 }

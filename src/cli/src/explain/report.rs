@@ -275,6 +275,7 @@ struct Subject<'a> {
     policy: &'a str,
     selected: Option<bool>,
     created: Option<&'a Time>,
+    is_being_deleted: bool,
     template: &'a Json,
     conditions: &'a [meta::Condition],
     compiled: Result<Rule, Vec<FieldError>>,
@@ -289,6 +290,7 @@ impl<'a> Subject<'a> {
             policy: &object.spec.dpu_selection_policy,
             selected: None,
             created: object.metadata.creation_timestamp.as_ref(),
+            is_being_deleted: object.metadata.deletion_timestamp.is_some(),
             template: &object.spec.template,
             conditions: object.status.as_ref().map_or(&[], |status| &status.conditions),
             compiled: object.compile(),
@@ -307,6 +309,7 @@ impl<'a> Subject<'a> {
             policy: &spec.dpu_selection_policy,
             selected: compiled.as_ref().ok().and_then(selects),
             created: object.metadata.creation_timestamp.as_ref(),
+            is_being_deleted: object.metadata.deletion_timestamp.is_some(),
             template: &spec.template,
             conditions: object.status.as_ref().map_or(&[], |status| &status.conditions),
             compiled: compiled.map(|admin| admin.rule),
@@ -344,8 +347,15 @@ impl<'a> Subject<'a> {
                 if self.kind == RuleKind::WorkloadRule {
                     report.errors = forbidden(self.template, &rule, view, args);
                 }
+                let mut refused = (!report.errors.is_empty())
+                    .then_some("the template asks for what the tenant's Pods may not have");
+                if self.is_being_deleted {
+                    refused = Some("the rule is being deleted");
+                    let message = "is set: the rule is being deleted, and makes no companions";
+                    report.errors.push(FieldError::new("metadata.deletionTimestamp", message));
+                }
                 report.warnings = lint::rule(&rule, &lint_context(view, args));
-                let (rule, served) = (Arc::new(rule), report.errors.is_empty());
+                let rule = Arc::new(rule);
                 if self.selected != Some(false) {
                     // Other rules have one companion for a workload, whatever DPUs there are.
                     let dpus = if rule.policy().is_on_all() {
@@ -354,7 +364,7 @@ impl<'a> Subject<'a> {
                         HostDpus::default()
                     };
                     let explained = |workload: &Arc<Workload>, key: &CompanionKey| {
-                        explained(&rule, self.created, (workload, key), served, sent, view, args)
+                        explained(&rule, self.created, (workload, key), refused, sent, view, args)
                     };
                     report.workloads = workloads
                         .iter()
@@ -431,7 +441,7 @@ fn explained(
     rule: &Arc<Rule>,
     created: Option<&Time>,
     (workload, key): (&Arc<Workload>, &CompanionKey),
-    served: bool,
+    refused: Option<&str>,
     sent: &Selection,
     view: &View,
     args: &ExplainArgs,
@@ -447,9 +457,9 @@ fn explained(
         sent,
     };
     let mut explanation = explain(rule, workload, key, &around);
-    if explanation.outcome == CompanionOutcome::Companion && !served {
+    if let Some(why) = refused.filter(|_| explanation.outcome == CompanionOutcome::Companion) {
         explanation.outcome = CompanionOutcome::Refused;
-        explanation.reason = Some("the template asks for what the tenant's Pods may not have".to_owned());
+        explanation.reason = Some(why.to_owned());
         explanation.placement = None;
     }
     let wanted = explanation.outcome == CompanionOutcome::Companion;

@@ -111,16 +111,22 @@ fn one_tenant_of_two() {
 fn what_is_wrong_with_a_rule() {
     let mut unreadable = rule("tenant-blue", "a", json!({}));
     unreadable["spec"]["workloadTerms"][0]["matchExpressions"][0]["operator"] = json!("Perhaps");
+    let mut going = rule("tenant-blue", "d", json!({}));
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     let objects = [
         tenant("blue"),
         unreadable,
         rule("tenant-blue", "b", json!({"hostPID": true})),
         rule("tenant-blue", "c", json!({"nodeSelector": {keys::DPU_HOST: "blue-a"}})),
+        going,
         dpu("blue-a"),
         pod("work", "web", "blue-a"),
     ];
     let report = explained(&objects, &[]).unwrap();
-    let [a, b, c] = [0, 1, 2].map(|i| &report["rules"][i]);
+    let [a, b, c, d] = [0, 1, 2, 3].map(|i| &report["rules"][i]);
+    assert_eq!(d["errors"][0]["path"], "metadata.deletionTimestamp");
+    let of_d = &d["workloads"][0];
+    assert_eq!((&of_d["outcome"], &of_d["reason"]), (&json!("Refused"), &json!("the rule is being deleted")));
     assert_eq!(a["errors"][0]["path"], "spec.workloadTerms[0].matchExpressions[0].operator");
     assert_eq!(a["workloads"], json!([]), "what isn't served is about nobody");
     assert_eq!(b["errors"][0]["path"], "spec.template.spec.hostPID");

@@ -137,3 +137,17 @@ fn the_documentation_has_the_same_table() {
         assert!(page.contains(&row), "docs/support.md lacks: {row}");
     }
 }
+
+#[test]
+fn values_for_which_there_is_no_room_are_counted() {
+    let mut redactor = Redactor::new(false);
+    let mut rule = |from: usize| {
+        let args: Vec<String> =
+            (from..from + MOST_LEARNED / 2).map(|i| format!("--password=secret-{i}")).collect();
+        redactor.object(&mut json!({"spec": {"containers": [{"args": args}]}}), false);
+        redactor.unlearned
+    };
+    // The flag and its value are two.
+    assert_eq!([rule(0), rule(0)], [0, 0], "the same ones again");
+    assert_eq!(rule(MOST_LEARNED), MOST_LEARNED);
+}

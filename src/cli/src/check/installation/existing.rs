@@ -67,7 +67,8 @@ pub(super) async fn examine(
     if existing.pods > MOST_PODS {
         namespaces.clear();
     }
-    namespaces.retain(|namespace| !existing.ownerless.contains(namespace));
+    namespaces
+        .retain(|namespace| !existing.ownerless.contains(namespace) && !existing.unclear.contains(namespace));
     existing.notes().into_iter().for_each(|note| cluster.note(note));
     (existing.findings, namespaces)
 }
@@ -92,12 +93,14 @@ struct Existing<'a> {
     undecided: usize,
     /// Namespaces of tenants that aren't known, or aren't valid.
     ownerless: BTreeSet<String>,
+    /// Namespaces of objects whose findings have no room, or about which admission couldn't decide.
+    unclear: BTreeSet<String>,
 }
 
 impl<'a> Existing<'a> {
     fn new(admission: &'a Admission) -> Self {
-        let (findings, ownerless) = (Vec::new(), BTreeSet::new());
-        Self { admission, findings, unnamed: 0, pods: 0, undecided: 0, ownerless }
+        let (findings, ownerless, unclear) = Default::default();
+        Self { admission, findings, unnamed: 0, pods: 0, undecided: 0, ownerless, unclear }
     }
 
     fn rules(&mut self) -> Result<(), InputError> {
@@ -172,13 +175,17 @@ impl<'a> Existing<'a> {
             self.admission.validate_pod(&mut request).ok()
         });
         let decided = decided.filter(|decision| !matches!(decision, Decision::Deny { code: 503, .. }));
-        self.undecided += usize::from(decided.is_none());
+        if decided.is_none() {
+            self.undecided += 1;
+            self.unclear.insert(namespace.to_owned());
+        }
         decided
     }
 
     fn add(&mut self, found: Vec<Finding>) {
         if self.findings.len() + found.len() > MOST_FINDINGS {
             self.unnamed += 1;
+            self.unclear.extend(found.first().map(|finding| finding.subject.namespace.clone()));
         } else {
             self.findings.extend(found);
         }
@@ -333,6 +340,7 @@ spec:
             assert!(existing.pod(&pod(&json!({"spec": {"hostNetwork": true}}))));
         }
         assert_eq!(existing.findings.len(), MOST_FINDINGS);
+        assert!(existing.unclear.contains("tenant-blue"), "no report says that all is well there");
         assert_eq!(
             existing.notes(),
             ["admission would refuse more rules and running Pods than are listed: 3 more"]
