@@ -14,7 +14,7 @@ use crate::restarts::alone;
 async fn the_time_of_a_lingering_companion_goes_on_while_managers_are_killed_and_replaced() {
     let (_one, o) = alone().await;
     let t = Tenant::new(o, "linger", &[("a", 1)]).await;
-    t.rule("r", rule_with("/lingerSeconds", json!(20))).await;
+    t.rule("r", rule_with("/lingerSeconds", json!(45))).await;
     t.web("w").await;
     t.web("stays").await;
     t.ready(2).await;
@@ -43,7 +43,7 @@ async fn the_time_of_a_lingering_companion_goes_on_while_managers_are_killed_and
     })
     .await;
     let lived = SystemTime::now().duration_since(ended.into()).unwrap();
-    assert!(lived >= Duration::from_secs(20), "it was deleted after {lived:?}");
+    assert!(lived >= Duration::from_secs(45), "it was deleted after {lived:?}");
     drop(stream);
     o.plane.command("term manager-linger").unwrap();
 }
