@@ -11,7 +11,7 @@ mod finalizer;
 mod status;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use kube::ResourceExt;
 use outrigger_api::admin_workload_rule::{TenantMatches, TenantSelector};
@@ -201,8 +201,10 @@ impl AdminRuleEntry {
         self.object.metadata.deletion_timestamp.is_some()
     }
 
-    fn status(&self) -> AdminWorkloadRuleStatus {
-        self.object.status.clone().unwrap_or_default()
+    /// It has an entry for each tenant, so it is read where it is.
+    fn status(&self) -> &AdminWorkloadRuleStatus {
+        static NONE: LazyLock<AdminWorkloadRuleStatus> = LazyLock::new(AdminWorkloadRuleStatus::default);
+        self.object.status.as_ref().unwrap_or(&NONE)
     }
 
     fn errors(&self) -> &[FieldError] {

@@ -68,11 +68,11 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
     let Some(mut status) = wanted else { return Ok(Action::Done) };
     if let Some(last) = &entry.written {
         let before = entry.status();
-        let left = last.left(only_counts(&status, &before), context.environment.clock.now());
+        let left = last.left(only_counts(&status, before), context.environment.clock.now());
         if !left.is_zero() {
             return Ok(Action::Requeue(left));
         }
-        let overwritten = overwritten(&status, &before, last);
+        let overwritten = overwritten(&status, before, last);
         if !overwritten.is_empty() {
             // A replica that has taken the tenant over may have done that. This one doesn't know yet if its watch of Tenants is silent,
             // and the two would write over each other until it does.
@@ -145,7 +145,7 @@ pub(super) fn changes(
     leads: bool,
     now: Timestamp,
 ) -> Option<Value> {
-    let before = &entry.status();
+    let before = entry.status();
     let ReplicaView { own, about } = known(states, name, leads);
     let mut tenants = before.tenants.clone();
     for (tenant, matches) in own {
@@ -285,8 +285,7 @@ fn summary(
         ("Matched", matched_condition(accepted, matched, &tenants, about)),
         ("Ready", ready_condition(accepted, matched, &counts, (rolling, resized), &tenants, waiting)),
     ];
-    let before = entry.object.status.as_ref().map_or(&[][..], |status| status.conditions.as_slice());
-    let conditions = conditions(before, entry.generation(), now, values);
+    let conditions = conditions(&entry.status().conditions, entry.generation(), now, values);
     AdminWorkloadRuleStatus {
         observed_generation: Some(entry.generation()),
         matched: Some(matched),
