@@ -401,6 +401,8 @@ fn flags_come_from_values() {
             "--max-connection-age=5m",
         ),
         ("webhook.extraArgs={--max-connections=9}", "outrigger-webhook", "--max-connections=9"),
+        ("manager.extraArgs={--shutdown-delay=60s}", "outrigger-manager", "--shutdown-delay=60s"),
+        ("webhook.extraArgs={--log-format=text}", "outrigger-webhook", "--log-format=text"),
     ] {
         let (args, _) = container(&chart(&["--set", values]).unwrap(), part).unwrap();
         assert!(args.contains(&flag.to_owned()), "{values}: {args:?}");

@@ -101,8 +101,15 @@ impl Counts {
 
     /// The same for a failure of the API server's: how it says that the connection to a webhook has ended, or wasn't taken.
     fn fail_create(&self, killing: Option<&Front>, error: String) -> bool {
-        const ENDED: [&str; 5] =
-            ["EOF", "connection reset", "connection refused", "connection lost", "broken pipe"];
+        // The last is what Go's client says of all other requests on a connection when a write has found it broken.
+        const ENDED: [&str; 6] = [
+            "EOF",
+            "connection reset",
+            "connection refused",
+            "connection lost",
+            "broken pipe",
+            "connection force closed",
+        ];
         let killed = killing.is_some_and(Front::has_killed)
             && error.contains("failed calling webhook")
             && ENDED.iter().any(|words| error.contains(words));

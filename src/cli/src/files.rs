@@ -83,6 +83,11 @@ impl Object {
                 return Err(InputError::new(origin, message));
             }
         }
+        if let Some(found) = value.get("metadata").filter(|found| !found.is_null() && !found.is_object()) {
+            let message =
+                format!("metadata: is {found}, which is no map, so this is no object of the Kubernetes API");
+            return Err(InputError::new(origin, message));
+        }
         let group = version.split_once('/').map_or("", |(group, _)| group).to_owned();
         let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
         Ok(Self { origin, group, kind, namespace, name, value })
@@ -271,6 +276,10 @@ mod tests {
             ),
             ("{apiVersion: v1, kind: List, items: {a: b}}", "f: document 1: List: items: is no list"),
             ("{apiVersion: 1, kind: Node}", "f: document 1: apiVersion: is 1, which is no text"),
+            (
+                "{apiVersion: v1, kind: Node, metadata: word}",
+                "f: document 1: metadata: is \"word\", which is no map",
+            ),
         ] {
             let error = names(text).unwrap_err();
             assert!(error.starts_with(message), "{text}: {error}");

@@ -96,7 +96,10 @@ const MAX_READINGS: usize = 4;
 /// What an agent says of the annotations that it sends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Statement {
-    patterns: Vec<Pattern>,
+    /// All are sent.
+    all: bool,
+    /// Prefixes with their slash: a key has few, so that many patterns cost no more than one.
+    prefixes: BTreeSet<String>,
     keys: BTreeSet<String>,
     withheld: BTreeSet<String>,
 }
@@ -107,25 +110,27 @@ impl Statement {
         let mut statement = Self { withheld, ..Self::default() };
         for pattern in sent {
             match pattern {
+                Pattern::All => statement.all = true,
+                Pattern::Prefix(prefix) => _ = statement.prefixes.insert(prefix),
                 Pattern::Key(key) => _ = statement.keys.insert(key),
-                other => statement.patterns.push(other),
             }
         }
-        statement.patterns.sort_unstable();
-        statement.patterns.dedup();
         statement
     }
 
     /// Whether the annotation with this key is sent.
     pub fn sends(&self, key: &str) -> bool {
-        let selected = self.keys.contains(key) && key != LAST_APPLIED
-            || self.patterns.iter().any(|pattern| pattern.includes(key));
-        selected && !self.withheld.contains(key)
+        let mut prefixes = key.match_indices('/').map(|(slash, _)| &key[..=slash]);
+        let selected =
+            self.all || self.keys.contains(key) || prefixes.any(|prefix| self.prefixes.contains(prefix));
+        selected && key != LAST_APPLIED && !self.withheld.contains(key)
     }
 
     /// The patterns of what is sent, in their order.
     pub fn sent(&self) -> impl Iterator<Item = String> {
-        self.patterns.iter().map(Pattern::to_string).chain(self.keys.iter().cloned())
+        let all = self.all.then_some(Pattern::All);
+        let patterns = all.into_iter().chain(self.prefixes.iter().cloned().map(Pattern::Prefix));
+        patterns.map(|pattern| pattern.to_string()).chain(self.keys.iter().cloned())
     }
 
     /// The keys that were asked for and aren't sent, in their order.

@@ -75,6 +75,9 @@ pub const WEBHOOK: &str = "outrigger-webhook";
 /// Name of the two configurations by which the API server asks the webhook.
 pub const WEBHOOK_CONFIGURATION: &str = "outrigger";
 
+/// How the names of their entries end, and those of no others.
+pub const WEBHOOK_ENTRIES: &str = ".outrigger.dev";
+
 /// Secret in which the webhook's replicas keep the certificates that they sign themselves.
 pub const WEBHOOK_SELF_SIGNED: &str = "outrigger-webhook-self-signed";
 

@@ -165,7 +165,7 @@ pub fn assemble(process: &mut Process, settings: Settings, client: Client, write
 /// Where the webhook publishes a certificate that it signs itself.
 const SELF_SIGNED: Component = {
     const fn entries(kind: &'static str) -> BundleTarget {
-        BundleTarget::Webhooks { kind, name: keys::WEBHOOK_CONFIGURATION, entries: ".outrigger.dev" }
+        BundleTarget::Webhooks { kind, name: keys::WEBHOOK_CONFIGURATION, entries: keys::WEBHOOK_ENTRIES }
     }
     Component {
         service: keys::WEBHOOK,

@@ -1,10 +1,15 @@
 {{/*
 A part's Deployment: dict "root", "component", "args", "env", "ports", "mounts", "volumes", and "replicated" for what runs
 several times; "tolerations" beside those of the values; "command" where the subcommand is not the component's name.
+A flag in extraArgs takes the place of the same one in "args": a program refuses a flag that it is given twice.
 */}}
 {{- define "outrigger.deployment" -}}
 {{- $values := index .root.Values .component -}}
 {{- $selector := include "outrigger.selector" . -}}
+{{- $given := list }}
+{{- range $values.extraArgs }}{{ $given = append $given (splitList "=" . | first) }}{{ end -}}
+{{- $args := append .args (printf "--log-format=%s" .root.Values.log.format) }}
+{{- if ne .root.Values.log.level "info" }}{{ $args = append $args (printf "--log-level=%s" .root.Values.log.level) }}{{ end -}}
 apiVersion: apps/v1
 kind: Deployment
 metadata:
@@ -36,8 +41,8 @@ spec:
     spec:
       serviceAccountName: outrigger-{{ .component }}
       priorityClassName: {{ .root.Values.priorityClass.name }}
-      # The process's delay and its drain timeout together, and a reserve.
-      terminationGracePeriodSeconds: 30
+      # The process's --shutdown-delay and --drain-timeout together, and a reserve.
+      terminationGracePeriodSeconds: {{ $values.terminationGracePeriodSeconds }}
       {{- with .root.Values.image.pullSecrets }}
       imagePullSecrets:
         {{- toYaml . | nindent 8 }}
@@ -70,12 +75,10 @@ spec:
           {{- end }}
           args:
             - {{ .command | default .component }}
-            {{- range .args }}
+            {{- range $args }}
+            {{- if not (has (splitList "=" . | first) $given) }}
             - {{ . | quote }}
             {{- end }}
-            - --log-format={{ .root.Values.log.format }}
-            {{- if ne .root.Values.log.level "info" }}
-            - {{ printf "--log-level=%s" .root.Values.log.level | quote }}
             {{- end }}
             {{- range $values.extraArgs }}
             - {{ . | quote }}

@@ -248,6 +248,6 @@ pub(super) fn decision(
 
 /// The namespace of an object; `default` for namespaced kinds without one, as kubectl takes it.
 fn namespace_of(object: &Object) -> &str {
-    let ours = OWN[1..].iter().any(|(_, kind)| *kind == object.kind);
-    if ours { object.namespace_or_default() } else { &object.namespace }
+    let is_cluster_wide = ["Tenant", "Node", "Machine"].contains(&object.kind.as_str());
+    if is_cluster_wide { "" } else { object.namespace_or_default() }
 }

@@ -241,8 +241,8 @@ impl DiffArgs {
     ) -> Result<Admission, InputError> {
         let mut after: Vec<_> =
             changes.accepted.iter().flat_map(|accepted| &accepted.after).cloned().collect();
-        for pod in predictions.iter().flat_map(Prediction::made) {
-            files::take(&Origin::new("companion"), pod.clone(), &mut after)?;
+        for companion in predictions.iter().flat_map(Prediction::made) {
+            files::take(&Origin::new("companion"), companion.clone(), &mut after)?;
         }
         let is_gone = |object: &files::Object| {
             changes

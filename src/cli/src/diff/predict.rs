@@ -121,9 +121,7 @@ impl<'a> Prediction<'a> {
             for key in self.matches().collect::<Vec<_>>() {
                 self.settings.go_on()?;
                 if let Some((observed, object)) = self.make(&key, admission)? {
-                    if observed.kind == Kind::Pod {
-                        self.made.push(object);
-                    }
+                    self.made.push(object);
                     self.companions.insert(key, observed);
                 }
             }
@@ -260,7 +258,7 @@ impl<'a> Prediction<'a> {
         Ok(found.map(|(.., observed)| (observed, object)))
     }
 
-    /// The Pods of the companions that are taken to exist, where the state has none.
+    /// The companions that are taken to exist, where the state has none.
     pub(super) fn made(&self) -> &[Value] {
         &self.made
     }

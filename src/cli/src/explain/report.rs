@@ -354,6 +354,9 @@ impl<'a> Subject<'a> {
                     let message = "is set: the rule is being deleted, and makes no companions";
                     report.errors.push(FieldError::new("metadata.deletionTimestamp", message));
                 }
+                if view.is_leaving {
+                    refused = Some("the tenant is being deleted");
+                }
                 report.warnings = lint::rule(&rule, &lint_context(view, args));
                 let rule = Arc::new(rule);
                 if self.selected != Some(false) {

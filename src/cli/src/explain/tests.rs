@@ -136,6 +136,17 @@ fn what_is_wrong_with_a_rule() {
 }
 
 #[test]
+fn a_tenant_that_is_being_deleted_gets_no_companions() {
+    let mut going = tenant("blue");
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let objects = [going, rule("tenant-blue", "b", json!({})), dpu("blue-a"), pod("work", "web", "blue-a")];
+    let report = explained(&objects, &[]).unwrap();
+    let found = &report["rules"][0]["workloads"][0];
+    let expected = (&json!("Refused"), &json!("the tenant is being deleted"));
+    assert_eq!((&found["outcome"], &found["reason"]), expected, "{report}");
+}
+
+#[test]
 fn companions_events_and_conditions_are_reported() {
     let mut with_status = rule("tenant-blue", "b", json!({}));
     with_status["status"] = json!({"conditions": [{"type": "Ready", "status": "False", "reason": "Refused",

@@ -76,6 +76,8 @@ pub(crate) struct View {
     pub(crate) host_names: Arc<HostNames>,
     /// The labels of the Tenant; `None` where there is none.
     pub(crate) labels: Option<BTreeMap<String, String>>,
+    /// The tenant is being deleted.
+    pub(super) is_leaving: bool,
     /// Its rules, in the infrastructure cluster and its own.
     pub(crate) rules: Vec<WorkloadRule>,
     /// All rules of the platform, where they were read.
@@ -207,6 +209,7 @@ impl View {
             limits: domain.map(|domain| domain.limits),
             host_names: domain.map(|domain| domain.host_names.clone()).unwrap_or_default(),
             labels: tenant.as_ref().and_then(|id| tenants.labels.get(id).cloned()),
+            is_leaving: tenant.as_ref().is_some_and(|id| tenants.leaving.contains(id)),
             rules,
             admin_rules,
             workloads,
@@ -238,17 +241,23 @@ struct Tenants {
     /// The labels of all Tenants, also of those that aren't valid.
     labels: BTreeMap<TenantId, BTreeMap<String, String>>,
     namespaces: BTreeMap<String, TenantId>,
+    /// Those that are being deleted.
+    leaving: BTreeSet<TenantId>,
 }
 
 impl Tenants {
     fn new(state: &State, notes: &mut Vec<String>) -> Result<Self, InputError> {
         let (mut known, mut labels, mut namespaces) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut leaving = BTreeSet::new();
         for tenant in state.all::<Tenant>(keys::GROUP, "Tenant")? {
             if let Ok(id) = TenantId::new(&tenant.name_any()) {
                 labels.insert(id, tenant.labels().clone());
             }
             match tenant.compile() {
                 Ok(domain) => {
+                    if tenant.metadata.deletion_timestamp.is_some() {
+                        leaving.insert(domain.policy.tenant.clone());
+                    }
                     namespaces.insert(domain.namespace.clone(), domain.policy.tenant.clone());
                     known.insert(domain.policy.tenant.clone(), domain);
                 }
@@ -262,7 +271,7 @@ impl Tenants {
                 namespaces.insert(object.name.clone(), id);
             }
         }
-        Ok(Self { known, labels, namespaces })
+        Ok(Self { known, labels, namespaces, leaving })
     }
 
     fn owner(&self, namespace: &str) -> Option<&TenantId> {
@@ -302,8 +311,8 @@ impl Tenants {
             let held = node.labels.contains_key(keys::NODE_TENANT)
                 || node.taints.iter().any(|taint| taint.key == keys::HANDOVER);
             let Some(host) = host_labels.host(&node.labels).filter(|_| !held) else { continue };
-            let claims =
-                self.known.iter().filter(|(_, tenant)| tenant.hosts.contains(host)).map(|(id, _)| id);
+            let stay = self.known.iter().filter(|(id, _)| !self.leaving.contains(*id));
+            let claims = stay.filter(|(_, tenant)| tenant.hosts.contains(host)).map(|(id, _)| id);
             let claims = HostClaims { tenants: claims.collect(), owner_exists: false };
             if let Ownership::Of(owner) = claims.verdict(None) {
                 node.labels.insert(keys::NODE_TENANT.to_owned(), owner.to_string());

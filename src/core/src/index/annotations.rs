@@ -61,21 +61,23 @@ pub(super) struct Annotations {
 impl Annotations {
     /// A rule exists from now on, or no longer does.
     pub(super) fn name(&mut self, rule: &Rule, exists: bool) {
-        let keys = rule.annotation_keys();
-        if keys.is_empty() {
-            return;
-        }
-        for key in keys {
+        for key in rule.annotation_keys() {
             let named = self.named.entry(key.into()).or_default();
             for (count, counts) in [(&mut named.all, true), (&mut named.unknown_to_agent, !rule.is_copied())]
             {
                 *count = if exists { *count + usize::from(counts) } else { *count - usize::from(counts) };
             }
-            if named.all == 0 {
-                self.named.remove(key);
+            match named.all {
+                0 => {
+                    self.named.remove(key);
+                    self.open.remove(key);
+                }
+                1 if exists && self.known.answer(false, key) != Answer::Sent => {
+                    self.open.insert(key.into());
+                }
+                _ => {}
             }
         }
-        self.reopen();
     }
 
     /// Rules have changed: for keys for which nobody asks any longer nobody waits.

@@ -12,12 +12,9 @@ use crate::cluster::short;
 /// What the API server says of a webhook that it couldn't call.
 const FAILED: &str = "failed calling webhook";
 
-/// Domain of the names of Outrigger's own entries in webhook configurations.
-const DOMAIN: &str = ".outrigger.dev";
-
 /// Whether an entry of a webhook configuration is Outrigger's own, by its name.
 pub(crate) fn is_own(entry: &str) -> bool {
-    entry.ends_with(DOMAIN)
+    entry.ends_with(keys::WEBHOOK_ENTRIES)
 }
 
 /// Judges what a webhook or a manager showed at an address. `known` is what has been found already: the same dates are

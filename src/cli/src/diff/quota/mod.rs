@@ -21,8 +21,9 @@ use outrigger_core::amounts::Amounts;
 pub(super) struct Quotas {
     /// By namespace and name.
     quotas: BTreeMap<(String, String), Quota>,
-    /// The Pods that there are, by namespace and name: those that are deleted give back what they have.
+    /// The Pods and ResourceClaims that there are, by namespace and name: those that are deleted give back what they have.
     pods: BTreeMap<(String, String), Value>,
+    claims: BTreeMap<(String, String), Value>,
     default_priority_class: Option<String>,
     /// What can't be known of a namespace.
     unknown: Vec<(String, String)>,
@@ -38,7 +39,7 @@ struct Quota {
 }
 
 impl Quotas {
-    /// The quotas of a state. `made`: Pods that are taken to exist, and to be counted.
+    /// The quotas of a state. `made`: companions that are taken to exist, and to be counted.
     pub(super) fn new(
         state: &State,
         made: &[&Value],
@@ -58,12 +59,24 @@ impl Quotas {
                 this.unknown.push((object.namespace.clone(), note));
             }
         }
-        let known = state.of("", "Pod").map(|object| &object.value);
-        for pod in known.chain(made.iter().copied()) {
-            let at = |pointer: &str| text(pod, pointer).to_owned();
-            this.pods.insert((at("/metadata/namespace"), at("/metadata/name")), pod.clone());
+        for kind in Kind::ALL {
+            let group = kind.api_version().split_once('/').map_or("", |(group, _)| group);
+            let known = state.of(group, kind.as_str()).map(|object| &object.value);
+            let made = made.iter().copied().filter(|object| object["kind"] == kind.as_str());
+            for object in known.chain(made) {
+                let at = |pointer: &str| text(object, pointer).to_owned();
+                this.of(kind).insert((at("/metadata/namespace"), at("/metadata/name")), object.clone());
+            }
         }
         Ok(this)
+    }
+
+    /// The objects of a kind that there are.
+    fn of(&mut self, kind: Kind) -> &mut BTreeMap<(String, String), Value> {
+        match kind {
+            Kind::Pod => &mut self.pods,
+            Kind::Claim => &mut self.claims,
+        }
     }
 
     fn add(&mut self, quota: &ResourceQuota) {
@@ -107,15 +120,11 @@ impl Quotas {
 
     /// A companion is deleted, and gives back what it has.
     pub(super) fn release(&mut self, namespace: &str, kind: Kind, name: &str) {
-        let pod = match kind {
-            Kind::Pod => self.pods.remove(&(namespace.to_owned(), name.to_owned())),
-            Kind::Claim => Some(Value::Null),
-        };
-        let Some(pod) = pod else { return };
-        let usage = usage(kind, &pod);
+        let Some(object) = self.of(kind).remove(&(namespace.to_owned(), name.to_owned())) else { return };
+        let usage = usage(kind, &object);
         let class = self.default_priority_class.as_deref();
         let quotas = self.quotas.iter_mut().filter(|((of, _), _)| of == namespace);
-        for (_, quota) in quotas.filter(|(_, quota)| quota.includes(kind, &pod, class) == Some(true)) {
+        for (_, quota) in quotas.filter(|(_, quota)| quota.includes(kind, &object, class) == Some(true)) {
             for (name, amount) in &usage {
                 if let Some(used) = quota.used.get_mut(name) {
                     *used = used.minus(*amount).max(Quantity::whole(0));

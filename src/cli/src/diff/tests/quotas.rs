@@ -15,7 +15,9 @@ fn taking(resources: Value) -> Value {
 
 /// Changes and refusals, and the notes.
 fn found(present: &[Value], new: &Value) -> (Vec<String>, String) {
-    let report = diff(&state(present), std::slice::from_ref(new), &["--tenant", "blue"]).unwrap();
+    let mut state = state(present);
+    state[0]["spec"]["deviceClasses"] = json!(["gpu"]);
+    let report = diff(&state, std::slice::from_ref(new), &["--tenant", "blue"]).unwrap();
     let all = report["companions"].as_array().unwrap().iter();
     let of = |entry: &Value| {
         let reason = entry["reason"].as_str().unwrap_or_default();
@@ -105,6 +107,26 @@ fn companions_that_go_give_back_what_they_have() {
         both[0].starts_with("Outdated") && both[1].starts_with("Refused exceeded quota: full"),
         "{both:?}"
     );
+}
+
+#[test]
+fn claims_that_go_give_back_their_devices() {
+    const DEVICES: &str = "gpu.deviceclass.resource.k8s.io/devices";
+    let full = || quota("full", json!({DEVICES: "2"}), json!({DEVICES: "2"}));
+    let sharing = |app: &str, count: u64| {
+        let request = json!({"name": "d", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count}});
+        let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "spec": {"devices": {"requests": [request]}}});
+        let rule = with(rule("r", app), "/spec/template", claim);
+        with(rule, "/spec/workloadInfoInject", json!([]))
+    };
+    let changes = |new: &Value| found(&[full(), sharing("web", 2)], new).0;
+    assert_eq!(changes(&sharing("web", 1)), ["Replaced TemplateChanged"]);
+    assert_eq!(changes(&sharing("db", 2)), ["Created", "Deleted Unmatched"]);
+    let too_much = format!(
+        "Refused exceeded quota: full, requested: {DEVICES}=3, used: {DEVICES}=0, limited: {DEVICES}=2"
+    );
+    assert_eq!(changes(&sharing("web", 3)), [too_much]);
 }
 
 #[test]

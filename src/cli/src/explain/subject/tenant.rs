@@ -28,6 +28,7 @@ pub(super) fn report(state: &State, name: &str) -> Result<Option<Report>, InputE
     let object = &tenant.value;
     let mut report = Report::new("Tenant", name);
     report.fact("namespace", namespace_of(tenant));
+    report.fact("being deleted since", text(object, "/metadata/deletionTimestamp"));
     let hosts: Vec<&str> = list(object, "/spec/hosts").iter().filter_map(Value::as_str).collect();
     report.fact("hosts", hosts.join(", "));
     let number = |pointer: &str| object.pointer(pointer).and_then(Value::as_i64).map(|n| n.to_string());
