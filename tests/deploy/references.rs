@@ -149,7 +149,11 @@ fn what_is_named_exists() {
             let pod = &deployment["spec"]["template"]["spec"];
             let namespace = text(&deployment["metadata"]["namespace"]);
             has(format!("ServiceAccount {namespace}/{}", text(&pod["serviceAccountName"])), deployment);
-            has(format!("PriorityClass {}", text(&pod["priorityClassName"])), deployment);
+            let class = text(&pod["priorityClassName"]);
+            // Kubernetes makes those of the system.
+            if !class.starts_with("system-") {
+                has(format!("PriorityClass {class}"), deployment);
+            }
             let volumes: BTreeSet<String> = list(&pod["volumes"]).map(|v| text(&v["name"])).collect();
             let mounted: BTreeSet<String> = list(&pod["containers"])
                 .flat_map(|c| list(&c["volumeMounts"]))

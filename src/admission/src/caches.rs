@@ -40,7 +40,7 @@ pub struct Caches {
     rules: rules::Rules,
     nodes: RwLock<nodes::Nodes>,
     claims: RwLock<HashMap<String, devices::Claims>>,
-    priority_classes: RwLock<BTreeMap<String, bool>>,
+    priority_classes: RwLock<BTreeMap<String, Option<i32>>>,
     device_classes: RwLock<devices::Classes>,
     offloadings: Specs<String, Arc<Offloading>>,
     allocated: allocated::Allocated,
@@ -88,10 +88,12 @@ impl Caches {
         self.changed();
     }
 
-    /// The PriorityClass that the API server gives to Pods without one.
+    /// The PriorityClass that the API server gives to Pods without one. Where two creations at once have made several, it gives the one
+    /// with the lowest value (`plugin/pkg/admission/priority` of Kubernetes).
     pub fn default_priority_class(&self) -> Option<String> {
         let classes = self.priority_classes.read();
-        classes.iter().find(|(_, default)| **default).map(|(name, _)| name.clone())
+        let defaults = classes.iter().filter_map(|(name, value)| Some(((*value)?, name)));
+        defaults.min().map(|(_, name)| name.clone())
     }
 
     /// Takes in a PriorityClass.
@@ -99,7 +101,9 @@ impl Caches {
         let (_, name, class) = change.into_parts();
         let mut classes = self.priority_classes.write();
         match class {
-            Some(class) => classes.insert(name, class.global_default.unwrap_or_default()),
+            Some(class) => {
+                classes.insert(name, class.global_default.unwrap_or_default().then_some(class.value))
+            }
             None => classes.remove(&name),
         };
         drop(classes);
@@ -141,16 +145,17 @@ mod tests {
     #[test]
     fn pods_without_a_priority_class_get_the_one_that_is_the_default_now() {
         let caches = Caches::default();
-        for (name, default, expected) in [
-            ("a", Some(false), None),
-            ("b", Some(true), Some("b")),
-            ("c", None, Some("b")),
-            ("d", Some(false), Some("b")),
-            ("b", Some(false), None),
-            ("d", Some(true), Some("d")),
+        for (name, default, value, expected) in [
+            ("a", Some(false), 1, None),
+            ("b", Some(true), 1000, Some("b")),
+            ("c", None, 1, Some("b")),
+            ("d", Some(false), 10, Some("b")),
+            // Where there are two, the API server takes the one with the lower value.
+            ("d", Some(true), 10, Some("d")),
+            ("b", Some(false), 1000, Some("d")),
         ] {
             caches.priority_class(object(
-                &json!({"metadata": {"name": name}, "value": 1, "globalDefault": default}),
+                &json!({"metadata": {"name": name}, "value": value, "globalDefault": default}),
             ));
             assert_eq!(caches.default_priority_class().as_deref(), expected, "{name} {default:?}");
         }

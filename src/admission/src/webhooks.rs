@@ -114,6 +114,16 @@ const OF_GUESTS: Needs = Needs {
     outcome: None,
 };
 
+const OF_REFERENCES: Needs = Needs {
+    watches: &[watches::PRIORITY_CLASSES, watches::CLAIMS, watches::DEVICE_CLASSES],
+    by: |request| {
+        let spec = &request.object["spec"];
+        let names = ["priorityClassName", "resourceClaims"].iter().any(|field| !spec[field].is_null());
+        names && request.operation == "CREATE" && request.sub_resource.is_empty()
+    },
+    outcome: None,
+};
+
 /// What most endpoints have in common.
 const PLAIN: Endpoint = Endpoint {
     path: "",
@@ -136,8 +146,13 @@ static MUTATE_PODS: Endpoint = Endpoint {
 };
 
 /// Validation of Pods and their bindings in tenants' namespaces.
-pub static VALIDATE_PODS: Endpoint =
-    Endpoint { path: "/validate/pods", label: "ValidatePods", handler: pods::validate, ..PLAIN };
+pub static VALIDATE_PODS: Endpoint = Endpoint {
+    path: "/validate/pods",
+    label: "ValidatePods",
+    needs: Some(OF_REFERENCES),
+    handler: pods::validate,
+    ..PLAIN
+};
 
 /// What most webhooks have in common.
 const DEFAULTS: Webhook = Webhook {

@@ -20,7 +20,7 @@ use outrigger_core::tenant::hosts::{HostNames, Taken};
 use outrigger_core::tenant::{self as domain, Identity, PodSecurity, Policy};
 use outrigger_core::validate;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// TenantSpec defines a tenant of the infrastructure cluster.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -173,6 +173,11 @@ pub struct HostName {
     pub host: String,
 }
 
+/// A number that the API server stores with 64 bits. More than fit into 32 are no limit either, and no reason to read no Tenant at all.
+fn saturating<'de, D: Deserializer<'de>>(number: D) -> Result<u32, D::Error> {
+    Ok(u64::deserialize(number)?.try_into().unwrap_or(u32::MAX))
+}
+
 /// TenantLimits restricts the resources of a tenant.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
@@ -180,10 +185,12 @@ pub struct TenantLimits {
     /// companions is the maximum number of Pods in the tenant's namespace that have not terminated, enforced by a
     /// ResourceQuota. Outrigger keeps up to twice as many matches (pairs of a rule and a workload), and 1,000 more; the
     /// Ready condition of a rule reports if some of its matches are not kept.
+    #[serde(deserialize_with = "saturating")]
     #[schemars(with = "i64", range(min = 0))]
     pub companions: u32,
 
     /// rules is the maximum number of WorkloadRules in the tenant's namespace, enforced by a ResourceQuota.
+    #[serde(deserialize_with = "saturating")]
     #[schemars(with = "i64", range(min = 0))]
     pub rules: u32,
 
@@ -194,6 +201,7 @@ pub struct TenantLimits {
 
     /// workloads is the maximum number of workloads that the tenant's agent may report. Beyond it, the stream ends with
     /// RESOURCE_EXHAUSTED.
+    #[serde(deserialize_with = "saturating")]
     #[schemars(with = "i64", range(min = 0))]
     pub workloads: u32,
 
@@ -205,6 +213,7 @@ pub struct TenantLimits {
 
     /// ruleCallsPerSecond is the sustained rate of gRPC calls for rules. The burst is ten times as large. Calls beyond
     /// the rate are delayed, and rejected with RESOURCE_EXHAUSTED if the delay would exceed 10 s.
+    #[serde(deserialize_with = "saturating")]
     #[schemars(with = "i64", range(min = 1))]
     pub rule_calls_per_second: u32,
 
@@ -496,6 +505,12 @@ mod tests {
             "apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": name}, "spec": spec}))
         .unwrap();
         tenant.compile().err().unwrap_or_default().into_iter().map(|e| e.path).collect()
+    }
+
+    #[test]
+    fn a_limit_of_more_than_32_bits_is_read() {
+        let limits: TenantLimits = serde_json::from_value(json!({"companions": 9_999_999_999_u64})).unwrap();
+        assert_eq!((limits.companions, limits.rules), (u32::MAX, TenantLimits::default().rules));
     }
 
     #[test]

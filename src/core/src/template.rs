@@ -144,11 +144,11 @@ fn check_metadata(metadata: &Map<String, Value>, errors: &mut Vec<FieldError>) {
                             format_args!("keys under {} are set by Outrigger alone; remove it", keys::DOMAIN),
                         );
                     }
-                    let at = format_args!("{path}[{}]", quoted(name));
-                    errors.extend(name_form.fault(at, name));
+                    let at = format!("{path}[{}]", quoted(name));
+                    errors.extend(name_form.fault(&at, name));
                     match value.as_str() {
-                        None => errors.add(at, "must be a string"),
-                        Some(value) => errors.extend(value_form.and_then(|form| form.fault(at, value))),
+                        None => errors.add(&at, "must be a string"),
+                        Some(value) => errors.extend(value_form.and_then(|form| form.fault(&at, value))),
                     }
                 }
             }

@@ -139,7 +139,8 @@ fn start(process: &mut Process, context: &Arc<Context>) {
     }
 }
 
-/// Takes part in the election of a leader. The Lease is released at once when the process shuts down, while streams go on until
+/// Takes part in the election of a leader, after everything has been listed: one whose lists are missing would keep the Lease, and no
+/// controller would run anywhere. The Lease is released at once when the process shuts down, while streams go on until
 /// agents have been asked to reconnect: another replica leads by then.
 fn elect(process: &Process, context: &Context) {
     let lease = LeaseArgs {
@@ -150,5 +151,11 @@ fn elect(process: &Process, context: &Context) {
     };
     let Context { client, leadership, environment, .. } = context;
     let (client, leadership, environment) = (client.clone(), leadership.clone(), environment.clone());
-    process.drained(lead(client, lease, leadership, environment, process.ending.clone()));
+    let (lists, ending) = (process.readiness.clone(), process.ending.clone());
+    process.drained(async move {
+        tokio::select! {
+            () = lists.done_but(tenants::first::TASK) => lead(client, lease, leadership, environment, ending).await,
+            () = ending.cancelled() => {}
+        }
+    });
 }

@@ -85,6 +85,7 @@ pub struct Callers {
     reviews: Semaphore,
     by_address: Mutex<HashMap<Option<IpAddr>, Address>>,
     rate_of_address: Rate,
+    address_of: fn(IpAddr) -> IpAddr,
     /// Set while tokens can't be reviewed.
     failing: Warning,
 }
@@ -146,6 +147,7 @@ impl Callers {
             reviews: Semaphore::new(REVIEWS),
             by_address: Mutex::default(),
             rate_of_address: RATE_OF_ADDRESS,
+            address_of: network,
             failing,
         }
     }
@@ -154,6 +156,12 @@ impl Callers {
     #[must_use]
     pub fn reviewing(self, rate_of_address: Rate) -> Self {
         Self { rate_of_address, ..self }
+    }
+
+    /// The same, with what counts as one address ([`crate::serve::Limits::address_of`]).
+    #[must_use]
+    pub fn of_addresses(self, address_of: fn(IpAddr) -> IpAddr) -> Self {
+        Self { address_of, ..self }
     }
 
     /// Whose token this is.
@@ -168,7 +176,7 @@ impl Callers {
         if let Some(caller) = self.accepted(&hash) {
             return Ok(caller);
         }
-        let turn = Turn::new(self, address.map(network));
+        let turn = Turn::new(self, address.map(self.address_of));
         let permits = timeout(WAIT, async {
             let own = turn.reviews.acquire().await;
             (own, self.reviews.acquire().await)

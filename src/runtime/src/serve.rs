@@ -10,7 +10,7 @@ mod activity;
 mod connection;
 mod slots;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ use tokio_util::task::TaskTracker;
 use tracing::field::display;
 use tracing::{debug, info, warn};
 
-pub use self::slots::network;
 use self::slots::{ConnectionSlot, ConnectionTable, LimitReached};
+pub use self::slots::{host, network};
 use crate::bind::{Accepted, Listener};
 use crate::tls::ServerTls;
 
@@ -38,9 +38,10 @@ pub struct Limits {
     /// Maximum number of connections, at least 1. For one more, an idle connection is closed, by the order in `slots`. If all have
     /// a request in progress, further ones wait in the kernel's queue.
     pub max_connections: usize,
-    /// Maximum number of connections from one address (for IPv6: from one network of 64 bits), at least 1. For one more, a
-    /// connection from there is closed. `None`: no limit.
+    /// Maximum number of connections from one address, at least 1. For one more, a connection from there is closed. `None`: no limit.
     pub per_address: Option<usize>,
+    /// What counts as one address: [`network`], or [`host`] where one network has many clients.
+    pub address_of: fn(IpAddr) -> IpAddr,
     /// Maximum number of connections of one identity. For one more, a connection of the same identity is closed; if all of them
     /// have a request in progress, the new one is. `None`: no limit.
     pub per_identity: Option<PerIdentity>,
@@ -85,6 +86,7 @@ impl Default for Limits {
         Self {
             max_connections: 4096,
             per_address: None,
+            address_of: network,
             per_identity: None,
             handshakes: 256,
             handshake: Duration::from_secs(10),

@@ -193,7 +193,7 @@ fn watch(process: &Process, client: &Client, caches: &Arc<Caches>, admin: &Admin
     // and the cache keeps only those with a label that concerns admission.
     Watch::all(client, watches::NAMESPACES).start(process, sink(caches, Caches::namespace));
     Watch::all(client, "nodes").start(process, sink(caches, Caches::node));
-    Watch::all(client, "priority classes").start(process, sink(caches, Caches::priority_class));
+    Watch::all(client, watches::PRIORITY_CLASSES).start(process, sink(caches, Caches::priority_class));
     let guests = format!("{}={}", keys::POD_ROLE, keys::GUEST);
     Watch::all(client, watches::GUESTS).labels(&guests).start(process, sink(caches, guest));
     // Outrigger's own kinds need not be defined where the webhook serves another purpose: in a tenant's own cluster, or with
@@ -205,8 +205,8 @@ fn watch(process: &Process, client: &Client, caches: &Arc<Caches>, admin: &Admin
         .start(process, sink(caches, Caches::apply_offloading));
     Watch::all(client, watches::MACHINES).optional().start(process, sink(caches, machine));
     // Clusters before Kubernetes 1.34 don't have these kinds, nor clusters that turn them off.
-    Watch::all(client, "resource claims").optional().start(process, sink(caches, Caches::claim));
-    Watch::all(client, "device classes").optional().start(process, sink(caches, Caches::device_class));
+    Watch::all(client, watches::CLAIMS).optional().start(process, sink(caches, Caches::claim));
+    Watch::all(client, watches::DEVICE_CLASSES).optional().start(process, sink(caches, Caches::device_class));
     // RBAC grants access to the namespace of admin rules only.
     Watch::of(Api::namespaced(client.clone(), &admin.rules), "admin rules")
         .optional()

@@ -138,7 +138,8 @@ fn written(answer: Result<Vec<u8>, serde_json::Error>) -> Response {
     }
 }
 
-/// Works on a large review on a thread of its own, so that the workers stay free for all others.
+/// Works on a large review on a thread of its own, so that the workers stay free for all others. Whoever asked may hang up meanwhile, and
+/// the work goes on: what it holds of the budget has to be its own.
 async fn apart<T: Send + 'static>(
     large: bool,
     work: impl FnOnce() -> T + Send + 'static,
@@ -175,15 +176,15 @@ impl AdmissionService {
                 return rejection.response(endpoint);
             }
         };
-        let Received { request, mut tree, began, until } = received;
+        let Received { request, tree, began, until } = received;
         let large = tree.large.is_some();
-        let answered = match self.judge(endpoint, request, &mut tree, (began, until)).await {
-            Ok((_, Decision::Deny { code, message, .. })) if endpoint.advises && code != CONTRADICTION => {
+        let answered = match self.judge(endpoint, request, tree, (began, until)).await {
+            Ok((_, _, Decision::Deny { code, message, .. })) if endpoint.advises && code != CONTRADICTION => {
                 let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
                 return failed(status, message);
             }
             // The answer to a large review is large too, and to free the review takes time.
-            Ok((request, decision)) => {
+            Ok((request, tree, decision)) => {
                 apart(large, move || {
                     let answer = review::write(&request.uid, &decision);
                     drop((request, decision, tree));
@@ -228,9 +229,10 @@ impl AdmissionService {
         let read = apart(tree.large.is_some(), move || {
             let read = review::read_measured(&body.bytes);
             drop(body);
-            read
+            (read, tree)
         });
-        let request = read.await?.map_err(|error| unreadable(endpoint, &error))?;
+        let (read, tree) = read.await?;
+        let request = read.map_err(|error| unreadable(endpoint, &error))?;
         Span::current().record("uid", cut(&request.uid));
         if self.writers == Writers::Certified && endpoint.writes && peer.certificates.is_empty() {
             let message = "a client of this path has to show a certificate, and this one did not: configure the API server to show one to \
@@ -253,12 +255,12 @@ impl AdmissionService {
         self: &Arc<Self>,
         endpoint: &'static Endpoint,
         request: Request,
-        tree: &mut Tree,
+        tree: Tree,
         (began, until): (Instant, Instant),
-    ) -> Result<(Request, Decision), Rejection> {
-        let (request, mut admission, mut verdict) =
+    ) -> Result<(Request, Tree, Decision), Rejection> {
+        let (request, tree, mut admission, mut verdict) =
             match endpoint.unlisted(&request, || self.readiness.missing()) {
-                Some(refused) => (request, refused, Verdict::Behind),
+                Some(refused) => (request, tree, refused, Verdict::Behind),
                 None => self.decide(endpoint, request, tree, until).await?,
             };
         if let (Decision::Allow { .. }, Some(reservation)) = (&admission.decision, admission.reserve.take()) {
@@ -273,7 +275,7 @@ impl AdmissionService {
         Span::current().record("verdict", tracing::field::debug(verdict));
         self.metrics.answered(endpoint, verdict, self.clock.now() - began);
         log(endpoint, &request, &admission.decision);
-        Ok((request, admission.decision))
+        Ok((request, tree, admission.decision))
     }
 
     /// Decides about a request. Where a cache is stale, the decision waits for it until this time, if the budget has room for that.
@@ -281,17 +283,16 @@ impl AdmissionService {
         self: &Arc<Self>,
         endpoint: &'static Endpoint,
         request: Request,
-        tree: &mut Tree,
+        tree: Tree,
         until: Instant,
-    ) -> Result<(Request, Admission, Verdict), Rejection> {
-        let large = tree.large.is_some();
-        let (mut request, mut answer) = self.ask(endpoint, request, large).await?;
-        if answer.is_err() && self.budget.wait(tree) {
+    ) -> Result<(Request, Tree, Admission, Verdict), Rejection> {
+        let (mut request, mut tree, mut answer) = self.ask(endpoint, request, tree).await?;
+        if answer.is_err() && self.budget.wait(&mut tree) {
             // Rare. From here on no change is missed: the caches are asked again before the first wait.
             let mut changes = self.changes.clone();
             loop {
                 changes.mark_unchanged();
-                (request, answer) = self.ask(endpoint, request, large).await?;
+                (request, tree, answer) = self.ask(endpoint, request, tree).await?;
                 let done = answer.is_ok();
                 if done || !matches!(timeout_at(until, changes.changed()).await, Ok(Ok(()))) {
                     break;
@@ -318,22 +319,22 @@ impl AdmissionService {
                 (Decision::deny(503, message).into(), Verdict::Behind)
             }
         };
-        Ok((request, admission, verdict))
+        Ok((request, tree, admission, verdict))
     }
 
     async fn ask(
         self: &Arc<Self>,
         endpoint: &'static Endpoint,
         mut request: Request,
-        large: bool,
-    ) -> Result<(Request, Result<Admission, CacheStale>), Rejection> {
+        tree: Tree,
+    ) -> Result<(Request, Tree, Result<Admission, CacheStale>), Rejection> {
         let this = self.clone();
-        apart(large, move || {
+        apart(tree.large.is_some(), move || {
             let steps = this.metrics.steps(this.clock);
             let now = Some(this.clock.unix());
             let cx = Context { steps: &steps, now, ..Context::new(&this.caches, &this.settings) };
             let answer = endpoint.decide(cx, &mut request);
-            (request, answer)
+            (request, tree, answer)
         })
         .await
     }

@@ -7,7 +7,7 @@ use crate::handler::{Admission, CacheStale, Context, Handler, Refusal};
 use crate::machines::GuestOutcome;
 use crate::review::Request;
 
-/// Names of the watches that slots and groups of Machines are given out by.
+/// Names of the watches that decisions may need completely.
 pub mod watches {
     /// Of Machines.
     pub const MACHINES: &str = "machines";
@@ -15,6 +15,12 @@ pub mod watches {
     pub const GUESTS: &str = "guests";
     /// Of Namespaces.
     pub const NAMESPACES: &str = "namespaces";
+    /// Of PriorityClasses.
+    pub const PRIORITY_CLASSES: &str = "priority classes";
+    /// Of ResourceClaims.
+    pub const CLAIMS: &str = "resource claims";
+    /// Of DeviceClasses.
+    pub const DEVICE_CLASSES: &str = "device classes";
 }
 
 /// A path of the server.
@@ -38,7 +44,8 @@ pub struct Endpoint {
     pub(super) handler: Handler,
 }
 
-/// Watches that have to be listed first: without them a slot could be given away twice, or an existing Machine be called unknown.
+/// Watches that have to be listed first: without them a slot could be given away twice, an existing Machine be called unknown, or a claim
+/// be taken for one that isn't there.
 #[derive(Debug)]
 pub(super) struct Needs {
     pub(super) watches: &'static [&'static str],
@@ -113,8 +120,8 @@ impl Endpoint {
         Err(Decision::deny(400, message).into())
     }
 
-    /// Refuses a new guest, or a Machine, while a watch that decides about it has not been listed: an object that it doesn't show
-    /// yet would be given away, or be called unknown. `missing`: names of all watches that have not been listed.
+    /// Refuses an object that was created while a watch that decides about it has not been listed: what that doesn't show yet would be
+    /// given away, or be called unknown. `missing`: names of all watches that have not been listed.
     pub fn unlisted(
         &self,
         request: &Request,

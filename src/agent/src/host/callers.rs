@@ -12,6 +12,7 @@ use outrigger_core::keys;
 use outrigger_runtime::callers;
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::ready::Warning;
+use outrigger_runtime::serve::host;
 use thiserror::Error;
 
 /// The key of the Node in what the API server says of a token of a Pod.
@@ -57,7 +58,7 @@ pub(super) struct Callers {
 impl Callers {
     pub(super) fn new(client: Client, clock: Clock, user: String, failing: Warning) -> Self {
         let callers = callers::Callers::new(client, clock, Some(keys::AGENT_AUDIENCE), failing);
-        Self { callers, user }
+        Self { callers: callers.of_addresses(host), user }
     }
 
     /// Returns the Node that a token names.

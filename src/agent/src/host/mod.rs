@@ -28,7 +28,7 @@ use outrigger_runtime::Process;
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::callers::bearer;
 use outrigger_runtime::environment::Clock;
-use outrigger_runtime::serve::{Limits, Peer, Server};
+use outrigger_runtime::serve::{Limits, Peer, Server, host};
 use outrigger_runtime::tls::ServerTls;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -123,6 +123,7 @@ impl Hosts {
         let limits = Limits {
             max_connections: CONNECTIONS,
             per_address: Some(CONNECTIONS_OF_ADDRESS),
+            address_of: host,
             request: HOLD + Duration::from_secs(10),
             streams: false,
             max_streams: u32::try_from(HELD.of_node).unwrap_or(u32::MAX).saturating_add(8),

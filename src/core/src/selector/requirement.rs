@@ -56,7 +56,7 @@ pub(crate) fn is_unbounded(expression: &Value) -> bool {
 fn one_integer(expression: &Value, path: &str) -> FieldError {
     let values: Vec<&str> = entries(expression, "values").iter().filter_map(Value::as_str).collect();
     let (values, operator) = (values.join(", "), text(expression, "/operator"));
-    let message = format_args!("is [{}]; {operator} needs one integer", quoted(&values));
+    let message = format!("is [{}]; {operator} needs one integer", quoted(&values));
     FieldError::new(format_args!("{path}.values"), message)
 }
 
@@ -81,8 +81,7 @@ fn label(expression: &Value, path: &str, checked: Values) -> Option<FieldError> 
             });
         }
         other => {
-            let message =
-                format_args!("is {:?}; use In, NotIn, Exists, DoesNotExist, Gt or Lt", quoted(other));
+            let message = format!("is {:?}; use In, NotIn, Exists, DoesNotExist, Gt or Lt", quoted(other));
             return Some(FieldError::new(format_args!("{path}.operator"), message));
         }
     };
@@ -94,7 +93,7 @@ fn field(expression: &Value, path: &str) -> Option<FieldError> {
     let (key, operator) = (text(expression, "/key"), text(expression, "/operator"));
     let values = entries(expression, "values");
     if key != NAME {
-        let message = format_args!("is {:?}; the only field is {NAME}", quoted(key));
+        let message = format!("is {:?}; the only field is {NAME}", quoted(key));
         return Some(FieldError::new(format_args!("{path}.key"), message));
     }
     let [value] = values else { return Some(field_operator(path, operator, values.len())) };
@@ -105,7 +104,7 @@ fn field(expression: &Value, path: &str) -> Option<FieldError> {
 }
 
 fn field_operator(path: &str, operator: &str, values: usize) -> FieldError {
-    let message = format_args!("is {:?} with {values} values; use In or NotIn with one", quoted(operator));
+    let message = format!("is {:?} with {values} values; use In or NotIn with one", quoted(operator));
     FieldError::new(format_args!("{path}.operator"), message)
 }
 

@@ -173,25 +173,25 @@ fn one_toleration(reader: &mut Reader, toleration: &Object, path: &str) {
     match operator {
         "" | "Equal" => reader.faults.extend(Form::LabelValue.fault(at("value"), value)),
         "Exists" if !value.is_empty() => {
-            let message = format_args!("is {:?}, and operator Exists takes none; remove it", quoted(value));
+            let message = format!("is {:?}, and operator Exists takes none; remove it", quoted(value));
             reader.fault(at("value"), message);
         }
         "Exists" => {}
         // The API server takes decimal integers without sign, blank or zero before them.
         "Gt" | "Lt" if value.parse::<i64>().is_ok_and(|number| number.to_string() == value) => {}
         "Gt" | "Lt" => {
-            let message = format_args!("is {:?}; {operator} needs an integer of 64 bits", quoted(value));
+            let message = format!("is {:?}; {operator} needs an integer of 64 bits", quoted(value));
             reader.fault(at("value"), message);
         }
         other => {
-            let message = format_args!("is {:?}; use Equal, Exists, Gt or Lt", quoted(other));
+            let message = format!("is {:?}; use Equal, Exists, Gt or Lt", quoted(other));
             reader.fault(at("operator"), message);
         }
     }
     let effect = reader.text(toleration, path, "effect");
     if !matches!(effect, "" | "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
         let message =
-            format_args!("is {:?}; use NoSchedule, PreferNoSchedule, NoExecute, or none", quoted(effect));
+            format!("is {:?}; use NoSchedule, PreferNoSchedule, NoExecute, or none", quoted(effect));
         reader.fault(at("effect"), message);
     }
 }

@@ -48,7 +48,7 @@ impl Ask {
                 }
                 "text" if value.len() <= TEXT => this.text = value.into_owned(),
                 "text" => {
-                    let why = format_args!("has {} bytes; use at most {TEXT}", value.len());
+                    let why = format!("has {} bytes; use at most {TEXT}", value.len());
                     return Err(FieldError::new("text", why));
                 }
                 "cause" => {

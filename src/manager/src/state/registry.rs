@@ -462,7 +462,8 @@ fn full(quota: &ResourceQuota) -> Vec<String> {
     for (resource, hard) in status.hard.unwrap_or_default() {
         let used = used.get(&resource).and_then(|used| count(&used.0));
         let (Some(used), Some(hard)) = (used, count(&hard.0)) else { continue };
-        if used >= hard {
+        // A limit of 0 is no limit that has been reached: the tenant is to have none.
+        if hard > 0 && used >= hard {
             let limit = match resource.as_str() {
                 "pods" => "limits.companions",
                 CLAIMS => "limits.companions (claims)",

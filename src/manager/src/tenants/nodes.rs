@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, ListParams, Patch};
 use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
@@ -33,6 +34,9 @@ pub(super) const SETTLE: Duration = Duration::from_secs(3);
 /// Pause between two looks for Pods that are being deleted.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// The same where all of them should have ended a minute ago: their kubelet may be off for days.
+const STUCK: (Duration, SignedDuration) = (Duration::from_secs(30), SignedDuration::from_secs(60));
+
 #[derive(Debug, Default)]
 pub(super) struct Handovers {
     /// Since when Nodes have been seen cordoned, unowned and empty. Forgotten by a restart, which only takes longer then.
@@ -47,7 +51,12 @@ impl Handovers {
             return Ok(Action::Done);
         };
         let mut verdict = registry.verdict(&dpu);
-        if verdict == Ownership::Foreign && is_left(context, name, &dpu).await? {
+        let left = if verdict == Ownership::Foreign { left(context, name, &dpu).await? } else { None };
+        if left.as_ref().is_some_and(|pods| !pods.is_empty()) {
+            // Nothing else brings the Node back when they are gone, and nobody deletes them.
+            return Ok(Action::Requeue(STUCK.0));
+        }
+        if left.is_some() {
             info!(
                 node = name,
                 tenant = dpu.marks.owner.as_deref().unwrap_or_default(),
@@ -56,7 +65,7 @@ impl Handovers {
             verdict = Ownership::Nobody;
         }
         // Asked without the Node's Pods first: mostly they don't matter, and listing them costs a request.
-        let tainted = context.args.taint_dpus;
+        let (tainted, mut wait) = (context.args.taint_dpus, PAUSE);
         let next = match step(&dpu.marks, &verdict, tainted, || Err(())) {
             Ok(next) => next,
             Err(()) => {
@@ -74,6 +83,7 @@ impl Handovers {
                 }
                 if next == Step::Clear {
                     clear(client, name, &others).await?;
+                    wait = pause(&others, context.environment.clock.wall());
                 }
                 next
             }
@@ -83,7 +93,7 @@ impl Handovers {
                 self.empty_since.lock().remove(name);
                 Ok(Action::Done)
             }
-            Step::Clear | Step::Settle => Ok(Action::Requeue(PAUSE)),
+            Step::Clear | Step::Settle => Ok(Action::Requeue(wait)),
             // Its finalizer, or its end, brings the Node back.
             Step::Mark(marks) if gains(&dpu.marks, &marks) && !holds(registry, &verdict) => Ok(Action::Done),
             Step::Mark(marks) => {
@@ -131,14 +141,14 @@ fn holds(registry: &Registry, verdict: &Ownership) -> bool {
     registry.get(tenant).is_some_and(|entry| entry.has_finalizer())
 }
 
-/// Whether a Node's label was left of a Tenant that no longer exists: a request that marked the Node arrived after the Tenant's DPUs had
-/// been released. That is so if a manager has written the label, by `managedFields`, if the API server says that there is no such
-/// Tenant, and if no Pod of the tenant is on the Node.
-async fn is_left(context: &Context, name: &str, dpu: &Dpu) -> Result<bool, kube::Error> {
+/// The Pods of tenants that are on a Node whose label was left of a Tenant that no longer exists: a request that marked the Node arrived
+/// after the Tenant's DPUs had been released. That is so if a manager has written the label, by `managedFields`, and if the API server
+/// says that there is no such Tenant; otherwise the answer is `None`.
+async fn left(context: &Context, name: &str, dpu: &Dpu) -> Result<Option<Vec<Owned>>, kube::Error> {
     let Context { client, registry, states, .. } = context;
     let owner = dpu.marks.owner.as_deref().and_then(|owner| TenantId::new(owner).ok());
     // One whose spec isn't valid exists.
-    let Some(owner) = owner.filter(|owner| registry.get(owner).is_none()) else { return Ok(false) };
+    let Some(owner) = owner.filter(|owner| registry.get(owner).is_none()) else { return Ok(None) };
     let nodes: Api<Node> = Api::all(client.clone());
     // The Node is read before the Tenant: a label that is written meanwhile gives it another resourceVersion.
     let node = found(nodes.get_metadata(name).await)?;
@@ -146,9 +156,20 @@ async fn is_left(context: &Context, name: &str, dpu: &Dpu) -> Result<bool, kube:
         node.labels().get(keys::NODE_TENANT).map(String::as_str) == Some(owner.as_str())
             && writes::has_written(&node.metadata, "f:labels", keys::NODE_TENANT)
     };
-    Ok(node.is_some_and(is_ours)
-        && Former { client, id: &owner, uid: None }.is_still_deleted().await?
-        && others(client, states, &Ownership::Nobody, name).await?.is_empty())
+    if !node.is_some_and(is_ours) || !(Former { client, id: &owner, uid: None }).is_still_deleted().await? {
+        return Ok(None);
+    }
+    others(client, states, &Ownership::Nobody, name).await.map(Some)
+}
+
+/// How long until the next look for these Pods.
+fn pause(pods: &[Owned], now: Timestamp) -> Duration {
+    let (stuck, overdue) = STUCK;
+    let is_overdue = |(_, pod): &Owned| {
+        let end = pod.metadata.deletion_timestamp.as_ref();
+        end.is_some_and(|end| now.duration_since(end.0) > overdue)
+    };
+    if !pods.is_empty() && pods.iter().all(is_overdue) { stuck } else { PAUSE }
 }
 
 /// Whether the cache has these Tenants, and the one that is to get the DPU, as the API server has them: no Pod is deleted for a host
@@ -228,30 +249,36 @@ fn owner(states: &TenantStates, pod: &PartialObjectMeta<Pod>) -> Option<TenantId
 /// The longest grace period of a Pod that has to leave a DPU, in seconds: a tenant must not keep one by asking for years.
 const MAX_GRACE: u32 = 300;
 
-/// Deletes Pods, with their own grace periods up to [`MAX_GRACE`].
+/// Deletes Pods, with their own grace periods up to [`MAX_GRACE`]. One that can't be deleted keeps no other.
 async fn clear(client: &Client, node: &str, others: &[Owned]) -> Result<(), kube::Error> {
+    let mut cleared = Ok(());
     for (_, pod) in others {
-        let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
-        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-        let mut params = only(&pod.uid().unwrap_or_default());
-        match (&pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds) {
-            (None, _) => {
-                writes::deleted(pods.delete(&name, &params).await)?;
-                info!(pod = name, %namespace, node, "deleted Pod: its tenant loses the DPU");
-            }
-            (Some(_), Some(left)) if left > i64::from(MAX_GRACE) => {
-                params.grace_period_seconds = Some(MAX_GRACE);
-                writes::deleted(pods.delete(&name, &params).await)?;
-                info!(pod = name, %namespace, node, left, "shortened the grace period: its tenant loses the DPU");
-            }
-            // Its kubelet has seen the containers end. Only finalizers keep the Pod, and with it the DPU.
-            (Some(_), Some(0)) if !pod.finalizers().is_empty() => {
-                let patch = json!({"metadata": {"uid": pod.uid(), "finalizers": null}});
-                writes::deleted(pods.patch(&name, &writes::patch(), &Patch::Merge(&patch)).await)?;
-                info!(pod = name, %namespace, node, finalizers = pod.finalizers().join(","), "removed finalizers: its tenant loses the DPU");
-            }
-            _ => {}
+        cleared = cleared.and(clear_of(client, node, pod).await);
+    }
+    cleared
+}
+
+async fn clear_of(client: &Client, node: &str, pod: &PartialObjectMeta<Pod>) -> Result<(), kube::Error> {
+    let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+    let mut params = only(&pod.uid().unwrap_or_default());
+    match (&pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds) {
+        (None, _) => {
+            writes::deleted(pods.delete(&name, &params).await)?;
+            info!(pod = name, %namespace, node, "deleted Pod: its tenant loses the DPU");
         }
+        (Some(_), Some(left)) if left > i64::from(MAX_GRACE) => {
+            params.grace_period_seconds = Some(MAX_GRACE);
+            writes::deleted(pods.delete(&name, &params).await)?;
+            info!(pod = name, %namespace, node, left, "shortened the grace period: its tenant loses the DPU");
+        }
+        // Its kubelet has seen the containers end. Only finalizers keep the Pod, and with it the DPU.
+        (Some(_), Some(0)) if !pod.finalizers().is_empty() => {
+            let patch = json!({"metadata": {"uid": pod.uid(), "finalizers": null}});
+            writes::deleted(pods.patch(&name, &writes::patch(), &Patch::Merge(&patch)).await)?;
+            info!(pod = name, %namespace, node, finalizers = pod.finalizers().join(","), "removed finalizers: its tenant loses the DPU");
+        }
+        _ => {}
     }
     Ok(())
 }
@@ -312,6 +339,35 @@ mod tests {
         );
         assert_eq!(patch(&dpu, &Marks::default())["metadata"]["labels"][keys::NODE_TENANT], Value::Null);
         assert_eq!(patch(&dpu, &Marks::default())["spec"]["taints"], json!([foreign]));
+    }
+
+    #[test]
+    fn pods_that_nobody_ends_are_looked_for_less_often() {
+        let pod = |end: serde_json::Value| -> Owned {
+            let pod = json!({"metadata": {"name": "p", "deletionTimestamp": end}});
+            (TenantId::new("red").unwrap(), serde_json::from_value(pod).unwrap())
+        };
+        let (stuck, soon, stays) =
+            (pod(json!("2026-01-01T00:00:00Z")), pod(json!("2026-01-01T00:01:30Z")), pod(Value::Null));
+        let now = "2026-01-01T00:02:00Z".parse().unwrap();
+        assert_eq!(pause(&[stuck.clone(), stuck.clone()], now), STUCK.0);
+        for others in [vec![], vec![stuck.clone(), soon], vec![stuck, stays]] {
+            assert_eq!(pause(&others, now), PAUSE, "{others:?}");
+        }
+    }
+
+    /// A Pod in a namespace in which the manager has no rights, and one after it.
+    #[tokio::test]
+    async fn a_pod_that_cannot_be_deleted_keeps_no_other() {
+        let api = FakeApi::default();
+        let pod = |name: &str| -> Owned {
+            let pod = json!({"metadata": {"name": name, "namespace": "n", "uid": "u"}});
+            (TenantId::new("red").unwrap(), serde_json::from_value(pod).unwrap())
+        };
+        api.answers("DELETE", "/api/v1/namespaces/n/pods/a", 403, json!({}));
+        api.answers("DELETE", "/api/v1/namespaces/n/pods/b", 200, json!({}));
+        assert!(clear(&api.client(), "dpu", &[pod("a"), pod("b")]).await.is_err());
+        assert_eq!(api.calls("DELETE").len(), 2);
     }
 
     #[tokio::test]

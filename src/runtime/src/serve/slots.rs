@@ -33,6 +33,7 @@ pub(super) struct ConnectionTable {
     name: &'static str,
     max_connections: usize,
     per_address: usize,
+    address_of: fn(IpAddr) -> IpAddr,
     per_identity: Option<PerIdentity>,
     max_handshakes: usize,
     /// How long a connection is new, in milliseconds: the time for its handshake and the headers of its first request.
@@ -117,6 +118,7 @@ impl ConnectionTable {
             name,
             max_connections: limits.max_connections.max(1),
             per_address: limits.per_address.unwrap_or(usize::MAX).max(1),
+            address_of: limits.address_of,
             per_identity: limits.per_identity,
             max_handshakes: limits.handshakes.max(1),
             newcomer: u64::try_from((limits.handshake + limits.headers).as_millis()).unwrap_or(u64::MAX),
@@ -134,7 +136,7 @@ impl ConnectionTable {
         address: Option<SocketAddr>,
         in_handshake: bool,
     ) -> Result<ConnectionSlot, LimitReached> {
-        let address = address.map(|address| network(address.ip()));
+        let address = address.map(|address| (self.address_of)(address.ip()));
         let mut connections = self.connections.lock();
         let count = address.and_then(|address| connections.per_address.get(&address).copied());
         if count.unwrap_or_default() >= self.per_address {
@@ -447,6 +449,11 @@ impl Drop for OpenRequest {
         }
         self.state.touch();
     }
+}
+
+/// The address that counts as one client where clients are Pods: many nodes may have their Pods in one network of 64 bits.
+pub fn host(address: IpAddr) -> IpAddr {
+    address.to_canonical()
 }
 
 /// The network that counts as one client: an IPv4 address, or the first 64 bits of an IPv6 address.

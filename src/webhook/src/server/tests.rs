@@ -38,6 +38,14 @@ fn nothing_is_admitted_by_watches_that_are_not_listed_yet() {
         assert!(unlisted(endpoint, &request("UPDATE", &labels)).is_none());
         assert!(unlisted(endpoint, &request("CREATE", &json!({}))).is_none());
     }
+    let classes = readiness.wait_for(watches::PRIORITY_CLASSES);
+    let pods = endpoint("/validate/pods").unwrap();
+    let mut named = request("CREATE", &json!({}));
+    assert!(unlisted(pods, &named).is_none());
+    named.object["spec"]["priorityClassName"] = json!("c");
+    assert!(unlisted(pods, &named).is_some());
+    classes.done();
+    assert!(unlisted(pods, &named).is_none());
     listed.done();
     readiness.end();
     assert!(
@@ -52,15 +60,14 @@ async fn webhook(writers: Writers, limits: Limits) -> SocketAddr {
     serving(endpoints(), writers, limits).await
 }
 
-/// As [`webhook`], with these paths.
-async fn serving(endpoints: Vec<&'static Endpoint>, writers: Writers, limits: Limits) -> SocketAddr {
+fn service(writers: Writers) -> AdmissionService {
     let caches = Arc::new(Caches::default());
     let settings = Settings::default();
     let metrics = Metrics::new(&mut outrigger_runtime::admin::registry());
     let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
     let nowhere = kube::Client::try_from(nowhere).unwrap();
     let clock = Environment::system().clock;
-    let service = AdmissionService {
+    AdmissionService {
         ledgers: Ledgers::new(nowhere, &settings.core_namespace, caches.clone(), clock),
         caches,
         changes: watch::channel(()).1,
@@ -70,8 +77,12 @@ async fn serving(endpoints: Vec<&'static Endpoint>, writers: Writers, limits: Li
         budget: Arc::new(Budget::new(clock)),
         writers,
         clock,
-    };
-    let router = service.router_of(endpoints);
+    }
+}
+
+/// As [`webhook`], with these paths.
+async fn serving(endpoints: Vec<&'static Endpoint>, writers: Writers, limits: Limits) -> SocketAddr {
+    let router = service(writers).router_of(endpoints);
     let listener = "127.0.0.1:0".parse::<Bind>().unwrap().listen().unwrap();
     let address = listener.address().unwrap();
     let never = CancellationToken::new();
@@ -167,6 +178,33 @@ async fn a_large_review_is_validated_like_a_small_one() {
         let response = review_of(address, "/mutate/pods", &pod).await["response"].clone();
         assert_eq!(response, json!({"uid": "u-7", "allowed": true}), "an update is not changed");
     }
+}
+
+#[test]
+fn a_client_that_hangs_up_frees_nothing_that_its_large_review_still_needs() {
+    // All large reviews have one thread, which is busy.
+    let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).enable_all().build();
+    runtime.unwrap().block_on(async {
+        let (release, latch) = std::sync::mpsc::channel::<()>();
+        tokio::task::spawn_blocking(move || latch.recv());
+        let service = Arc::new(service(Writers::Anybody));
+        let pod = json!({"spec": {"containers": [{"env": vec![json!({"name": "x"}); 20_000]}]}});
+        let request = json!({"uid": "r", "operation": "UPDATE", "namespace": "n", "kind": {"version": "v1", "kind": "Pod"},
+            "object": pod});
+        let measured = review::measure(request.to_string().as_bytes()).unwrap();
+        let now = service.clock.now();
+        let tree = service.budget.tree(measured, 1, now).await.unwrap();
+        let mut others = Vec::new();
+        while let Some(other) = service.budget.tree(measured, 1, now).await {
+            others.push(other);
+        }
+        let request = serde_json::from_value(request).unwrap();
+        let asked = service.ask(endpoint("/validate/pods").unwrap(), request, tree);
+        assert!(timeout(Duration::from_millis(1), asked).await.is_err(), "the thread is busy");
+        assert!(service.budget.tree(measured, 1, now).await.is_none(), "the review isn't decided yet");
+        release.send(()).unwrap();
+        assert!(service.budget.tree(measured, 1, now + SOON).await.is_some());
+    });
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 //!
 //! Level-based, as the conditions of Pods are, in a queue of its own: nothing else delays the binding of Pods.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use outrigger_core::fault;
@@ -59,6 +60,13 @@ impl Board {
     /// Records whether a Node has no devices any longer because its DPU takes no companions, and why.
     pub(crate) fn withdrawn(&self, node: &str, cause: Option<Cause>) {
         let mut state = self.state.lock();
+        if state.withdrawn.len() >= MAX_WITHDRAWN {
+            // Nodes that no longer exist, for which no Pod waits.
+            let State { pods, withdrawn, .. } = &mut *state;
+            let allocated = pods.values().filter_map(|known| Some(known.allocation.as_ref()?.node.as_str()));
+            let allocated: HashSet<&str> = allocated.collect();
+            withdrawn.retain(|node, _| allocated.contains(node.as_str()));
+        }
         let changed = match cause {
             Some(_) if state.withdrawn.len() >= MAX_WITHDRAWN => false,
             Some(cause) => state.withdrawn.insert(node.to_owned(), cause) != Some(cause),

@@ -104,9 +104,10 @@ impl Messages {
     /// A message that is complete, if its parts are within their bounds.
     async fn measured(&mut self, framed: Bytes, buffered: Held) -> Result<RawMessage, Status> {
         let (shape, bounds, message) = (self.shape, self.bounds, framed.slice(HEADER..));
-        let measure = aside(message.len(), move || wire_bounds::check(shape, &message, &bounds))
-            .await?
-            .map_err(|e| out_of_bounds(&e))?;
+        // A call that ends meanwhile frees nothing that the work still needs.
+        let work = move || (wire_bounds::check(shape, &message, &bounds), buffered);
+        let (measure, buffered) = aside(framed.len(), work).await?;
+        let measure = measure.map_err(|e| out_of_bounds(&e))?;
         Ok(RawMessage { framed, measure, buffered, share: self.share.clone() })
     }
 
@@ -148,9 +149,13 @@ impl Messages {
     async fn one<T: Message + Default + 'static>(&mut self) -> Result<Option<DecodedMessage<T>>, Status> {
         let Some(raw) = self.next().await? else { return Ok(None) };
         let RawMessage { framed, measure, buffered, share } = raw;
-        let held = share.decoded.take(measure.decoded_bytes()).await;
-        let message = aside(framed.len(), move || T::decode(framed.slice(HEADER..))).await?;
-        drop(buffered);
+        let (held, length) = (share.decoded.take(measure.decoded_bytes()).await, framed.len());
+        let work = move || {
+            let message = T::decode(framed.slice(HEADER..));
+            drop((framed, buffered));
+            (message, held)
+        };
+        let (message, held) = aside(length, work).await?;
         let message = message.map_err(|e| Status::invalid_argument(format!("malformed: {e}")))?;
         Ok(Some(DecodedMessage { message, held }))
     }

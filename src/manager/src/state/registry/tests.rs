@@ -169,6 +169,11 @@ fn a_full_quota_is_reported() {
     assert_eq!(registry.quota(quota("4")), ("n".to_owned(), false));
     assert_eq!(registry.quota(quota("5")), ("n".to_owned(), true));
     assert_eq!(registry.full("n"), ["spec.limits.companions: 5 of 5"]);
+    // A tenant that is to have none has lost nothing.
+    let none = json!({"metadata": {"name": "q", "namespace": "n"},
+        "status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}});
+    registry.quota(Change::Applied(fixtures::object(none)));
+    assert!(registry.full("n").is_empty());
 }
 
 #[test]

@@ -39,6 +39,19 @@ async fn the_connection_that_was_idle_longest_is_closed() {
     assert!(is_evicted(&all[1]));
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_counts_as_one_client() {
+    for (address_of, refused) in [(network as fn(IpAddr) -> IpAddr, true), (host, false)] {
+        let table = table_of(Limits { per_address: Some(1), address_of, ..Limits::default() });
+        let one = table.add(from("fd00::1:1"), false).unwrap();
+        let (_, in_progress) = one.state.request_started();
+        in_progress.received();
+        assert_eq!(table.add(from("fd00::2:1"), false).is_err(), refused);
+        assert_eq!(table.add(from("fd00::1:1"), false).err(), Some(LimitReached::Address));
+        assert!(table.add(from("10.0.0.1"), false).is_ok());
+    }
+}
+
 /// Two addresses hold all places with a request each, and a third one opens connections without a request. Whoever has few keeps them.
 #[tokio::test(start_paused = true)]
 async fn the_address_that_holds_most_gives_way_first() {
