@@ -173,7 +173,8 @@ pub struct HostName {
     pub host: String,
 }
 
-/// A number that the API server stores with 64 bits. More than fit into 32 are no limit either, and no reason to read no Tenant at all.
+/// Reads a number that the API server stores with 64 bits. One that doesn't fit into 32 bits becomes the largest that does: a Tenant that
+/// can't be read would end the watch of all Tenants.
 fn saturating<'de, D: Deserializer<'de>>(number: D) -> Result<u32, D::Error> {
     Ok(u64::deserialize(number)?.try_into().unwrap_or(u32::MAX))
 }

@@ -44,8 +44,9 @@ pub struct Endpoint {
     pub(super) handler: Handler,
 }
 
-/// Watches that have to be listed first: without them a slot could be given away twice, an existing Machine be called unknown, or a claim
-/// be taken for one that isn't there.
+/// The watches that have to be listed before some requests are decided. Without all guests, a slot could be given away twice; without all
+/// Machines, an existing one would be called unknown; and without all ResourceClaims and classes, a Pod could name one that its tenant
+/// may not use.
 #[derive(Debug)]
 pub(super) struct Needs {
     pub(super) watches: &'static [&'static str],
@@ -120,8 +121,7 @@ impl Endpoint {
         Err(Decision::deny(400, message).into())
     }
 
-    /// Refuses an object that was created while a watch that decides about it has not been listed: what that doesn't show yet would be
-    /// given away, or be called unknown. `missing`: names of all watches that have not been listed.
+    /// Refuses a request that depends on a watch which has not been listed: what the watch doesn't show yet would be taken for absent. `missing`: names of all watches that have not been listed.
     pub fn unlisted(
         &self,
         request: &Request,

@@ -72,7 +72,7 @@ impl Annotations {
                     self.named.remove(key);
                     self.open.remove(key);
                 }
-                1 if exists && self.known.answer(false, key) != Answer::Sent => {
+                1 if exists && is_open(&self.known, key) => {
                     self.open.insert(key.into());
                 }
                 _ => {}
@@ -87,7 +87,7 @@ impl Annotations {
     }
 
     fn reopen(&mut self) {
-        let open = self.named.keys().filter(|key| self.known.answer(false, key) != Answer::Sent);
+        let open = self.named.keys().filter(|key| is_open(&self.known, key));
         self.open = open.cloned().collect();
     }
 
@@ -181,6 +181,11 @@ impl Annotations {
             self.undecided.clear();
         }
     }
+}
+
+/// Whether a workload that lacks the annotation with this key may have it.
+fn is_open(known: &Known, key: &str) -> bool {
+    known.answer(false, key) != Answer::Sent
 }
 
 /// Whether workloads wait by what is said here of a rule's companion. The agent knows itself which workloads match the rules that it
