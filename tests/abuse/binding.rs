@@ -38,6 +38,7 @@ fn word(workload_id: &str, state: CompanionState, node_name: Option<&str>) -> Me
         workload_id: workload_id.to_owned(),
         companions: vec![companion],
         node_name: node_name.map(str::to_owned),
+        ..WorkloadCompanions::default()
     })
 }
 

@@ -1,5 +1,6 @@
 //! What is shipped in `deploy/`: rendered by kubectl's kustomize and by Helm, compared, and applied to a real cluster.
 
+mod additions;
 mod alerts;
 mod chart;
 mod cluster;
@@ -21,7 +22,7 @@ const OVERLAYS: [(&str, &[&str]); 4] = [
 ];
 
 /// What is added to an overlay: the overlay, the component, and the chart's values that make the same of it.
-const COMPONENTS: [(&str, &str, &[&str]); 17] = [
+const COMPONENTS: [(&str, &str, &[&str]); 18] = [
     ("infrastructure", "liqo", &["--set", "crds.liqo=false,manager.manageOffloading=false"]),
     (
         "infrastructure",
@@ -56,6 +57,11 @@ const COMPONENTS: [(&str, &str, &[&str]); 17] = [
         &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.nodes.conditions=true"],
     ),
     ("tenant", "node-taints", &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.nodes.taints=true"]),
+    (
+        "tenant",
+        "device-attributes",
+        &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.sendDeviceAttributes={*}"],
+    ),
     ("tenant", "gate", &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.gate.enabled=true"]),
     (
         "tenant",

@@ -86,6 +86,7 @@ fn workload(i: usize) -> Workload {
         extra: BTreeMap::new(),
         groups: Vec::new(),
         withheld: Vec::new(),
+        revision: 0,
         gated: false,
     }
 }

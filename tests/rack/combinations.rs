@@ -28,8 +28,9 @@ const SERVERS: [&str; 10] = [
     "reports",
 ];
 /// Those that go with the agent.
-const AGENT: [&str; 6] = [
+const AGENT: [&str; 7] = [
     "companions-first",
+    "device-attributes",
     "gate",
     "gate+gate-client-certificates",
     "no-pod-conditions",
@@ -41,7 +42,8 @@ const WEBHOOK: [&str; 3] = ["cert-manager", "self-signed-webhook", "client-certi
 
 /// All of them that aren't there in place of another one.
 const ALL_SERVERS: &str = "autoscaling+client-certificates+console-queries+imperator+liqo+reports";
-const ALL_AGENT: &str = "companions-first+gate-client-certificates+node-taints+no-pod-conditions";
+const ALL_AGENT: &str =
+    "companions-first+device-attributes+gate-client-certificates+node-taints+no-pod-conditions";
 
 /// The combinations of an overlay, each a list joined by `+`.
 fn combinations(overlay: &str) -> Vec<String> {

@@ -109,7 +109,7 @@ impl Heard {
     fn take(&mut self, response: WatchResponse) {
         self.log.push_str(&format!("{response:?}\n"));
         match response.message {
-            Some(Message::Workload(WorkloadCompanions { workload_id, companions, node_name })) => {
+            Some(Message::Workload(WorkloadCompanions { workload_id, companions, node_name, .. })) => {
                 self.nodes.insert(workload_id.clone(), node_name);
                 self.workloads.insert(workload_id, companions);
             }

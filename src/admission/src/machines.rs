@@ -7,7 +7,7 @@ use outrigger_core::slots::Ask;
 
 use crate::decision::Decision;
 pub use guests::{GuestOutcome, Slot};
-pub use machine::MachineClaim;
+pub use machine::{MachineClaim, claimed};
 
 /// What an admitted object needs and no other object may have. Who executes the request reserves it first.
 #[derive(Debug, Clone)]

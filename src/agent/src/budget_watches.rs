@@ -55,7 +55,7 @@ impl Refusals {
         match event {
             Event::Failed(failed) if failed.status == Some(403) => self.set(namespace, true),
             // A watch that goes on from its resourceVersion lists nothing, and has its right again.
-            Event::Failed(_) | Event::ListStarted | Event::Listed(_) => {}
+            Event::Failed(_) | Event::ListStarted | Event::Listed(_) | Event::Unreadable(_) => {}
             _ => self.set(namespace, false),
         }
     }

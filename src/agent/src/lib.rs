@@ -1,10 +1,11 @@
 //! The agent.
 //!
-//! **In**: watches of the Pods of the configured namespaces and of the tenant's rules; a stream from the manager, of how
-//! companions are. **Out**: a workload stream to the manager, with all workloads first and then each change; the rules in the
-//! infrastructure cluster, and their status in the tenant's cluster ([`rules`]); conditions and Events of Pods, of their
-//! companions (`companions`); and, where the tenant wants it, a condition and a taint of its Nodes (`nodes`), and devices for Pods
-//! that don't start before their companions (`first`) or aren't bound before (`binding`). **Callers**: `outrigger agent`, and the tests.
+//! **In**: watches of the Pods of the configured namespaces, of the tenant's rules, and of claims and slices of devices where attributes of
+//! these are sent (`device_attributes`); a stream from the manager, of how companions are. **Out**: a workload stream to the manager, with
+//! all workloads first and then each change; the rules in the infrastructure cluster, and their status in the tenant's cluster ([`rules`]);
+//! conditions and Events of Pods, of their companions (`companions`); and, where the tenant wants it, a condition and a taint of its Nodes
+//! (`nodes`), and devices for Pods that don't start before their companions (`first`) or aren't bound before (`binding`). **Callers**:
+//! `outrigger agent`, and the tests.
 //!
 //! The stream is level-based and not acknowledged. After an interruption the agent reconnects with exponential backoff
 //! and sends all workloads again.
@@ -18,6 +19,7 @@ mod companions;
 mod conditions;
 pub mod connect;
 mod context;
+mod device_attributes;
 mod disruption;
 mod first;
 mod gate;
@@ -170,6 +172,7 @@ pub fn assemble(
     ));
     let store = Arc::new(WorkloadStore::new(board.clone()));
     report(process, &store, &board, &context.metrics);
+    device_attributes::start(process, &context, &store, args.device_attributes()?);
     let rules = watch_rules(process, &context, &args.rules_namespace);
     let selection = selection(process, &context, rules.clone(), allowed);
     let scope = match scope {
@@ -285,8 +288,9 @@ fn hosts(
     let clock = context.environment.clock;
     let hosts = args.node_conditions.then(|| Arc::new(Hosts::new(clock, args.node_taints)));
     let devices = args.companions_first.then(|| {
-        let foreign = process.readiness.warning("claim templates");
-        Arc::new(Devices::new(clock, foreign, board.clone()))
+        let warnings = ["claim templates", "slices of devices"].map(|what| process.readiness.warning(what));
+        let [foreign, taken] = warnings;
+        Arc::new(Devices::new(clock, foreign, taken, board.clone()))
     });
     let mut listeners: Vec<Arc<dyn HostListener>> = Vec::new();
     listeners.extend(hosts.clone().map(|hosts| hosts as Arc<dyn HostListener>));

@@ -3,10 +3,9 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use outrigger_core::ids::{WorkloadId, hex};
 use outrigger_core::texts::Texts;
-use outrigger_core::workload::POD;
-use outrigger_core::workload::{DisruptionGroup, Orchestrator, Workload};
+use outrigger_core::workload::{DEVICE_HEALTH, DisruptionGroup, Orchestrator, POD, Workload};
 use outrigger_core::{fault, keys};
-use outrigger_runtime::pod::Pod;
+use outrigger_runtime::pod::{Health, Pod, Status};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
@@ -41,6 +40,17 @@ fn owner(metadata: &ObjectMeta) -> Option<DisruptionGroup> {
     Some(DisruptionGroup { id: owner_group(namespace, &group.id).into(), ..group })
 }
 
+/// The health of the devices of a Pod's containers, as a map of `state.extra`; `None` where the kubelet says nothing of it.
+fn device_health(status: &Status) -> Option<Texts> {
+    let mut worst: BTreeMap<&str, Health> = BTreeMap::new();
+    for (of, health) in status.containers().flat_map(|container| &container.devices.health) {
+        let known = worst.entry(of).or_insert(*health);
+        *known = (*health).max(*known);
+    }
+    let texts: Vec<(&str, &str)> = worst.into_iter().map(|(of, health)| (of, health.as_str())).collect();
+    (!texts.is_empty()).then(|| Texts::new(texts))
+}
+
 /// Converts a Pod to a workload, with the group of its owner only. Returns `None` for a Pod that has terminated, in phase Succeeded or
 /// Failed.
 pub fn workload(pod: Pod) -> Option<Workload> {
@@ -63,9 +73,10 @@ pub fn workload(pod: Pod) -> Option<Workload> {
         gated,
         labels: metadata.labels.as_ref().map(Texts::from).unwrap_or_default(),
         annotations: metadata.annotations.as_ref().map(Texts::from).unwrap_or_default(),
-        extra: BTreeMap::new(),
+        extra: device_health(&status).map(|health| (DEVICE_HEALTH.to_owned(), health)).into_iter().collect(),
         groups,
         withheld: Vec::new(),
+        revision: 0,
     })
 }
 
@@ -95,6 +106,26 @@ mod tests {
         let queued =
             json!({"metadata": {"name": "n", "uid": "u"}, "spec": {"schedulingGates": [{"name": "g"}]}});
         assert!(workload(serde_json::from_value(queued).unwrap()).unwrap().gated);
+    }
+
+    #[test]
+    fn the_worst_health_of_its_devices_is_a_fact() {
+        let container = |health: &str| {
+            let device = json!({"resourceID": "d", "health": health});
+            json!({"name": "c", "allocatedResourcesStatus": [{"name": "claim:gpu/one", "resources": [device]}]})
+        };
+        let pod = |containers: serde_json::Value| -> Pod {
+            serde_json::from_value(json!({"metadata": {"name": "n", "uid": "u"},
+                "status": {"containerStatuses": containers, "initContainerStatuses": [container("Healthy")]}}))
+            .unwrap()
+        };
+        let of = |containers| workload(pod(containers)).unwrap().extra;
+        let extra = of(json!([container("Unhealthy"), container("Unknown")]));
+        assert_eq!(extra["deviceHealth"], Texts::from([("claim:gpu/one", "Unhealthy")]));
+        assert_eq!(of(json!([]))["deviceHealth"].get("claim:gpu/one"), Some("Healthy"));
+        let silent =
+            json!({"metadata": {"name": "n", "uid": "u"}, "status": {"containerStatuses": [{"name": "c"}]}});
+        assert!(workload(serde_json::from_value(silent).unwrap()).unwrap().extra.is_empty());
     }
 
     #[test]

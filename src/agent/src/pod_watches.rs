@@ -44,7 +44,8 @@ impl PodWatches {
             let (context, store) = (&self.context, &self.store);
             self.watches.entry(name.clone()).or_insert_with(|| {
                 let pods: Watch<Pod> = Watch::of(api(&context.client, name.as_deref()), "pods");
-                Running::start(pods.environment(&context.environment), "pods", store.pods(name))
+                let pods = pods.complete().environment(&context.environment);
+                Running::start(pods, "pods", store.pods(name))
             });
         }
     }

@@ -63,12 +63,45 @@ pub(crate) fn sink<K: Resource, I: Eq + Hash>(
         match (&event, &mut first) {
             (Event::ListStarted, Some(listed)) => listed.clear(),
             (Event::Listed(object), Some(listed)) => listed.extend(id(object)),
+            // What is known of it from before has to stay.
+            (Event::Unreadable(_), first) => *first = None,
             _ => {}
         }
         let completed = matches!(event, Event::ListCompleted { .. });
         feed.event(event);
         if completed && let Some(listed) = first.take() {
             retain(listed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use k8s_openapi::api::core::v1::Namespace;
+    use outrigger_runtime::watch::Unreadable;
+
+    use super::*;
+
+    #[test]
+    fn a_first_list_with_an_object_that_cannot_be_decoded_removes_nothing() {
+        let unreadable = Unreadable {
+            namespace: String::new(),
+            name: "a".to_owned(),
+            uid: "u".to_owned(),
+            resource_version: "1".to_owned(),
+            deleted: false,
+            error: String::new(),
+        };
+        for (objects, expected) in [(vec![], 1), (vec![Event::Unreadable(unreadable)], 0)] {
+            let calls = Cell::new(0);
+            let uid = |namespace: &Namespace| namespace.metadata.uid.clone();
+            let mut sink = sink(Feed::new(|_| {}), uid, |_| calls.set(calls.get() + 1));
+            sink(Event::ListStarted);
+            objects.into_iter().for_each(&mut sink);
+            sink(Event::ListCompleted { version: 2 });
+            assert_eq!(calls.get(), expected);
         }
     }
 }

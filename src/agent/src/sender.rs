@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use crate::binding::CLAIMS;
 use crate::context::Context;
+use crate::device_attributes;
 use crate::pauses::Pauses;
 use crate::store::WorkloadStore;
 use crate::stream;
@@ -30,7 +31,9 @@ pub(crate) struct Sender {
 impl Sender {
     pub(crate) async fn run(self, readiness: Readiness, connected: ReadyHandle) {
         // A sync before all Pods are listed would delete the workloads that it lacks.
-        let unlisted = || readiness.missing().iter().any(|task| ["pods", CLAIMS].contains(task));
+        let [claims, slices] = device_attributes::WATCHES;
+        let needed = ["pods", CLAIMS, claims, slices];
+        let unlisted = || readiness.missing().iter().any(|task| needed.contains(task));
         while unlisted() && !self.context.drain.is_cancelled() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

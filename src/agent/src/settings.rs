@@ -58,6 +58,17 @@ pub struct AgentArgs {
     )]
     pub allow_annotations: Vec<String>,
 
+    /// Attribute of devices that is sent of those that are allocated to a workload's claims, by its full name: gpu.example.com/model,
+    /// gpu.example.com/* for all with that domain, or "*" for all. Can be repeated, or separated by commas. Needs resource.k8s.io/v1
+    /// (Kubernetes 1.34 or later). The role outrigger-agent-devices permits it. By default none is sent.
+    #[arg(
+        long = "send-device-attribute",
+        env = "OUTRIGGER_SEND_DEVICE_ATTRIBUTES",
+        value_delimiter = ',',
+        value_name = "NAME"
+    )]
+    pub send_device_attributes: Vec<String>,
+
     /// Namespace of the tenant's rules in this cluster, which are synchronized to the infrastructure cluster. Empty: no
     /// rules are synchronized.
     #[arg(long, env = "OUTRIGGER_RULES_NAMESPACE", default_value = "universe", value_name = "NAMESPACE")]
@@ -142,6 +153,7 @@ impl AgentArgs {
         }
         scope(&self.namespaces, rules)?;
         self.annotations()?;
+        self.device_attributes()?;
         Ok(())
     }
 
@@ -151,6 +163,11 @@ impl AgentArgs {
             always: patterns("--send-annotation", &self.send_annotations)?,
             asked: patterns("--allow-annotation", &self.allow_annotations)?,
         })
+    }
+
+    /// The attributes of devices that are sent.
+    pub(crate) fn device_attributes(&self) -> anyhow::Result<Arc<[Pattern]>> {
+        patterns("--send-device-attribute", &self.send_device_attributes)
     }
 }
 

@@ -23,11 +23,13 @@ use tokio::sync::Notify;
 use self::changes::Changes;
 use crate::annotations::Selection;
 use crate::binding::{Allocation, Allocations};
-use crate::companions::{Board, ClaimName};
+use crate::companions::{Board, ClaimName, revision};
+use crate::device_attributes::DeviceAttributes;
 use crate::disruption::{Affected, Budgets};
 use crate::pod::{is_workload, workload};
 use crate::running::sink;
 
+mod attributes;
 mod changes;
 
 #[derive(Debug)]
@@ -61,6 +63,8 @@ struct Joined {
     /// Where claims of Pods are allocated that aren't bound yet.
     allocations: Allocations,
     budgets: Budgets,
+    /// Of the devices of workloads.
+    attributes: DeviceAttributes,
 }
 
 #[derive(Debug, Default)]
@@ -90,9 +94,7 @@ struct Superseded;
 impl WorkloadStore {
     /// A store whose Pods the board learns of.
     pub(crate) fn new(board: Arc<Board>) -> Self {
-        let changed = Changes { board: Some(board.clone()), ..Changes::default() };
-        let state = Mutex::new(State { changed, ..State::default() });
-        let (feeds, joined, changed) = Default::default();
+        let (feeds, joined, state, changed) = Default::default();
         Self { board, feeds, joined, state, changed }
     }
 
@@ -104,7 +106,7 @@ impl WorkloadStore {
     pub(crate) fn start_stream(&self) -> Started {
         let started = {
             let mut state = self.state.lock();
-            state.changed.clear();
+            state.changed.clear(&self.board);
             state.unsent.clear();
             state.syncing = true;
             state.generation += 1;
@@ -146,7 +148,7 @@ impl WorkloadStore {
         for (id, workload) in workloads {
             if workload.annotations.keys().any(|key| !selection.includes(key)) {
                 selection.apply(Arc::make_mut(workload));
-                changed.insert(id.clone());
+                changed.insert(id.clone(), &self.board);
             }
         }
         *complete = complete.as_ref().map(|complete| complete.within(&selection));
@@ -202,7 +204,7 @@ impl WorkloadStore {
         }
         // Any update can say what has changed about annotations in general.
         let any = |state: &State| state.news().and_then(|_| state.workloads.keys().next().cloned());
-        let Some(id) = state.changed.take().or_else(|| any(&state)) else { return Ok(None) };
+        let Some(id) = state.changed.take(&self.board).or_else(|| any(&state)) else { return Ok(None) };
         state.unsent.remove(&id);
         let Some(workload) = state.workloads.get(&id) else {
             return Ok(Some(Message::WorkloadDelete(workload_wire::delete(&id))));
@@ -236,7 +238,7 @@ impl WorkloadStore {
             Some(size) => state.too_large.insert(id.clone(), size),
             None => state.too_large.remove(&id),
         };
-        state.changed.insert(id.clone());
+        state.changed.insert(id.clone(), &self.board);
         state.insert(workload);
         drop(state);
         if before != excess {
@@ -255,7 +257,7 @@ impl WorkloadStore {
         self.board.remove(id);
         let mut state = self.state.lock();
         if state.remove(id) {
-            state.changed.insert(id.clone());
+            state.changed.insert(id.clone(), &self.board);
             drop(state);
             self.changed.notify_one();
         }
@@ -318,6 +320,7 @@ impl WorkloadStore {
                 // Its companion starts on the DPU of the Node that the scheduler has chosen.
                 workload.node_name = workload.node_name.or(allocation.map(|allocation| allocation.node));
                 workload.groups = joined.budgets.groups(&workload);
+                joined.attributes.describe(&mut workload);
                 self.set(workload);
             }
             None => self.drop_workload(&id),
@@ -339,7 +342,7 @@ impl WorkloadStore {
         let known = state.workloads.get_mut(&id).filter(|workload| workload.node_name != node_name);
         let Some(workload) = known else { return };
         Arc::make_mut(workload).node_name = node_name;
-        state.changed.insert(id);
+        state.changed.insert(id, &self.board);
         drop(state);
         self.changed.notify_one();
     }
@@ -370,7 +373,7 @@ impl WorkloadStore {
         let mut state = self.state.lock();
         let mut changed = false;
         for affected in &affected {
-            changed |= state.regroup(affected, &joined.budgets);
+            changed |= state.regroup(affected, &joined.budgets, &self.board);
         }
         drop(state);
         if changed {
@@ -438,7 +441,7 @@ impl State {
     }
 
     /// Computes the groups of these workloads. Returns whether those of some have changed.
-    fn regroup(&mut self, affected: &Affected, budgets: &Budgets) -> bool {
+    fn regroup(&mut self, affected: &Affected, budgets: &Budgets, board: &Board) -> bool {
         let Self { workloads, namespaces, changed, too_large, .. } = self;
         let mut any = false;
         for id in namespaces.get(&*affected.namespace).into_iter().flatten() {
@@ -448,7 +451,7 @@ impl State {
             let groups = budgets.groups(workload);
             if groups != workload.groups {
                 Arc::make_mut(workload).groups = groups;
-                changed.insert(id.clone());
+                changed.insert(id.clone(), board);
                 any = true;
             }
         }
@@ -458,10 +461,14 @@ impl State {
 
 /// The message that a workload exists and has this state.
 pub(crate) fn message(workload: &Workload, too_large: &HashMap<WorkloadId, usize>) -> WorkloadUpdate {
-    match too_large.get(&workload.id) {
-        Some(size) => workload_wire::too_large(workload, *size),
+    let mut update = match too_large.get(&workload.id) {
+        Some(size) => return workload_wire::too_large(workload, *size),
         None => workload_wire::update(workload),
+    };
+    if let Some(state) = &mut update.workload_state {
+        state.revision = revision(workload);
     }
+    update
 }
 
 fn id(pod: &Pod) -> Option<WorkloadId> {

@@ -4,6 +4,8 @@
 //! type doesn't have the parser skips without building it, so a [`Pod`] takes what its metadata takes. It is read only: what is
 //! written to a Pod is a patch, or raw JSON.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1 as full;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
@@ -101,8 +103,48 @@ fn companions_claim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
     Ok(ours.and_then(|status| status.resource_claim_name))
 }
 
-/// Reads the first device that isn't healthy of those that a container has, and keeps nothing of others.
-fn unhealthy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+/// How healthy a device is, from the best to the worst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Health {
+    /// It works.
+    Healthy,
+    /// Nobody has said it for a while, or it is a word that isn't known.
+    Unknown,
+    /// It doesn't work.
+    Unhealthy,
+}
+
+impl Health {
+    /// The word that Pods have for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Healthy => "Healthy",
+            Self::Unknown => "Unknown",
+            Self::Unhealthy => "Unhealthy",
+        }
+    }
+
+    fn of(word: Option<&str>) -> Self {
+        match word {
+            Some("Healthy") => Self::Healthy,
+            Some("Unhealthy") => Self::Unhealthy,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// What a kubelet says of the devices of a container (KEP-4680, `allocatedResourcesStatus`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Devices {
+    /// Words about the first of them that is Unhealthy: the device, for which resource or request it was allocated, and what the driver
+    /// says. `None` where none is.
+    pub unhealthy: Option<String>,
+    /// The worst health of the devices of each resource, `example.com/nic`, and of each request of a claim, `claim:NAME/REQUEST`.
+    pub health: BTreeMap<String, Health>,
+}
+
+/// Reads how healthy the devices of a container are, and keeps nothing else of them.
+fn devices<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Devices, D::Error> {
     #[derive(Deserialize)]
     struct Allocated {
         #[serde(default)]
@@ -120,13 +162,19 @@ fn unhealthy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String
         message: Option<String>,
     }
     let all = Option::<Vec<Allocated>>::deserialize(deserializer)?;
-    Ok(all.into_iter().flatten().find_map(|Allocated { name, resources }| {
-        let mut devices = resources.into_iter().flatten();
-        let Device { id, message, .. } =
-            devices.find(|device| device.health.as_deref() == Some("Unhealthy"))?;
-        let message = message.map(|message| format!(": {message}")).unwrap_or_default();
-        Some(format!("device {id} of {name} is unhealthy{message}"))
-    }))
+    let mut devices = Devices::default();
+    for Allocated { name, resources } in all.into_iter().flatten() {
+        for Device { id, health, message } in resources.into_iter().flatten() {
+            let health = Health::of(health.as_deref());
+            if health == Health::Unhealthy && devices.unhealthy.is_none() {
+                let message = message.map(|message| format!(": {message}")).unwrap_or_default();
+                devices.unhealthy = Some(format!("device {id} of {name} is unhealthy{message}"));
+            }
+            let worst = devices.health.entry(name.clone()).or_insert(health);
+            *worst = health.max(*worst);
+        }
+    }
+    Ok(devices)
 }
 
 /// A condition of a Pod.
@@ -163,10 +211,9 @@ pub struct Container {
     /// Identifier that its runtime has given it, `containerd://…`. A container that is restarted is another one.
     #[serde(default, rename = "containerID")]
     pub container_id: Option<String>,
-    /// Words about the first of its devices that is Unhealthy (KEP-4680, `allocatedResourcesStatus`): the device, for which resource or
-    /// request it was allocated, and what the driver says. `None` where the kubelet says that of none.
-    #[serde(default, rename = "allocatedResourcesStatus", deserialize_with = "unhealthy")]
-    pub unhealthy: Option<String>,
+    /// How its devices are.
+    #[serde(default, rename = "allocatedResourcesStatus", deserialize_with = "devices")]
+    pub devices: Devices,
 }
 
 /// What a container does.
@@ -191,8 +238,8 @@ struct Metadata {
     creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
     deletion_grace_period_seconds: Option<i64>,
-    labels: Option<std::collections::BTreeMap<String, String>>,
-    annotations: Option<std::collections::BTreeMap<String, String>>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
     generation: Option<i64>,
     finalizers: Option<Vec<String>>,
     owner_references: Option<Vec<OwnerReference>>,
@@ -258,6 +305,24 @@ mod tests {
         assert_eq!(status.companions_claim.as_deref(), Some("p-x7"));
         let state = status.container_statuses.unwrap().remove(0).state.unwrap();
         assert_eq!(state.waiting.unwrap().reason.as_deref(), Some("Pulling"));
+    }
+
+    #[test]
+    fn of_the_devices_of_a_resource_or_request_the_worst_counts() {
+        let devices = |status: serde_json::Value| {
+            serde_json::from_value::<Container>(json!({"allocatedResourcesStatus": status})).unwrap().devices
+        };
+        let device = |id: &str, health: &str| json!({"resourceID": id, "health": health, "message": "hot"});
+        let status = json!([{"name": "claim:gpu/one", "resources": [device("a", "Healthy"), device("b", "New")]},
+            {"name": "example.com/nic", "resources": [device("c", "Unhealthy"), device("d", "Healthy"), {"resourceID": "e"}]},
+            {"name": "claim:gpu/two", "resources": [device("f", "Healthy")]}, {"name": "example.com/none"}]);
+        let Devices { unhealthy, health } = devices(status);
+        assert_eq!(unhealthy.as_deref(), Some("device c of example.com/nic is unhealthy: hot"));
+        let health: Vec<_> = health.iter().map(|(of, health)| (of.as_str(), health.as_str())).collect();
+        let expected =
+            [("claim:gpu/one", "Unknown"), ("claim:gpu/two", "Healthy"), ("example.com/nic", "Unhealthy")];
+        assert_eq!(health, expected);
+        assert_eq!(devices(json!(null)), Devices::default());
     }
 
     #[test]

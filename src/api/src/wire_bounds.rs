@@ -15,8 +15,8 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 pub const MAX_DEPTH: usize = 16;
 
 /// Memory in bytes that an entry of a repeated field takes in addition to its bytes on the wire. The largest entry, a
-/// `raw::WorkloadUpdate`, takes 24 in a list that grows by doubling, and its three parts 136, 112 and 48 with an allocation of 16 each.
-pub const ENTRY_BYTES: usize = 400;
+/// `raw::WorkloadUpdate`, takes 24 in a list that grows by doubling, and its three parts 136, 128 and 48 with an allocation of 16 each.
+pub const ENTRY_BYTES: usize = 408;
 
 /// Memory in bytes that an item of a map takes in addition to its bytes on the wire: two strings of 24 bytes, each with
 /// an allocation of at least 16, in a hash table that is half empty in the worst case. In a message that is received raw it takes

@@ -87,6 +87,7 @@ pub fn workload(update: &raw::WorkloadUpdate) -> Result<Workload, FieldError> {
         extra,
         groups: groups(&state.disruption_groups)?,
         withheld: withheld(&state.withheld_annotations)?,
+        revision: state.revision,
     })
 }
 
@@ -189,6 +190,7 @@ pub fn update(workload: &Workload) -> v1::WorkloadUpdate {
             withheld_annotations: workload.withheld.iter().map(|key| key.to_string()).collect(),
             omitted_bytes: 0,
             gated: workload.gated,
+            revision: workload.revision,
         }),
         annotation_keys: None,
     }
@@ -283,6 +285,7 @@ mod tests {
                 withheld_annotations: vec!["large".into()],
                 omitted_bytes: 0,
                 gated: true,
+                revision: 7,
             }),
             annotation_keys: None,
         }

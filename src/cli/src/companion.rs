@@ -167,7 +167,7 @@ pub(crate) fn companion(
     if !rule.matches(&workload) {
         return Ok(Err("the rule doesn't match the workload; outrigger explain says why".to_owned()));
     }
-    let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
+    let key = CompanionKey::of(rule.name(), &workload.id);
     let host_names = admission.host_names(tenant);
     let key = if rule.policy().is_on_all() {
         match first_dpu(admission, companion::host(&rule, &workload, &host_names)) {

@@ -290,7 +290,7 @@ pub(crate) fn replace_reason(rule: &Rule, host: Option<&str>, o: &Observed) -> O
 pub fn trial(rule: &Rule, home: &Home<'_>) -> Result<Value, String> {
     const NAME: &str = "outrigger-trial";
     let id = WorkloadId::new(NAME).map_err(|e| e.to_string())?;
-    let key = CompanionKey { rule: rule.name().clone(), workload: id.label_value().into() };
+    let key = CompanionKey::of(rule.name(), &id);
     let key = if rule.policy().is_on_all() { key.on(NAME) } else { key };
     let workload = Workload {
         resource_type: rule.resource_kind().to_owned().into(),

@@ -92,13 +92,7 @@ impl GroupClaims {
         is_over: impl Fn(&Claim) -> bool,
     ) -> Result<(), Conflict> {
         self.claims.retain(|other| !is_over(other) && !ended.contains(&other.uid));
-        let pending = self.claims.iter().filter(|other| !other.is_shown(seen)).map(|other| MachineView {
-            name: &other.machine,
-            uid: &other.uid,
-            generation: other.generation,
-            group: other.group.as_deref(),
-            nodes: &other.nodes,
-        });
+        let pending = self.claims.iter().filter(|other| !other.is_shown(seen)).map(Claim::view);
         let others: Vec<MachineView<'_>> =
             seen.iter().copied().chain(pending).filter(|other| other.name != claim.machine).collect();
         conflict(&claim, &others)?;
@@ -141,6 +135,17 @@ impl Claim {
     /// What tells it from all others.
     pub fn id(&self) -> String {
         format!("{}/{}/{}/{}", self.machine, self.uid, self.generation, self.at)
+    }
+
+    /// The Machine as it is with what it asks for.
+    pub fn view(&self) -> MachineView<'_> {
+        MachineView {
+            name: &self.machine,
+            uid: &self.uid,
+            generation: self.generation,
+            group: self.group.as_deref(),
+            nodes: &self.nodes,
+        }
     }
 
     /// Whether the watch shows its result: the Machine as claimed, or as it has become since.

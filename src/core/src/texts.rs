@@ -12,7 +12,7 @@ use serde::{Serialize, Serializer};
 ///
 /// It is a text that begins with a table: the number of entries, then the ends of each entry's key and value. Numbers have
 /// [`NUMBER`] characters of 7 bits, so that the whole is valid UTF-8. An empty map is an empty text.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Texts(Box<str>);
 
 /// Characters of a number: texts up to 32 GiB.

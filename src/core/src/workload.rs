@@ -16,6 +16,16 @@ use crate::texts::Texts;
 /// The only kind of workload so far.
 pub const POD: &str = "v1/Pod";
 
+/// The map of `state.extra` with the health of its devices: the worst of each resource, `example.com/nic`, and of each request of a claim,
+/// `claim:NAME/REQUEST`. It is `Healthy`, `Unhealthy` or `Unknown`.
+pub const DEVICE_HEALTH: &str = "deviceHealth";
+
+/// The map of `state.extra` with attributes of the devices that are allocated to its claims: `CLAIM/REQUEST/ATTRIBUTE`.
+pub const DEVICE_ATTRIBUTES: &str = "deviceAttributes";
+
+/// What becomes known of a workload when it has devices, or later.
+pub const DEVICE_MAPS: [&str; 2] = [DEVICE_HEALTH, DEVICE_ATTRIBUTES];
+
 /// The system that runs a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -59,12 +69,14 @@ pub struct Workload {
     pub labels: Texts,
     /// All annotations.
     pub annotations: Texts,
-    /// Maps of `state.extra` besides labels and annotations, which other orchestrators may send.
+    /// Maps of `state.extra` besides labels and annotations: [`DEVICE_MAPS`], and those of other orchestrators.
     pub extra: BTreeMap<String, Texts>,
     /// The groups of workloads that it belongs to. Rules can't name them, and companions don't get them.
     pub groups: Vec<DisruptionGroup>,
     /// Keys of annotations that its Pod has and that weren't sent, for they are too large. Rules can't name this list.
     pub withheld: Vec<Box<str>>,
+    /// Which state this is, by a number of its sender; 0 if it doesn't say. Rules can't name it.
+    pub revision: u64,
 }
 
 /// What a label, an annotation or a group of a workload counts beyond the bytes that it has on the wire: its share of what receiving
@@ -107,6 +119,7 @@ impl Workload {
             extra: BTreeMap::new(),
             groups: Vec::new(),
             withheld: Vec::new(),
+            revision: 0,
         }
     }
 

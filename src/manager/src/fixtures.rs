@@ -117,6 +117,7 @@ pub(crate) fn workload(id: &str) -> Workload {
         extra: BTreeMap::new(),
         groups: Vec::new(),
         withheld: Vec::new(),
+        revision: 0,
         gated: false,
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn start(process: &Process, context: &Context) {
         Watch::all(client, "machine node pools").optional().start(process, feeds.pools.sink());
         let roles = format!("{} in ({}, {})", keys::POD_ROLE, keys::GUEST, keys::RESERVATION);
         let slot_pods = Watch::all(client, "guests and reservations").labels(&roles);
-        slot_pods.start(process, feeds.slot_pods.sink());
+        slot_pods.complete().start(process, feeds.slot_pods.sink());
         let reservation = format!("{}={}", keys::POD_ROLE, keys::RESERVATION);
         let core = &context.args.core_namespace;
         let sets = Watch::of(Api::namespaced(client.clone(), core), "reservations").labels(&reservation);

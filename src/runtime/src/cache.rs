@@ -18,7 +18,7 @@ pub use outrigger_api::Change;
 use outrigger_core::fault;
 use parking_lot::Mutex;
 
-use crate::watch::Event;
+use crate::watch::{Event, Unreadable};
 
 /// A resourceVersion as a number. One that is missing or isn't a number is 0, older than all others.
 pub fn version(resource_version: Option<&str>) -> u64 {
@@ -150,6 +150,17 @@ impl<N: Eq + Hash + Clone> Versions<N> {
             .collect()
     }
 
+    /// An object of the list, or an event about one, can't be decoded: its known state stays.
+    pub fn unreadable(&mut self, name: &N, version: u64) {
+        // The list itself says what it has reached.
+        if !self.listing {
+            self.reached = self.reached.max(version);
+        }
+        if let Some(known) = self.objects.get_mut(name) {
+            (known.list, known.answered) = (self.list, false);
+        }
+    }
+
     /// A bookmark: the watch has reached this resourceVersion.
     pub fn bookmark(&mut self, version: u64) {
         self.reached = self.reached.max(version);
@@ -266,6 +277,15 @@ impl<K: Resource> Feed<K> {
             Event::Deleted(object) => {
                 let (name, state) = (name(&object), State::of(&object));
                 if inner.versions.gone(&name, &state) {
+                    inner.gone(name, state);
+                }
+            }
+            Event::Unreadable(Unreadable { namespace, name, uid, resource_version, deleted, .. }) => {
+                let name = (namespace.into(), name.into());
+                let state = State { uid: uid.into(), version: version(Some(&resource_version)) };
+                if !deleted {
+                    inner.versions.unreadable(&name, state.version);
+                } else if inner.versions.gone(&name, &state) {
                     inner.gone(name, state);
                 }
             }

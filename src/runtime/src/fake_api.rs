@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use http::header::DATE;
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
@@ -24,6 +25,7 @@ struct State {
     answers: HashMap<(String, String), (u16, Value)>,
     effects: HashMap<(String, String), Effect>,
     calls: Vec<(String, Call)>,
+    date: Option<String>,
 }
 
 /// What happens while a request is answered.
@@ -45,6 +47,11 @@ impl FakeApi {
     /// Calls `effect` at each request with this method and path, before it is answered: what others do meanwhile.
     pub fn meanwhile(&self, method: &str, path: &str, effect: impl Fn() + Send + Sync + 'static) {
         self.0.lock().effects.insert((method.to_owned(), path.to_owned()), Effect(Arc::new(effect)));
+    }
+
+    /// Sets the header `Date` of all responses. Without it they have none.
+    pub fn date(&self, date: &str) {
+        self.0.lock().date = Some(date.to_owned());
     }
 
     /// The requests with this method so far.
@@ -72,9 +79,14 @@ impl FakeApi {
         if let Some(Effect(effect)) = effect {
             effect();
         }
+        let state = self.0.lock();
         let (code, answer) =
-            self.0.lock().answers.get(&request).cloned().unwrap_or_else(|| (418, failure(418, "Teapot")));
-        Ok(Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()))?)
+            state.answers.get(&request).cloned().unwrap_or_else(|| (418, failure(418, "Teapot")));
+        let mut response = Response::builder().status(code);
+        if let Some(date) = &state.date {
+            response = response.header(DATE, date);
+        }
+        Ok(response.body(Body::from(answer.to_string().into_bytes()))?)
     }
 }
 

@@ -286,7 +286,9 @@ async fn watch_lease(
     let sink = |event| match event {
         Event::Listed(lease) | Event::Applied(lease) => drop(observed.send_replace(Some(lease))),
         Event::Deleted(_) => drop(observed.send_replace(None)),
-        Event::ListStarted | Event::ListCompleted { .. } | Event::Bookmark { .. } | Event::Failed(_) => {}
+        // The election reads the Lease itself when its time is over.
+        Event::Unreadable(_) | Event::Failed(_) => {}
+        Event::ListStarted | Event::ListCompleted { .. } | Event::Bookmark { .. } => {}
     };
     let watch = Watch::of(leases, "lease").fields(&format!("metadata.name={name}"));
     watch.environment(&environment).follow(ready, sink).await;

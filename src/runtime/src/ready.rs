@@ -1,7 +1,7 @@
 //! Readiness: tasks that have to be done before the process receives traffic.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -15,6 +15,8 @@ pub struct Readiness {
 #[derive(Debug, Default)]
 struct Tasks {
     tasks: Mutex<Vec<Task>>,
+    /// Number of tasks that aren't done. Every admission request that depends on a list asks for it, and needs no lock for that.
+    undone: AtomicUsize,
     warnings: Mutex<Vec<(&'static str, Option<String>)>>,
     /// Notified whenever a task is done.
     done: Notify,
@@ -50,6 +52,7 @@ impl Readiness {
     pub fn wait_for(&self, name: &'static str) -> ReadyHandle {
         let mut tasks = self.shared.tasks.lock();
         tasks.push(Task { name, done: false });
+        self.shared.undone.fetch_add(1, Ordering::Relaxed);
         ReadyHandle { shared: self.shared.clone(), index: tasks.len() - 1 }
     }
 
@@ -73,6 +76,9 @@ impl Readiness {
 
     /// The names of tasks that aren't done; empty when the process is ready.
     pub fn missing(&self) -> Vec<&'static str> {
+        if self.is_ready() {
+            return Vec::new();
+        }
         self.tasks().iter().filter(|task| !task.done).map(|task| task.name).collect()
     }
 
@@ -107,17 +113,21 @@ impl Readiness {
 
     /// Whether the process is ready.
     pub fn is_ready(&self) -> bool {
-        !self.shared.ending.load(Ordering::Relaxed) && self.shared.tasks.lock().iter().all(|task| task.done)
+        !self.shared.ending.load(Ordering::Relaxed) && self.shared.undone.load(Ordering::Acquire) == 0
     }
 }
 
 impl ReadyHandle {
     /// The task is done.
     pub fn done(self) {
+        let mut tasks = self.shared.tasks.lock();
         // Tasks are never removed, so the index stays valid.
-        if let Some(task) = self.shared.tasks.lock().get_mut(self.index) {
+        if let Some(task) = tasks.get_mut(self.index) {
             task.done = true;
         }
+        // Who reads 0 finds what the tasks have done.
+        self.shared.undone.fetch_sub(1, Ordering::Release);
+        drop(tasks);
         self.shared.done.notify_waiters();
     }
 }
@@ -136,6 +146,10 @@ impl Warning {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -157,6 +171,25 @@ mod tests {
         assert_eq!(ready.missing(), ["pods"]);
         second.done();
         assert!(ready.is_ready());
+    }
+
+    #[test]
+    fn a_process_that_is_ready_says_so_without_a_lock() {
+        let ready = Readiness::default();
+        ready.wait_for("a").done();
+        let (answer, answered) = mpsc::channel();
+        let held = ready.shared.tasks.lock();
+        thread::spawn({
+            let ready = ready.clone();
+            move || answer.send(ready.missing())
+        });
+        let missing = answered.recv_timeout(Duration::from_secs(20));
+        drop(held);
+        assert_eq!(missing, Ok(Vec::new()), "it waited for the lock");
+        let later = ready.wait_for("later");
+        assert_eq!((ready.is_ready(), ready.missing()), (false, vec!["later"]));
+        later.done();
+        assert_eq!((ready.is_ready(), ready.missing()), (true, Vec::new()));
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@
 //! decoded object by object (`read`). A watch that ends continues from its last resourceVersion. All objects are listed again
 //! when the API server no longer has this resourceVersion, and when the watch was silent for longer than it is with a
 //! healthy API server: so the watch recovers when etcd is restored from an older snapshot, although resourceVersions have gone
-//! back. The pauses after failures grow up to [`MAX_PAUSE`].
+//! back. The pauses after failures grow up to [`MAX_PAUSE`]. An object that can't be decoded stops nothing (`unreadable`).
 //!
 //! `kube::runtime::watcher` doesn't fit, because [`crate::cache`] needs the resourceVersions of lists and bookmarks, which the
 //! library doesn't expose.
@@ -29,10 +29,13 @@ use crate::process::Process;
 use crate::ready::ReadyHandle;
 
 mod read;
+mod unreadable;
 
 pub use read::READ_BYTES;
+pub use unreadable::Unreadable;
 
-use read::{Line, Pages, TooLong};
+use read::{Decoded, Line, Pages, TooLong};
+use unreadable::LeftOut;
 
 /// Timeout of a watch request at the API server, in seconds. kube requires less than 295.
 const LASTS: u32 = 290;
@@ -63,6 +66,8 @@ pub enum Event<K> {
     Applied(K),
     /// An object was deleted, or no longer matches the watch's selector.
     Deleted(K),
+    /// An object of the list, or one that was changed or deleted, can't be decoded. What is known of it stays until it is deleted.
+    Unreadable(Unreadable),
     /// All events up to this resourceVersion have been sent.
     Bookmark {
         /// The resourceVersion that the watch has reached.
@@ -98,6 +103,7 @@ pub struct Watch<K> {
     name: &'static str,
     selection: ListParams,
     optional: bool,
+    complete: bool,
     unlisted: bool,
     environment: Environment,
 }
@@ -109,7 +115,8 @@ where
     /// A watch of the objects of `api`. `name` is its name in metrics, readiness and logs.
     pub fn of(api: Api<K>, name: &'static str) -> Self {
         let environment = Environment::system();
-        Self { api, name, selection: ListParams::default(), optional: false, unlisted: false, environment }
+        let (selection, optional, complete, unlisted) = Default::default();
+        Self { api, name, selection, optional, complete, unlisted, environment }
     }
 
     /// A watch of all objects of a kind.
@@ -138,6 +145,14 @@ where
     #[must_use]
     pub fn optional(mut self) -> Self {
         self.optional = true;
+        self
+    }
+
+    /// Companions are deleted, or slots given away, for objects that the first list lacks: with one that can't be decoded it fails, and is
+    /// made again.
+    #[must_use]
+    pub fn complete(mut self) -> Self {
+        self.complete = true;
         self
     }
 
@@ -173,12 +188,16 @@ where
 /// storage.
 ///
 /// # Errors
-/// If the API server returns an error, or an object is too long to be read.
+/// If the API server returns an error, or an object is too long to be read or can't be decoded: who asks believes that there are no others.
 pub async fn list<K>(api: &Api<K>, config: ListParams, mut show: impl FnMut(K)) -> Result<(), Error>
 where
     K: Resource + Clone + DeserializeOwned,
 {
     let (mut pages, mut params) = (Pages::default(), config);
+    let mut show = |object: Decoded<K>| -> Result<(), Error> {
+        show(object?);
+        Ok(())
+    };
     loop {
         let page = pages.next(api, &params, &mut show).await?;
         match page.continue_.filter(|token| !token.is_empty()) {
@@ -204,6 +223,7 @@ struct Follower<'m, K, S> {
     pages: Pages,
     pauses: ExponentialBackoff,
     last_failure: Option<Instant>,
+    left_out: LeftOut,
     /// The last attempt has failed. Only the first of several failures in a row is logged as a warning.
     failing: bool,
     /// The cluster doesn't have the kind.
@@ -224,6 +244,7 @@ where
             sink,
             pages: Pages::default(),
             last_failure: None,
+            left_out: LeftOut::default(),
             failing: false,
             absent: false,
         }
@@ -232,7 +253,15 @@ where
     async fn run(mut self) {
         loop {
             match self.list().await {
-                Ok(version) => self.watch_from(version).await,
+                Ok(version) => {
+                    let listed = self.watch.environment.clock.now();
+                    self.watch_from(version).await;
+                    // A watch that can't continue soon after each list would list all the time.
+                    if listed.elapsed() < HEALTHY {
+                        self.metrics.synced(false);
+                        self.sleep().await;
+                    }
+                }
                 Err(error) if self.watch.optional && is_no_such_kind(&error) => self.no_such_kind().await,
                 Err(error) => self.pause(&error).await,
             }
@@ -247,8 +276,20 @@ where
         let mut shown = None;
         (self.sink)(Event::ListStarted);
         loop {
-            let sink = &mut self.sink;
-            let page = self.pages.next(&self.watch.api, &params, |object| sink(Event::Listed(object))).await;
+            let (sink, left_out, name) = (&mut self.sink, &mut self.left_out, self.watch.name);
+            let fails = self.watch.complete && self.ready.is_some();
+            let show = |object: Decoded<K>| -> Result<(), Error> {
+                match object {
+                    Ok(object) => sink(Event::Listed(object)),
+                    Err(object) if fails => return Err(object.into()),
+                    Err(object) => {
+                        left_out.log(name, &object);
+                        sink(Event::Unreadable(object));
+                    }
+                }
+                Ok(())
+            };
+            let page = self.pages.next(&self.watch.api, &params, show).await;
             let is_next = params.continue_token.is_some();
             let page = match page {
                 Err(_) if is_next && fault("failed-page-ends-a-list") => {
@@ -337,8 +378,17 @@ where
                 }
                 Line::Failed(error) => return Err(failure(error)),
             };
-            *reached = object.resource_version().unwrap_or_default();
-            (self.sink)(if deleted { Event::Deleted(object) } else { Event::Applied(object) });
+            let (version, event) = match object {
+                Ok(object) if deleted => (object.resource_version(), Event::Deleted(object)),
+                Ok(object) => (object.resource_version(), Event::Applied(object)),
+                Err(object) => {
+                    self.left_out.log(self.watch.name, &object);
+                    let version = Some(object.resource_version.clone());
+                    (version, Event::Unreadable(Unreadable { deleted, ..object }))
+                }
+            };
+            *reached = version.unwrap_or_default();
+            (self.sink)(event);
         }
         Ok(())
     }
@@ -357,16 +407,21 @@ where
     async fn pause(&mut self, error: &Error) {
         self.metrics.failed();
         (self.sink)(Event::Failed(error.into()));
-        let now = self.watch.environment.clock.now();
-        if self.last_failure.is_none_or(|last| now.duration_since(last) > HEALTHY + MAX_PAUSE) {
-            self.pauses = pauses(&self.watch.environment.random);
-        }
-        self.last_failure = Some(now);
         if std::mem::replace(&mut self.failing, true) || self.watch.unlisted {
             debug!(watch = self.watch.name, %error, "watch still failing");
         } else {
             warn!(watch = self.watch.name, %error, "watch failed; retrying, cached objects may be stale until then");
         }
+        self.sleep().await;
+    }
+
+    /// Sleeps until the next request after a failure: longer each time, until there is none for a while.
+    async fn sleep(&mut self) {
+        let now = self.watch.environment.clock.now();
+        if self.last_failure.is_none_or(|last| now.duration_since(last) > HEALTHY + MAX_PAUSE) {
+            self.pauses = pauses(&self.watch.environment.random);
+        }
+        self.last_failure = Some(now);
         tokio::time::sleep(self.pauses.next().unwrap_or(MAX_PAUSE).min(MAX_PAUSE)).await;
     }
 }

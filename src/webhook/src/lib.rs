@@ -195,7 +195,7 @@ fn watch(process: &Process, client: &Client, caches: &Arc<Caches>, admin: &Admin
     Watch::all(client, "nodes").start(process, sink(caches, Caches::node));
     Watch::all(client, watches::PRIORITY_CLASSES).start(process, sink(caches, Caches::priority_class));
     let guests = format!("{}={}", keys::POD_ROLE, keys::GUEST);
-    Watch::all(client, watches::GUESTS).labels(&guests).start(process, sink(caches, guest));
+    Watch::all(client, watches::GUESTS).labels(&guests).complete().start(process, sink(caches, guest));
     // Outrigger's own kinds need not be defined where the webhook serves another purpose: in a tenant's own cluster, or with
     // Liqo alone.
     Watch::all(client, "tenants").optional().start(process, sink(caches, Caches::apply_tenant));

@@ -165,6 +165,7 @@ pub(crate) fn workload(c: &mut Choice<'_>) -> Workload {
         extra: std::collections::BTreeMap::new(),
         groups: Vec::new(),
         withheld: Vec::new(),
+        revision: 0,
         gated: false,
     }
 }

@@ -150,7 +150,7 @@ async fn by_client(tenant: &Tenant, client: &Client, rule: &Arc<Rule>, names: &[
 fn object(tenant: &Tenant, rule: &Arc<Rule>, update: &WorkloadUpdate) -> Vec<u8> {
     let received = raw::WorkloadUpdate::decode(update.encode_to_vec().as_slice()).unwrap();
     let workload = Arc::new(workload_wire::workload(&received).unwrap());
-    let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
+    let key = CompanionKey::of(rule.name(), &workload.id);
     let id = TenantId::new(&tenant.id).unwrap();
     let home =
         Home { tenant: &id, namespace: &tenant.namespace, owned: true, host_names: Default::default() };

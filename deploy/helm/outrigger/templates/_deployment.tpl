@@ -2,6 +2,7 @@
 A part's Deployment: dict "root", "component", "args", "env", "ports", "mounts", "volumes", and "replicated" for what runs
 several times; "tolerations" beside those of the values; "command" where the subcommand is not the component's name.
 A flag in extraArgs takes the place of the same one in "args": a program refuses a flag that it is given twice.
+extraVolumes and extraVolumeMounts of the values come after "volumes" and "mounts".
 */}}
 {{- define "outrigger.deployment" -}}
 {{- $values := index .root.Values .component -}}
@@ -9,7 +10,11 @@ A flag in extraArgs takes the place of the same one in "args": a program refuses
 {{- $given := list }}
 {{- range $values.extraArgs }}{{ $given = append $given (splitList "=" . | first) }}{{ end -}}
 {{- $args := append .args (printf "--log-format=%s" .root.Values.log.format) }}
-{{- if ne .root.Values.log.level "info" }}{{ $args = append $args (printf "--log-level=%s" .root.Values.log.level) }}{{ end -}}
+{{- if ne .root.Values.log.level "info" }}{{ $args = append $args (printf "--log-level=%s" .root.Values.log.level) }}{{ end }}
+{{- $mounts := list }}
+{{- range .mounts }}{{ $mounts = append $mounts (dict "name" . "mountPath" (printf "/etc/outrigger/%s" .) "readOnly" true) }}{{ end }}
+{{- $volumes := .volumes }}
+{{- with $values.extraVolumes }}{{ $volumes = printf "%s\n%s" $volumes (toYaml .) | trim }}{{ end -}}
 apiVersion: apps/v1
 kind: Deployment
 metadata:
@@ -113,12 +118,9 @@ spec:
             readOnlyRootFilesystem: true
             capabilities: {drop: [ALL]}
           volumeMounts:
-            {{- range $name := .mounts }}
-            - {name: {{ $name }}, mountPath: /etc/outrigger/{{ $name }}, readOnly: true}
-            {{- else }} []
-            {{- end }}
+            {{- concat $mounts ($values.extraVolumeMounts | default list) | default list | toYaml | nindent 12 }}
       volumes:
-        {{- .volumes | default "[]" | nindent 8 }}
+        {{- $volumes | default "[]" | nindent 8 }}
 {{- end }}
 
 {{/* A part that answers: its Service and its budget for disruptions. dict "root", "component", "port", "portName". */}}

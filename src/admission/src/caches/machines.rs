@@ -59,7 +59,7 @@ pub struct CachedMachine {
 
 impl CachedMachine {
     /// Reads a Machine, its status included.
-    pub fn of(object: &Machine) -> Self {
+    fn of(object: &Machine) -> Self {
         let types = object.spec.machine_types.iter();
         Self {
             name: object.name_any(),

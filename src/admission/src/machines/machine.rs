@@ -267,6 +267,20 @@ impl CachedMachine {
     }
 }
 
+/// What a Machine has and its state before had not; all that it has where there is none.
+pub fn claimed(new: &Machine, old: Option<&Machine>) -> Claim {
+    let had: HashSet<&str> = old.iter().flat_map(|old| names(&old.spec)).collect();
+    let metadata = &new.metadata;
+    Claim {
+        machine: metadata.name.clone().unwrap_or_default(),
+        uid: metadata.uid.clone().unwrap_or_default(),
+        generation: metadata.generation.unwrap_or_default(),
+        group: group(new).filter(|group| old.and_then(self::group) != Some(group)).cloned(),
+        nodes: names(&new.spec).filter(|name| !had.contains(name)).map(str::to_owned).collect(),
+        at: 0,
+    }
+}
+
 /// What a Machine asks for and had not before: its group and nodes, which no other Machine may have.
 #[derive(Debug, Clone)]
 pub struct MachineClaim {
@@ -280,16 +294,7 @@ pub struct MachineClaim {
 
 impl MachineClaim {
     fn new(new: &Machine, old: Option<&Machine>, request: &Request) -> Self {
-        let had: HashSet<&str> = old.iter().flat_map(|old| names(&old.spec)).collect();
-        let metadata = &new.metadata;
-        let claim = Claim {
-            machine: metadata.name.clone().unwrap_or_default(),
-            uid: metadata.uid.clone().unwrap_or_default(),
-            generation: metadata.generation.unwrap_or_default(),
-            group: group(new).filter(|group| old.and_then(self::group) != Some(group)).cloned(),
-            nodes: names(&new.spec).filter(|name| !had.contains(name)).map(str::to_owned).collect(),
-            at: 0,
-        };
+        let claim = claimed(new, old);
         let pool = names(&new.spec).map(str::to_owned).collect();
         Self { claim, dry_run: request.dry_run == Some(true), pool }
     }

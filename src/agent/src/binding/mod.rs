@@ -61,7 +61,7 @@ pub(crate) fn start(
     let store = store.clone();
     let claims = Feed::new(move |change| store.claim(change));
     let label = format!("{}={}", keys::COMPANIONS_WAIT, keys::WAIT_BINDING);
-    let watch = Watch::all(&context.client, "claims").labels(&label).optional();
+    let watch = Watch::all(&context.client, "claims").labels(&label).optional().complete();
     let listed = Readiness::default();
     let watching = watch.environment(&context.environment).follow(listed.wait_for(CLAIMS), claims.sink());
     process.spawn("watch of claims", watching);

@@ -3,11 +3,12 @@
 //! Only Pods of the agent's own watches are in it, and all limits of rates are kept here: what the manager reports of others is
 //! dropped. Level-based: however often a companion changes, the next write of its Pod holds the last state.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_core::ids::WorkloadId;
-use outrigger_core::map::HashMap;
+use outrigger_core::map::{HashMap, remove_from};
 use outrigger_core::reason::Cause;
 use outrigger_core::rule::Rule;
 use outrigger_runtime::bucket::{Bucket, Rate};
@@ -109,6 +110,8 @@ struct State {
     writes: Bucket,
     openings: Bucket,
     events: Bucket,
+    /// Pods by the Node that their claim is allocated on, so that what concerns a Node costs no more than its own Pods.
+    allocated: HashMap<String, BTreeSet<WorkloadId>>,
     /// Pods whose claims have to be examined.
     binds: Queue<WorkloadId>,
     binding: Bucket,
@@ -131,6 +134,7 @@ impl Board {
             writes: Bucket::new(now),
             openings: Bucket::new(now),
             events: Bucket::new(now),
+            allocated: HashMap::default(),
             binds: Queue::default(),
             binding: Bucket::new(now),
             withdrawn: HashMap::default(),
@@ -243,6 +247,9 @@ impl Board {
         let mut state = self.state.lock();
         if let Some(known) = state.pods.remove(id) {
             self.metrics.reason_changed(known.reason(), None);
+            if let Some(allocation) = &known.allocation {
+                remove_from(&mut state.allocated, &allocation.node, |ids| ids.remove(id));
+            }
             state.starts.moved(id, known.claim, None);
         }
         state.queue.remove(id);

@@ -129,7 +129,9 @@ impl Follower {
             }
             match received.message {
                 Some(Message::Workload(workload)) => {
-                    let companions = Companions::of(&workload.companions).on(workload.node_name.as_deref());
+                    let companions = Companions::of(&workload.companions)
+                        .on(workload.node_name.as_deref())
+                        .at(workload.revision);
                     if let Ok(id) = WorkloadId::new(&workload.workload_id)
                         && !self.board.received(stream, &id, companions)
                     {

@@ -19,4 +19,5 @@ pub(crate) use board::{Bind, Board, ClaimName, Link, Start, Verdict};
 pub(crate) use follow::Follower;
 #[cfg(test)]
 pub(crate) use received::Companions;
+pub(crate) use received::revision;
 pub(crate) use writer::Writer;

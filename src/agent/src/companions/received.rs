@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use outrigger_core::ids::RuleName;
 use outrigger_core::map;
 use outrigger_core::reason::Cause;
+use outrigger_core::workload::Workload;
 use outrigger_proto::companion::{Companion, CompanionState};
 
 use crate::rules::printable;
@@ -38,6 +39,8 @@ pub(crate) struct Companions {
     pub start_rules: Rules,
     /// Fingerprint of the workload's Node as the manager had it when it sent this; `None` if it didn't say.
     pub node: Option<u64>,
+    /// [`revision`] of the workload's state as the manager had it when it sent this; 0 if it didn't say.
+    pub revision: u64,
 }
 
 /// A set of the tenant's own rules.
@@ -73,6 +76,13 @@ fn fingerprint(text: impl Hash) -> u64 {
     KEY.get_or_init(map::State::default).hash_one(text)
 }
 
+/// Returns the number of a workload's state that the manager repeats when it reports companions. It depends on what rules read and a Pod
+/// may change at any moment: labels above all, of which the API server adds some with the binding (`PodTopologyLabels`). The Node isn't
+/// part of it, because the manager repeats it too, and annotations aren't, because not all are sent.
+pub(crate) fn revision(workload: &Workload) -> u64 {
+    fingerprint((&workload.labels, workload.gated)).max(1)
+}
+
 /// A number of companions, and the worst of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Group {
@@ -106,12 +116,23 @@ impl Companions {
             start: Group::of(received, start),
             start_rules: Rules::of(received, start),
             node: None,
+            revision: 0,
         }
     }
 
     /// The same, about a workload on this Node, empty for none; `None` if the manager didn't say.
     pub(crate) fn on(self, node: Option<&str>) -> Self {
         Self { node: node.map(fingerprint), ..self }
+    }
+
+    /// The same, about a state with this [`revision`]; 0 if the manager didn't say.
+    pub(crate) fn at(self, revision: u64) -> Self {
+        Self { revision, ..self }
+    }
+
+    /// Whether it is about labels that the workload has now, as far as the manager says it.
+    pub(crate) fn is_current(&self, workload: &Workload) -> bool {
+        [0, revision(workload)].contains(&self.revision)
     }
 
     /// Whether it is about a workload on this Node; `None` if the manager didn't say.

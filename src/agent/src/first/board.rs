@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use self::binding::Binding;
+use self::taken::Taken;
 use super::plan::{Found, Seen, plan, template};
 use super::write::{Key, Publishing, Write};
 use crate::companions::Board;
@@ -32,6 +33,7 @@ use crate::paced::{self, Pace, Queue, Wait};
 
 mod binding;
 mod hosts;
+mod taken;
 
 /// Writes of all objects.
 const WRITES: Rate = Rate { burst: 200.0, minute: 3000.0 };
@@ -53,6 +55,8 @@ pub(crate) struct Devices {
     board: Arc<Board>,
     /// Set while namespaces have templates of somebody else.
     foreign: Warning,
+    /// Set while slices of others keep Nodes from having devices.
+    taken: Warning,
     /// Wakes a writer.
     changed: Notify,
 }
@@ -69,6 +73,7 @@ struct State {
     writes: Bucket,
     /// What the API server has forbidden to write.
     forbidden: BTreeSet<Key>,
+    taken: Taken,
     /// Everything has been listed.
     listed: bool,
     /// Something could not be listed for long.
@@ -120,8 +125,9 @@ struct Template {
 }
 
 impl Devices {
-    /// `foreign` is set while namespaces have templates of somebody else. `board` learns which Nodes have no devices any longer.
-    pub(crate) fn new(clock: Clock, foreign: Warning, board: Arc<Board>) -> Self {
+    /// `foreign` is set while namespaces have templates of somebody else, `taken` while slices of others keep Nodes from having devices.
+    /// `board` learns which Nodes have no devices any longer.
+    pub(crate) fn new(clock: Clock, foreign: Warning, taken: Warning, board: Arc<Board>) -> Self {
         let now = clock.now();
         let state = State {
             pools: BTreeMap::new(),
@@ -132,6 +138,7 @@ impl Devices {
             queue: Queue::default(),
             writes: Bucket::new(now),
             forbidden: BTreeSet::new(),
+            taken: Taken::default(),
             listed: false,
             unread: false,
             unsupported: false,
@@ -139,7 +146,8 @@ impl Devices {
             class: Class::Unknown,
         };
         let (publishing, settled) = (watch::Sender::new(Publishing::Working), watch::Sender::new(false));
-        Self { clock, state: Mutex::new(state), publishing, settled, board, foreign, changed: Notify::new() }
+        let (state, changed) = (Mutex::new(state), Notify::new());
+        Self { clock, state, publishing, settled, board, foreign, taken, changed }
     }
 
     /// Whether devices are published.
@@ -164,6 +172,12 @@ impl Devices {
         let settled =
             state.unsupported || supported == Some(false) || supported.is_some() && (claims || unread);
         self.settled.send_if_modified(|before| std::mem::replace(before, settled) != settled);
+        let taken = state.taken.warning();
+        if self.taken.set(taken.clone())
+            && let Some(reason) = taken
+        {
+            warn!(reason, "slices of others keep Nodes from having devices");
+        }
     }
 
     /// Records a change of a slice of the driver.
@@ -187,6 +201,12 @@ impl Devices {
             };
             state.queue.push(Key::Node(pool), false);
         });
+    }
+
+    /// A slice of a Node can't be created, because one of others has its name: that of this tenant, or one without a tenant if that is
+    /// empty.
+    pub(super) fn taken(&self, node: &str, slice: &str, tenant: &str) {
+        self.update(|state| state.taken.insert(node, slice, tenant));
     }
 
     /// Records a change of a namespace.
@@ -310,6 +330,7 @@ impl Devices {
                 state.forbidden.insert(key.clone());
             } else if outcome == WriteOutcome::Ok {
                 state.forbidden.remove(key);
+                state.taken.remove(key);
             }
             let pace = match key {
                 Key::Node(name) => state.pools.get_mut(name).map(|pool| {
@@ -372,6 +393,7 @@ impl State {
         };
         let (Some(pace), Some(write)) = (pace, wish) else {
             self.forbidden.remove(key);
+            self.taken.remove(key);
             return Err(Wait::until(due));
         };
         // A write in progress examines it once more.

@@ -6,8 +6,9 @@
 //! Node can run ([`plan`]), and ResourceClaimTemplates in each namespace whose Pods are sent. All exist before any rule does, so
 //! the first Pod of a rule doesn't wait for them.
 //!
-//! Slices have the tenant's id as a label, and the agent sees and changes only those of its own tenant. All that is published belongs to
-//! the DeviceClass, so whoever deletes that switches it off without leaving anything behind.
+//! Slices have the tenant's id as a label, and the agent changes only those of its own tenant. It warns where one of another tenant has the
+//! name of one that it would create. All that is published belongs to the DeviceClass, so whoever deletes that switches it off without
+//! leaving anything behind.
 //!
 //! A Node has devices only while the manager says that its DPU takes companions: the scheduler places Pods elsewhere otherwise. While
 //! the manager says nothing, everything stays as it is. The number of writes is bounded in all and for each Node ([`board`]).

@@ -1,5 +1,6 @@
 //! Watches what devices depend on, and writes what [`Devices`] asks for.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::Resource as _;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate, ResourceSlice};
-use kube::api::{Api, DeleteParams, Patch, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PostParams, Preconditions};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource, ResourceExt};
 use outrigger_core::gate::Hold;
@@ -245,7 +246,7 @@ impl Writer {
         match op {
             Op::Create(mut slice) => {
                 slice.metadata.labels = Some([(keys::TENANT.to_owned(), self.tenant.clone())].into());
-                self.slices.answer(slices.create(&writes::post(), &slice).await?);
+                self.slices.answer(create(slices, &self.devices, &slice).await?);
             }
             Op::Update { uid, version, slice } => {
                 // Lists are replaced as a whole. The spec has no other owner.
@@ -278,6 +279,27 @@ impl Writer {
     }
 }
 
+/// Creates a slice. If one of another tenant has its name, the board learns that.
+async fn create(
+    slices: &Api<ResourceSlice>,
+    devices: &Devices,
+    slice: &ResourceSlice,
+) -> Result<ResourceSlice, kube::Error> {
+    let created = slices.create(&writes::post(), slice).await;
+    if matches!(&created, Err(kube::Error::Api(status)) if status.code == 409) {
+        let name = slice.name_any();
+        // The role permits to list slices, and not to get one.
+        let named = ListParams::default().fields(&format!("metadata.name={name}"));
+        let found = slices.list_metadata(&named).await?.items.pop();
+        let tenant = |labels: &BTreeMap<String, String>| labels.get(keys::TENANT).cloned();
+        let theirs = found.map(|found| tenant(found.labels()));
+        if let Some(theirs) = theirs.filter(|theirs| *theirs != tenant(slice.labels())) {
+            devices.taken(&slice.spec.pool.name, &name, &theirs.unwrap_or_default());
+        }
+    }
+    created
+}
+
 /// Deletes an object with this uid, unless it is gone already.
 async fn delete<K>(api: &Api<K>, name: &str, uid: &str) -> Result<(), kube::Error>
 where
@@ -289,5 +311,51 @@ where
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_runtime::environment::Clock;
+    use outrigger_runtime::fake_api::{FakeApi, failure};
+
+    use super::*;
+
+    const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+
+    #[tokio::test]
+    async fn a_slice_of_another_tenant_that_has_the_name_of_one_is_reported() {
+        let labels = |tenant: &str| json!({keys::TENANT: tenant});
+        let slice = json!({"metadata": {"name": "a-companions-0", "labels": labels("blue")},
+            "spec": {"driver": keys::COMPANIONS_DRIVER,
+                "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1}}});
+        let slice: ResourceSlice = serde_json::from_value(slice).unwrap();
+        for (existing, expected) in [
+            // The watch is behind, or it is gone meanwhile.
+            (vec![labels("blue")], None),
+            (vec![], None),
+            (vec![labels("former")], Some("-l outrigger.dev/tenant=former")),
+            (vec![json!({})], Some("kubectl delete resourceslices a-companions-0")),
+        ] {
+            let (api, readiness) = (FakeApi::default(), Readiness::default());
+            let [foreign, taken] = ["foreign", "taken"].map(|name| readiness.warning(name));
+            let devices = Devices::new(Clock::system(), foreign, taken, Arc::default());
+            let items: Vec<_> = existing
+                .iter()
+                .map(|labels| json!({"metadata": {"name": "a-companions-0", "labels": labels}}))
+                .collect();
+            api.answers("POST", SLICES, 409, failure(409, "AlreadyExists"));
+            let list = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+                "metadata": {}, "items": items});
+            api.answers("GET", SLICES, 200, list);
+            let slices: Api<ResourceSlice> = Api::all(api.client());
+            assert!(create(&slices, &devices, &slice).await.is_err());
+            assert!(api.calls("GET")[0].0.contains("metadata.name%3Da-companions-0"));
+            let warnings = readiness.warnings();
+            match expected {
+                None => assert!(warnings.is_empty(), "{existing:?} {warnings:?}"),
+                Some(remedy) => assert!(warnings[0].1.ends_with(remedy), "{warnings:?}"),
+            }
+        }
     }
 }

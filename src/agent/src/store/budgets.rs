@@ -173,7 +173,7 @@ proptest! {
                     wrong = Some((step.clone(), sent, expected));
                 }
             } else {
-                store.state.lock().changed.clear();
+                store.state.lock().changed.clear(&store.board);
             }
             before = now;
         });

@@ -145,6 +145,8 @@ checks! {
         "Correct what creates it, or allow it in the Tenant; then delete the Pod.";
     BELOW = "refused-at-enforce", Warning, "Admission would refuse it at the level Enforce without exceptions, and its Tenant has a lower level or an exception",
         "Correct it before the level is raised or the exception ends: docs/tenants.md, Levels of enforcement.";
+    NODE_WITHOUT_HOST = "node-without-host", Warning, "A Node of a tenant's cluster is none of the tenant's hosts, or its name and its labels say different ones",
+        "Add the host to spec.hosts of the Tenant, and the Node to spec.hostNames if the host has another name: docs/tenants.md.";
     GATE_OPEN = "gate-open", Note, "The agent's gate answers clients without a certificate",
         "Let the API servers show one, and set --tls-client-ca-file: docs/ordering.md, Enabling it.";
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use outrigger_runtime::watch::{Event, Failed};
+use outrigger_runtime::watch::{Event, Failed, Unreadable};
 
 use super::data::{Data, Named, NodeEntry, PodEntry, TenantEntry};
 use super::rights::refuses;
@@ -87,7 +87,8 @@ impl<R: PartialEq> Kept<R> {
         id: impl Fn(&K) -> Id,
         row: impl Fn(&K) -> Option<R>,
     ) -> bool {
-        let is_over = !matches!(event, Event::Failed(_) | Event::ListStarted | Event::Listed(_));
+        let is_over =
+            !matches!(event, Event::Failed(_) | Event::ListStarted | Event::Listed(_) | Event::Unreadable(_));
         let was_stale = is_over && self.stale.take().is_some();
         let changed = match event {
             Event::ListStarted => {
@@ -97,6 +98,10 @@ impl<R: PartialEq> Kept<R> {
             }
             Event::Listed(object) | Event::Applied(object) => self.put(id(&object), row(&object)),
             Event::Deleted(object) => self.remove(&id(&object)),
+            Event::Unreadable(Unreadable { namespace, name, deleted, .. }) => {
+                let id = Id { namespace, name };
+                if deleted { self.remove(&id) } else { self.stay(&id) }
+            }
             Event::ListCompleted { .. } => {
                 let list = self.list;
                 self.rows.retain(|_, (last, _)| *last == list);
@@ -131,6 +136,15 @@ impl<R: PartialEq> Kept<R> {
         self.current += 1;
         self.rows.insert(Arc::new(id), (list, Arc::new(row)));
         true
+    }
+
+    /// The list has an object that can't be decoded: its row stays as it was, so nothing has changed.
+    fn stay(&mut self, id: &Id) -> bool {
+        let list = self.list;
+        if let Some((last, _)) = self.rows.get_mut(id) {
+            self.current += usize::from(std::mem::replace(last, list) != list);
+        }
+        false
     }
 
     fn remove(&mut self, id: &Id) -> bool {

@@ -434,7 +434,7 @@ fn unordered(ordering: Ordering, pod: &Unordered, created: Option<&Time>) -> Opt
 /// The companions that a rule has for a workload if it matches: one on each of these DPUs that is in the workload's host, or where there is
 /// none, one whose key has no DPU.
 fn keys_of(rule: &Rule, workload: &Workload, dpus: &HostDpus) -> Vec<CompanionKey> {
-    let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
+    let key = CompanionKey::of(rule.name(), &workload.id);
     let on_all: Vec<CompanionKey> = dpus.of(rule, workload).map(|dpu| key.on(dpu)).collect();
     if on_all.is_empty() { vec![key] } else { on_all }
 }

@@ -271,7 +271,7 @@ fn a_rule_without_devices_has_the_hash_that_it_had() {
 fn a_shared_claim_is_the_one_that_the_other_rule_makes() {
     let (tenant, id) = (TenantId::new("blue").unwrap(), WorkloadId::new("w").unwrap());
     let [rule, of] = ["r", "of"].map(|name| RuleName::new(name).unwrap());
-    let key = |rule: &RuleName| CompanionKey { rule: rule.clone(), workload: id.label_value().into() };
+    let key = |rule: &RuleName| CompanionKey::of(rule, &id);
     assert_eq!(shared_name(&rule, &of, "w", Some(&tenant)), companion::name(&key(&of), &tenant));
     assert_eq!(shared_name(&rule, &of, "w", None), companion::own_name(&key(&of)));
     assert_eq!(own_shared_name(&of, "w"), companion::own_name(&key(&of)));

@@ -47,7 +47,7 @@ pub(crate) fn planned_for(key: &CompanionKey, desired: &Desired<'_>, observed: O
 
 /// The same where the rule wants it for a workload.
 pub(crate) fn planned(rule: &Arc<Rule>, workload: &Arc<Workload>, observed: Option<&Observed>) -> Action {
-    let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
+    let key = CompanionKey::of(rule.name(), &workload.id);
     planned_for(&key, &Desired::Wanted { rule, workload }, observed)
 }
 

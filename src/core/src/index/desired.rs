@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::RuleName;
+use crate::ids::{RuleName, WorkloadId};
 use crate::rule::Rule;
 use crate::workload::Workload;
 
@@ -21,6 +21,11 @@ pub struct CompanionKey {
 }
 
 impl CompanionKey {
+    /// The key of a rule's companion for a workload, without a DPU.
+    pub fn of(rule: &RuleName, workload: &WorkloadId) -> Self {
+        Self { rule: rule.clone(), workload: workload.label_value().into() }
+    }
+
     /// The workload's label value.
     pub fn label(&self) -> &str {
         label_of(&self.workload)

@@ -47,10 +47,7 @@ pub(super) fn workload(id: &str, node: Option<&str>, labels: &[(&str, &str)]) ->
 }
 
 pub(crate) fn key(rule: &str, id: &str) -> CompanionKey {
-    CompanionKey {
-        rule: RuleName::new(rule).unwrap(),
-        workload: WorkloadId::new(id).unwrap().label_value().into(),
-    }
+    CompanionKey::of(&RuleName::new(rule).unwrap(), &WorkloadId::new(id).unwrap())
 }
 
 pub(super) fn x_is_a() -> Vec<Vec<ExpressionSpec>> {

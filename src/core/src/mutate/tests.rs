@@ -27,7 +27,7 @@ fn rule(policy: DpuSelectionPolicy, injections: &[(&str, &str)], spec: Value) ->
 /// The Pod that the manager creates.
 fn created(rule: &Arc<Rule>) -> Value {
     let workload = Arc::new(nginx());
-    let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
+    let key = CompanionKey::of(rule.name(), &workload.id);
     let key = if rule.policy().is_on_all() { key.on("dpu-2") } else { key };
     match planned_for(&key, &Desired::Wanted { rule, workload: &workload }, None) {
         Action::Create(pod) => pod,

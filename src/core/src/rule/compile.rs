@@ -15,7 +15,7 @@ use crate::rollout::UpdateStrategy;
 use crate::syntax::Form;
 use crate::template;
 use crate::unplaced;
-use crate::workload::POD;
+use crate::workload::{DEVICE_MAPS, POD};
 
 /// Most terms of a rule.
 pub const MAX_TERMS: usize = 64;
@@ -221,6 +221,10 @@ fn check_ordering(ordering: Ordering, terms: &[Vec<Expression>], errors: &mut Ve
                 {
                     "is copied from the Node when the workload is bound, and that waits for the companion; remove the expression, or \
                      set spec.ordering to BeforeStart"
+                }
+                Path::ExtraMap(map) | Path::ExtraEntry(map, _) if DEVICE_MAPS.contains(&&**map) => {
+                    "is known when the workload has devices or later, and whether it waits is decided before; remove the expression, or \
+                     set spec.ordering to Parallel"
                 }
                 _ => continue,
             };

@@ -403,6 +403,27 @@ fn a_workload_that_is_not_bound_cannot_be_selected_by_its_nodes_labels() {
 }
 
 #[test]
+fn a_workload_that_waits_cannot_be_selected_by_its_devices() {
+    let of = |key: &str, ordering| {
+        let terms = vec![vec![ExpressionSpec::new(key, Operator::Exists, &[])]];
+        Rule::compile(RuleSpec { ordering, ..spec(terms) })
+    };
+    let health = ".state.extra.deviceHealth['example.com/nic']";
+    for key in
+        [health, ".state.extra.deviceHealth", ".state.extra.deviceAttributes['gpu/one/example.com/model']"]
+    {
+        for ordering in [Ordering::BeforeReady, Ordering::BeforeStart, Ordering::BeforeBinding] {
+            let found = of(key, ordering).unwrap_err();
+            let text = found.iter().map(ToString::to_string).collect::<String>();
+            assert!(text.starts_with("spec.workloadTerms[0].matchExpressions[0].key: "), "{text}");
+            assert!(text.contains("is known when the workload has devices or later"), "{text}");
+        }
+        assert!(of(key, Ordering::Parallel).is_ok());
+    }
+    assert!(of(".state.extra.labels.deviceHealth", Ordering::BeforeStart).is_ok());
+}
+
+#[test]
 fn what_is_unknown_counts_in_favour_of_a_match() {
     let on = |key: &str, value: &str| ExpressionSpec::new(key, Operator::In, &[value]);
     let app = |value: &str| on(".state.extra.labels.k8s-app", value);

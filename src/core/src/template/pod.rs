@@ -164,10 +164,12 @@ fn label_selector(reader: &mut Reader, of: &Object, path: &str, key: &str) {
 /// A toleration, as `ValidateTolerations` checks its texts. Which operators compare numbers depends on the version of the cluster.
 fn one_toleration(reader: &mut Reader, toleration: &Object, path: &str) {
     optional(reader, toleration, path, "key", Form::LabelKey);
-    let (key, operator) = (reader.text(toleration, path, "key"), reader.text(toleration, path, "operator"));
+    // One that is no text is reported already.
+    let has_key = toleration.get("key").is_some_and(|key| !key.is_null() && key != "");
+    let operator = reader.text(toleration, path, "operator");
     let value = reader.text(toleration, path, "value");
     let at = |key: &str| format!("{path}.{key}");
-    if key.is_empty() && operator != "Exists" {
+    if !has_key && operator != "Exists" {
         reader.fault(at("key"), "is missing; name a taint, or use operator Exists for all");
     }
     match operator {

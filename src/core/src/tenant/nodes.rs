@@ -23,7 +23,7 @@ pub struct Taint {
 }
 
 /// The fields of a DPU's Node that Outrigger owns.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Marks {
     /// The value of the tenant label, also one that is no tenant's id.
     pub owner: Option<String>,

@@ -228,7 +228,7 @@ fn change(pod: &Pod) -> Option<(Cause, String)> {
 /// That a device of a Pod is unhealthy, and words about it, which begin with a colon.
 fn unhealthy(pod: &Pod) -> Option<(Cause, String)> {
     let containers = pod.status.as_ref()?.containers();
-    let mut unhealthy = containers.filter_map(|container| container.unhealthy.as_ref());
+    let mut unhealthy = containers.filter_map(|container| container.devices.unhealthy.as_ref());
     unhealthy.next().map(|words| (Cause::DeviceUnhealthy, format!(": {words}")))
 }
 

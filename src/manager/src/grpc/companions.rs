@@ -276,7 +276,7 @@ fn stalled() -> Status {
 }
 
 fn workload(report: WorkloadReport) -> WorkloadCompanions {
-    let WorkloadReport { id, node, mut companions } = report;
+    let WorkloadReport { id, node, revision, mut companions } = report;
     if companions.len() > WATCH_COMPANIONS {
         companions.sort_by_key(|companion| companion.outcome.progress.stage == Stage::Ready);
         companions.truncate(WATCH_COMPANIONS);
@@ -288,6 +288,7 @@ fn workload(report: WorkloadReport) -> WorkloadCompanions {
         companions,
         // Said also of a workload without a node: an absent field is that of an earlier version.
         node_name: Some(node.unwrap_or_default()),
+        revision,
     }
 }
 

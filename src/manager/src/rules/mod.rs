@@ -227,10 +227,7 @@ pub(crate) async fn validate_template(context: &Context, state: &TenantState, id
         let refusal =
             refusal.filter(|new| before.as_ref() != Some(new) || fault("refusal-is-reported-each-time"));
         if refusal.is_some() {
-            let key = |workload: &Arc<Workload>| CompanionKey {
-                rule: id.name.clone(),
-                workload: workload.id.label_value().into(),
-            };
+            let key = |workload: &Arc<Workload>| CompanionKey::of(&id.name, &workload.id);
             let keys: Vec<_> = data.index.workloads_of(&id.name).map(key).collect();
             data.assess(&keys, &context.registry, context.environment.clock.wall());
         }

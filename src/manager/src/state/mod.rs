@@ -5,7 +5,7 @@
 //!
 //! Each state has its own lock, held for microseconds and never across an await: one tenant's load doesn't delay the others.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use outrigger_core::tenant::usual_namespace;
 use parking_lot::{Mutex, RwLock};
 
 use self::companions::CompanionCache;
+use self::shared::{Forgettable, Shared};
 use crate::queue::{Group, Key};
 
 pub(crate) mod annotations;
@@ -30,6 +31,7 @@ pub(crate) mod refusals;
 pub(crate) mod registry;
 pub(crate) mod rollout;
 mod rules;
+mod shared;
 pub(crate) mod status_pace;
 pub(crate) mod stream;
 mod tenant;
@@ -85,15 +87,21 @@ impl Key for RuleId {
 #[derive(Debug, Default)]
 pub(crate) struct TenantStates {
     admin: AdminNamespaces,
-    by_namespace: RwLock<BTreeMap<Namespace, Arc<TenantState>>>,
+    by_namespace: Shared<Namespace, TenantState>,
     by_tenant: RwLock<HashMap<TenantId, BTreeSet<Namespace>>>,
-    admin_companions: RwLock<BTreeMap<TenantId, SharedCompanions>>,
+    admin_companions: Shared<TenantId, Mutex<CompanionCache>>,
     /// The tenant of each companion of an admin rule, by the companion's kind and name: all of them are in one namespace.
     admin_owners: RwLock<HashMap<(Kind, Box<str>), TenantId>>,
 }
 
 /// The companions of admin rules that one tenant has. They may be seen before its namespace is, and outlive it.
 pub(crate) type SharedCompanions = Arc<Mutex<CompanionCache>>;
+
+impl Forgettable for Mutex<CompanionCache> {
+    fn is_unused(&mut self) -> bool {
+        self.get_mut().keys().next().is_none()
+    }
+}
 
 impl TenantStates {
     /// None yet. `admin`: where admin rules and their companions live.
@@ -111,10 +119,8 @@ impl TenantStates {
 
     /// The companions of admin rules that a tenant has. Its lock is taken after a state's.
     pub(crate) fn admin_companions_of(&self, tenant: &TenantId) -> SharedCompanions {
-        if let Some(store) = self.admin_companions.read().get(tenant) {
-            return store.clone();
-        }
-        self.admin_companions.write().entry(tenant.clone()).or_default().clone()
+        let known = self.admin_companions.get(tenant);
+        known.unwrap_or_else(|| self.admin_companions.get_or_make(tenant.clone(), Mutex::default))
     }
 
     /// A companion of an admin rule belongs to this tenant, or is deleted. Returns the tenant that it belonged to.
@@ -132,31 +138,27 @@ impl TenantStates {
 
     /// Those of all tenants, in the order of their ids.
     pub(crate) fn all_admin_companions(&self) -> Vec<(TenantId, SharedCompanions)> {
-        let all = self.admin_companions.read();
-        all.iter().map(|(tenant, companions)| (tenant.clone(), companions.clone())).collect()
+        self.admin_companions.all()
     }
 
-    /// The state of a namespace, made when it is asked for the first time.
+    /// The state of a namespace, made when it is asked for. One of a namespace that isn't a tenant's, and has neither rules nor companions,
+    /// is forgotten when nobody has it.
     pub(crate) fn state(&self, namespace: &str) -> Arc<TenantState> {
         if let Some(state) = self.known(namespace) {
             return state;
         }
-        let mut states = self.by_namespace.write();
         let namespace: Namespace = namespace.into();
-        let admin_rules = self.admin.rules.clone();
-        states
-            .entry(namespace.clone())
-            .or_insert_with(|| Arc::new(TenantState::new(namespace, admin_rules)))
-            .clone()
+        self.by_namespace
+            .get_or_make(namespace.clone(), || TenantState::new(namespace, self.admin.rules.clone()))
     }
 
-    /// The state of a namespace, if it was asked for before.
+    /// The state of a namespace, if there is one.
     pub(crate) fn known(&self, namespace: &str) -> Option<Arc<TenantState>> {
-        self.by_namespace.read().get(namespace).cloned()
+        self.by_namespace.get(namespace)
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<TenantState>> {
-        self.by_namespace.read().values().cloned().collect()
+        self.by_namespace.all().into_iter().map(|(_, state)| state).collect()
     }
 
     /// The state of a tenant: that of its namespace. Where several namespaces carry the tenant's label, `tenant-<id>`
@@ -178,7 +180,7 @@ impl TenantStates {
     }
 
     pub(crate) fn tenant_of(&self, namespace: &str) -> Option<TenantId> {
-        let state = self.by_namespace.read().get(namespace).cloned()?;
+        let state = self.known(namespace)?;
         state.lock().tenant.clone()
     }
 
@@ -200,5 +202,38 @@ impl TenantStates {
         }
         data.change_tenant(tenant);
         state.ids(data.companion_keys())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_core::companion::Observed;
+
+    use super::*;
+    use crate::fixtures;
+
+    #[test]
+    fn namespaces_of_former_tenants_are_forgotten_when_nothing_refers_to_them() {
+        let (states, blue) = (TenantStates::default(), TenantId::new("blue").unwrap());
+        states.set_tenant("of a tenant", Some(blue.clone()));
+        states.state("with a rule").lock().apply_rule(&fixtures::object(fixtures::rule()));
+        let with_companion = states.state("with a companion");
+        with_companion.lock().companions.applied("p", fixtures::key("w"), Observed::default());
+        drop(with_companion);
+        states.admin_companions_of(&blue).lock().applied("p", fixtures::key("w"), Observed::default());
+        let in_use = states.state("in use");
+        for i in 0..1000 {
+            let (namespace, tenant) = (format!("n{i}"), TenantId::new(&format!("t{i}")).unwrap());
+            states.set_tenant(&namespace, Some(tenant.clone()));
+            drop(states.admin_companions_of(&tenant));
+            states.set_tenant(&namespace, None);
+        }
+        let all = (states.all().len(), states.all_admin_companions().len());
+        assert!(all.0 <= 32 && all.1 <= 32, "{all:?}");
+        for namespace in ["of a tenant", "with a rule", "with a companion"] {
+            assert!(states.known(namespace).is_some(), "{namespace}");
+        }
+        assert!(Arc::ptr_eq(&in_use, &states.state("in use")));
+        assert_eq!(states.admin_companions_of(&blue).lock().keys().count(), 1);
     }
 }

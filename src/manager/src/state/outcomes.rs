@@ -59,6 +59,8 @@ pub(crate) struct WorkloadReport {
     pub id: WorkloadId,
     /// The node of the workload with which all outcomes were assessed.
     pub node: Option<String>,
+    /// [`Workload::revision`] of the state with which all outcomes were assessed; 0 if that isn't known.
+    pub revision: u64,
     pub companions: Vec<ReportedCompanion>,
 }
 
@@ -261,9 +263,9 @@ impl TenantData {
 
     /// A workload is as it was received just now. Returns the companions that this may concern.
     ///
-    /// If it is on another node than before, its outcomes are assessed under the same lock, so that no message about this node has those
-    /// of the former one. There is a message also where all outcomes are as before, because that about the former node counts no
-    /// longer.
+    /// If it is on another node or has another revision than before, its outcomes are assessed under the same lock, so that no message
+    /// about this state has those of the former one. There is a message also where all outcomes are as before, because that about the
+    /// former state counts no longer.
     pub(crate) fn update_workload(
         &mut self,
         workload: Workload,
@@ -273,13 +275,14 @@ impl TenantData {
         let label = workload.id.label_value();
         let refused = self.index.refused(&label).is_some();
         let before = self.index.workload(&label);
-        let moved = before.is_some_and(|before| before.node_name != workload.node_name);
+        let other_node = before.is_some_and(|before| before.node_name != workload.node_name);
+        let other_revision = before.is_some_and(|before| before.revision != workload.revision);
         let touched = self.index.update(workload);
         let label = label.into();
         if refused {
             self.changed(&label);
         }
-        if moved && !fault("another-node-is-not-reported") {
+        if other_revision || other_node && !fault("another-node-is-not-reported") {
             self.assess(&touched, registry, now);
             if self.report_of(&label, now).is_some_and(|report| !report.companions.is_empty()) {
                 self.changed(&label);
@@ -339,7 +342,8 @@ impl TenantData {
             ReportedCompanion::none(rule.name(), rule.ordering(), progress, now)
         };
         companions.extend(others.map(missing));
-        Some(WorkloadReport { id: workload.id.clone(), node: workload.node_name.clone(), companions })
+        let (id, node, revision) = (workload.id.clone(), workload.node_name.clone(), workload.revision);
+        Some(WorkloadReport { id, node, revision, companions })
     }
 
     /// All companions of which there is something to report.

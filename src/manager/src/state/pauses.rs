@@ -1,7 +1,8 @@
-//! How long a companion that failed waits before it is replaced: longer each time, so that one which can't live doesn't
-//! keep the API server busy.
+//! How long a companion that failed waits before it is replaced, and how long what others change is left before it is written again:
+//! longer each time, so that it doesn't keep the API server busy.
 
 use outrigger_core::map::HashMap;
+use std::hash::Hash;
 use std::time::Duration;
 
 use outrigger_core::index::CompanionKey;
@@ -48,13 +49,19 @@ impl FailurePauses {
 /// The pause after a write, and the longest that it grows to while writes go on.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// How often a companion is written: the first time at once, again with exponential backoff while that goes on. So a workload whose
-/// labels change all the time costs a write now and then, and a companion that somebody else deletes again and again isn't created
-/// all the time. What is written is the latest.
-#[derive(Debug, Default)]
-pub(crate) struct WritePauses {
-    by_key: HashMap<CompanionKey, Written>,
+/// How often something is written, such as a companion: the first time at once, again with exponential backoff while that goes on. So a
+/// workload whose labels change all the time costs a write now and then, and a companion that somebody else deletes again and again
+/// isn't created all the time. What is written is the latest.
+#[derive(Debug)]
+pub(crate) struct WritePauses<K = CompanionKey> {
+    by_key: HashMap<K, Written>,
     sweep: Sweep,
+}
+
+impl<K> Default for WritePauses<K> {
+    fn default() -> Self {
+        Self { by_key: HashMap::default(), sweep: Sweep::default() }
+    }
 }
 
 #[derive(Debug)]
@@ -63,15 +70,15 @@ struct Written {
     pause: Duration,
 }
 
-impl WritePauses {
-    /// How much longer a companion has to wait until it is written again; `None` when it may be now.
-    pub(crate) fn left(&self, key: &CompanionKey, now: Instant) -> Option<Duration> {
+impl<K: Eq + Hash + Clone> WritePauses<K> {
+    /// How much longer a key has to wait until it is written again; `None` when it may be now.
+    pub(crate) fn left(&self, key: &K, now: Instant) -> Option<Duration> {
         let written = self.by_key.get(key)?;
         written.pause.checked_sub(now.duration_since(written.at)).filter(|left| !left.is_zero())
     }
 
-    /// Whether a companion may be written now, which then counts as done. The error is how much longer it has to wait.
-    pub(crate) fn write(&mut self, key: &CompanionKey, now: Instant) -> Result<(), Duration> {
+    /// Whether a key may be written now, which then counts as done. The error is how much longer it has to wait.
+    pub(crate) fn write(&mut self, key: &K, now: Instant) -> Result<(), Duration> {
         self.sweep.before_new(&mut self.by_key, |written| now < written.at + 2 * written.pause);
         if let Some(left) = self.left(key, now) {
             return Err(left);

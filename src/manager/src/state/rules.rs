@@ -167,8 +167,7 @@ impl TenantData {
     pub(crate) fn released(&mut self, name: &RuleName, refused: bool) -> Vec<CompanionKey> {
         let mut held = self.rollouts.restart(name);
         if refused {
-            let key = |workload| CompanionKey { rule: name.clone(), workload };
-            held.extend(self.index.workloads_of(name).map(|w| key(w.id.label_value().into())));
+            held.extend(self.index.workloads_of(name).map(|workload| CompanionKey::of(name, &workload.id)));
         }
         held
     }

@@ -19,6 +19,7 @@ use super::pauses::{FailurePauses, WritePauses};
 use super::refusals::Refusals;
 use super::rollout::Rollouts;
 use super::rules::RuleEntry;
+use super::shared::Forgettable;
 use super::status_pace::StatusBytes;
 use super::stream::{ObservedClaim, Stream};
 use super::{CompanionId, Namespace, RuleId, SharedCompanions};
@@ -91,6 +92,14 @@ impl TenantState {
     pub(crate) fn rule_id(&self, name: &RuleName) -> RuleId {
         let namespace = if name.is_admin() { &self.admin_rules } else { &self.namespace };
         RuleId { namespace: namespace.clone(), name: name.clone() }
+    }
+}
+
+impl Forgettable for TenantState {
+    fn is_unused(&mut self) -> bool {
+        let data = self.data.get_mut();
+        let has_companions = data.companions.keys().next().is_some();
+        data.tenant.is_none() && data.rules.is_empty() && !has_companions && data.index.workloads() == 0
     }
 }
 

@@ -348,6 +348,43 @@ fn a_feed_passes_new_states_on() {
 }
 
 #[test]
+fn an_object_that_cannot_be_decoded_stays_as_it_was_until_it_is_deleted() {
+    let (feed, seen) = feed();
+    let mut sink = feed.sink();
+    let unreadable = |name: &str, uid: &str, version: u64, deleted: bool| {
+        Event::Unreadable(Unreadable {
+            namespace: "n".to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            resource_version: version.to_string(),
+            deleted,
+            error: String::new(),
+        })
+    };
+    for event in [
+        Event::ListStarted,
+        Event::Listed(object("a", "1", 1)),
+        Event::Listed(object("b", "2", 2)),
+        unreadable("never known", "3", 3, false),
+        Event::ListCompleted { version: 3 },
+        unreadable("a", "1", 4, false),
+        // Of all that is known the list has one, and that can't be decoded.
+        Event::ListStarted,
+        unreadable("a", "1", 4, false),
+        Event::ListCompleted { version: 5 },
+    ] {
+        sink(event);
+    }
+    assert_eq!(*seen.lock(), ["+a 1", "+b 2", "-n/b 2"]);
+    sink(unreadable("a", "1", 7, false));
+    assert!(!feed.answer(object("c", "4", 6)), "the watch has shown that or a later state");
+    sink(Event::Applied(object("a", "1", 8)));
+    sink(unreadable("never known", "3", 9, true));
+    sink(unreadable("a", "1", 10, true));
+    assert_eq!(seen.lock()[3..], ["+a 8", "-n/a 1"]);
+}
+
+#[test]
 fn a_watch_that_goes_on_at_a_server_that_lags_takes_nothing_back() {
     let (feed, seen) = feed();
     let mut sink = feed.sink();

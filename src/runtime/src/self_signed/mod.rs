@@ -15,10 +15,13 @@
 //! ones start. The CAs that the targets contain at that time can stay trusted beside the first CA, for 30 days at most and only
 //! with `--self-signed-inherit`, because anybody who can write a target could add a CA.
 //!
+//! Certificates are due by the wall clock. A replica whose clock is far from the API server's makes no change (`clock`).
+//!
 //! Targets are read *before* the Secret, and written with their own resourceVersion as a precondition. So a replica that has read
 //! the Secret before a CA was added can't remove this CA from a target: its write has an older resourceVersion.
 
 mod args;
+mod clock;
 mod contention;
 mod issue;
 mod plan;
@@ -239,7 +242,7 @@ impl CertificateController {
             return Err(error);
         }
         let complete = published.as_ref().is_ok_and(|published| published.is_complete());
-        let step = plan(state.as_ref(), &self.spec, complete, now);
+        let (step, wrong_clock) = self.step(state.as_ref(), complete, now).await?;
         if let Some(next) = apply(step, state.as_ref(), &self.spec, &found, now)? {
             if self.write(&version, &next).await? {
                 info!(secret = self.component.secret, step = step.name(), "updated certificates");
@@ -265,8 +268,24 @@ impl CertificateController {
                      cert-manager.io/inject-ca-from from it, or stop the tool that applies it repeatedly"
                 )
             });
-        let clock = state.as_ref().and_then(|state| clock_warning(state, now));
+        let clock = wrong_clock.or_else(|| state.as_ref().and_then(|state| clock_warning(state, now)));
         Ok(RoundResult::Wait(until, clock.or(contended)))
+    }
+
+    /// The next step of the plan; a wait with the reason where this replica's clock is too wrong to make a step.
+    async fn step(
+        &self,
+        state: Option<&State>,
+        published: bool,
+        now: i64,
+    ) -> anyhow::Result<(Step, Option<String>)> {
+        let step = plan(state, &self.spec, published, now);
+        if matches!(step, Step::Wait(_)) {
+            return Ok((step, None));
+        }
+        let theirs = clock::of_api_server(&self.client).await?;
+        let wrong = theirs.and_then(|theirs| clock::warning(now, theirs, self.spec.life));
+        Ok((if wrong.is_some() { Step::Wait(now.saturating_add(clock::PAUSE)) } else { step }, wrong))
     }
 
     /// Logs the CAs of others that the targets contained when the first CA was created, and whether they stay trusted.

@@ -143,6 +143,9 @@ pub(super) fn apply(
     found: &[Certificate],
     now: i64,
 ) -> anyhow::Result<Option<State>> {
+    if matches!(step, Step::Wait(_)) {
+        return Ok(None);
+    }
     let certify = |signer: &_, names: &[String]| leaf(signer, names, now, spec.life);
     let Some(state) = state.filter(|_| step != Step::CreateCa) else {
         let signer = authority(&spec.name, now, spec.ca_life)?;

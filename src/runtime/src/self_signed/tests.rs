@@ -1,11 +1,15 @@
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimePrinter;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::*;
+use crate::fake_api::FakeApi;
+use crate::ready::Readiness;
 use crate::testing::settings;
 
 /// A day in the year 2026.
@@ -274,6 +278,62 @@ fn a_certificate_from_the_future_is_replaced_and_a_ca_reported() {
     assert_eq!(settle(&mut state, &spec, true, BEGIN).0, [], "a replica with a slow clock replaces no CA");
     let warning = clock_warning(state.as_ref().unwrap(), BEGIN).unwrap();
     assert!(warning.contains("is not valid before 2026-05-28T"), "{warning}");
+}
+
+/// One round of a replica at this time that finds this state in the Secret, while the API server's clock says `theirs`, if it says
+/// anything. Returns how often the Secret was written, and the warning.
+async fn round(state: Option<&State>, ours: i64, theirs: Option<i64>) -> (usize, Option<String>) {
+    let (api, at) = (FakeApi::default(), |seconds| Timestamp::from_second(seconds).unwrap());
+    let data = state.map(data).unwrap_or_default().into_iter();
+    let data: BTreeMap<_, _> = data.map(|(key, value)| (key, k8s_openapi::ByteString(value))).collect();
+    let secret = json!({"metadata": {"name": "s", "namespace": "n", "resourceVersion": "1"}, "data": data});
+    for method in ["GET", "PATCH"] {
+        api.answers(method, "/api/v1/namespaces/n/secrets/s", 200, secret.clone());
+    }
+    if let Some(theirs) = theirs {
+        api.date(&DateTimePrinter::new().timestamp_to_rfc9110_string(&at(theirs)).unwrap());
+    }
+    let (client, readiness) = (api.client(), Readiness::default());
+    let replica = CertificateController {
+        client,
+        environment: Environment::simulated(1, at(ours)),
+        spec: spec(),
+        namespace: "n".to_owned(),
+        config_maps: "n".to_owned(),
+        component: Component { service: "s", secret: "s", bundle_targets: &[] },
+        tls: Arc::new(ServerTls::given(None).unwrap()),
+        changed: Arc::default(),
+        warning: readiness.warning("self-signed certificates"),
+    };
+    let warning = match replica.round(&mut None, &mut []).await.unwrap() {
+        RoundResult::Retry => None,
+        RoundResult::Wait(_, warning) => warning,
+    };
+    (api.calls("PATCH").len(), warning)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_whose_clock_is_far_off_writes_no_certificate() {
+    let off = 61 * 24 * 3600;
+    let state = begun(&spec());
+    for (ours, text) in [(BEGIN + off, "1464 h ahead of"), (BEGIN - off, "1464 h behind")] {
+        for state in [state.as_ref(), None] {
+            let (writes, warning) = round(state, ours, Some(BEGIN)).await;
+            assert_eq!(writes, 0, "{text}");
+            let warning = warning.unwrap();
+            assert!(warning.starts_with(&format!("this replica's clock is {text}")), "{warning}");
+        }
+        // As far as anybody knows it is right.
+        for theirs in [None, Some(ours)] {
+            assert_eq!(round(state.as_ref(), ours, theirs).await, (1, None), "{text}");
+        }
+    }
+    // It may be wrong where nothing is due.
+    assert_eq!(round(state.as_ref(), BEGIN, Some(BEGIN + off)).await, (0, None));
+    // The other replicas replace what a replica whose clock was ahead has written.
+    let mut ahead = state.clone();
+    settle(&mut ahead, &spec(), true, BEGIN + 600);
+    assert_eq!(round(ahead.as_ref(), BEGIN, Some(BEGIN)).await, (1, None));
 }
 
 #[test]

@@ -17,6 +17,7 @@ use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 use tracing::debug;
 
+use super::unreadable::Unreadable;
 use crate::calls::causes;
 
 /// Maximum size of a page of a list and of a line of a watch, in bytes. An object has at most 1.5 MiB in etcd, and up to six times
@@ -71,12 +72,12 @@ impl Default for Pages {
 }
 
 impl Pages {
-    /// Reads the next page of a list, and passes its objects to `show`. Returns the metadata of the list.
+    /// Reads the next page of a list, and passes its objects to `show`, whose error ends it. Returns the metadata of the list.
     pub(super) async fn next<K>(
         &mut self,
         api: &Api<K>,
         params: &ListParams,
-        mut show: impl FnMut(K),
+        mut show: impl FnMut(Decoded<K>) -> Result<(), Error>,
     ) -> Result<ListMeta, Error>
     where
         K: Resource + Clone + DeserializeOwned,
@@ -138,17 +139,26 @@ struct Envelope<'a> {
     items: Option<Vec<&'a RawValue>>,
 }
 
-fn shown<K: DeserializeOwned>(text: &[u8], show: &mut impl FnMut(K)) -> Result<ListMeta, Error> {
+fn shown<K: DeserializeOwned>(
+    text: &[u8],
+    show: &mut impl FnMut(Decoded<K>) -> Result<(), Error>,
+) -> Result<ListMeta, Error> {
     let list: Envelope<'_> = serde_json::from_slice(text).map_err(Error::SerdeError)?;
     for item in list.items.into_iter().flatten() {
-        show(object(item)?);
+        show(object(item)?)?;
     }
     Ok(list.metadata)
 }
 
-/// One object, without its field managers.
-fn object<K: DeserializeOwned>(text: &RawValue) -> Result<K, Error> {
-    serde_json::from_str(&unmanaged(text.get())).map_err(Error::SerdeError)
+/// An object, or one that can't be decoded into its type.
+pub(super) type Decoded<K> = Result<K, Unreadable>;
+
+/// One object, without its field managers. Fails if its metadata can't be decoded either.
+fn object<K: DeserializeOwned>(text: &RawValue) -> Result<Decoded<K>, Error> {
+    match serde_json::from_str(&unmanaged(text.get())) {
+        Ok(object) => Ok(Ok(object)),
+        Err(error) => Unreadable::read(text.get(), &error).map(Err).ok_or(Error::SerdeError(error)),
+    }
 }
 
 /// Replaces `metadata.managedFields` by `null`: they can be the larger part of an object, and Outrigger doesn't use them.
@@ -182,8 +192,8 @@ fn unmanaged(text: &str) -> Cow<'_, str> {
 
 pub(super) enum Line<K> {
     /// An object was created or changed.
-    Applied(K),
-    Deleted(K),
+    Applied(Decoded<K>),
+    Deleted(Decoded<K>),
     /// All events up to this resourceVersion have been sent.
     Bookmark(String),
     Failed(Error),

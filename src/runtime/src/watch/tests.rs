@@ -37,8 +37,10 @@ fn status(code: u16, reason: &str) -> Value {
         "details": {"causes": [{"reason": reason, "message": "no"}]}})
 }
 
+/// One whose name begins with `strange` can't be decoded.
 fn namespace(name: &str, version: u32) -> Value {
-    json!({"metadata": {"name": name, "uid": name, "resourceVersion": version.to_string()}})
+    let spec = if name.starts_with("strange") { json!(7) } else { json!({}) };
+    json!({"metadata": {"name": name, "uid": name, "resourceVersion": version.to_string()}, "spec": spec})
 }
 
 fn event(kind: &str, name: &str, version: u32) -> Value {
@@ -75,6 +77,14 @@ impl Server {
 
     /// Follows namespaces until nothing more is answered. Returns what was shown, and whether it became ready.
     async fn follow(&self, optional: bool) -> (Vec<String>, bool) {
+        self.follow_with(|watch| Watch { optional, ..watch }).await
+    }
+
+    /// The same with other settings.
+    async fn follow_with(
+        &self,
+        set: impl FnOnce(Watch<Namespace>) -> Watch<Namespace>,
+    ) -> (Vec<String>, bool) {
         let readiness = Readiness::default();
         let ready = readiness.wait_for("test namespaces");
         let mut seen = Vec::new();
@@ -85,11 +95,13 @@ impl Server {
                 Event::ListCompleted { version } => format!("listed {version}"),
                 Event::Applied(object) => format!("+{}", object.name_any()),
                 Event::Deleted(object) => format!("-{}", object.name_any()),
+                Event::Unreadable(Unreadable { name, deleted: false, .. }) => format!("?{name}"),
+                Event::Unreadable(Unreadable { name, .. }) => format!("-?{name}"),
                 Event::Bookmark { version } => format!("at {version}"),
                 Event::Failed(failed) => format!("failed {}", failed.status.unwrap_or_default()),
             });
         };
-        let watch = Watch { optional, ..Watch::all(&self.client, "test namespaces") };
+        let watch = set(Watch::all(&self.client, "test namespaces"));
         let _ = tokio::time::timeout(Duration::from_secs(600), watch.follow(ready, sink)).await;
         (seen, readiness.is_ready())
     }
@@ -168,6 +180,60 @@ async fn a_resource_version_that_is_lost_is_listed_again() {
         assert_eq!(seen[..7], ["list", "=a", "listed 3", "list", "=b", "listed 2", "+c"], "{lost:?}");
         assert_eq!(server.asked()[..4], ["list", "watch 3", "list", "watch 2"], "{lost:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_lost_after_each_list_lists_less_and_less_often() {
+    let lost = [Answer::Page(&["a"], 3, false), Answer::Status(410, "Expired")];
+    let server = Server::new(std::iter::repeat_n(lost, 1000).flatten());
+    server.follow(false).await;
+    let lists = server.asked().iter().filter(|asked| *asked == "list").count();
+    assert!((40..80).contains(&lists), "{lists} lists in ten minutes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_cannot_be_decoded_stops_no_other() {
+    let server = Server::new([
+        Answer::Page(&["a", "strange", "b"], 3, false),
+        Answer::Watch(vec![
+            event("MODIFIED", "strange", 4),
+            event("DELETED", "strange", 5),
+            event("ADDED", "c", 6),
+        ]),
+    ]);
+    let (seen, ready) = server.follow(false).await;
+    assert!(ready);
+    let expected = ["list", "=a", "?strange", "=b", "listed 3", "?strange", "-?strange", "+c"];
+    assert_eq!(seen[..8], expected);
+    assert_eq!(server.asked()[..3], ["list", "watch 3", "watch 6"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_list_that_has_to_be_complete_fails_and_later_ones_leave_objects_out() {
+    let server = Server::new([
+        Answer::Page(&["a", "strange"], 3, false),
+        Answer::Page(&["a"], 4, false),
+        Answer::Watch(vec![event("MODIFIED", "strange", 5)]),
+        Answer::Status(410, "Expired"),
+        Answer::Page(&["strange"], 6, false),
+    ]);
+    let (seen, ready) = server.follow_with(Watch::complete).await;
+    assert!(ready);
+    let expected =
+        ["list", "=a", "failed 0", "list", "=a", "listed 4", "?strange", "list", "?strange", "listed 6"];
+    assert_eq!(seen[..10], expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_made_once_names_an_object_that_cannot_be_decoded() {
+    let server = Server::new([Answer::Page(&["a", "strange"], 3, false)]);
+    let namespaces: Api<Namespace> = Api::all(server.client.clone());
+    let error = list(&namespaces, ListParams::default(), drop).await.unwrap_err();
+    let error = std::error::Error::source(&error).unwrap().to_string();
+    assert!(
+        error.starts_with("object strange can't be decoded; correct or delete it: invalid type"),
+        "{error}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

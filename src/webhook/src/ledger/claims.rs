@@ -30,7 +30,7 @@ impl Ledgers {
                 (self.saw(LEDGER_NAME, claims.claims().iter().map(Claim::id)), self.elapsed());
             let is_over = |other: &Claim| sightings.is_over(&other.id(), elapsed);
             let machines = self.live.machines().await.map_err(unavailable)?;
-            let shown: Vec<MachineView<'_>> = machines.iter().map(|machine| machine.seen()).collect();
+            let shown: Vec<MachineView<'_>> = machines.iter().map(Claim::view).collect();
             claims
                 .add(claim, &shown, &self.caches.ended_machines(), is_over)
                 .map_err(|conflict| wanted.refused(&conflict))?;

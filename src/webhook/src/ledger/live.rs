@@ -5,8 +5,10 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt};
-use outrigger_admission::caches::{CachedMachine, Caches, holds_slot};
+use outrigger_admission::caches::{Caches, holds_slot};
+use outrigger_admission::machines::claimed;
 use outrigger_api::Machine;
+use outrigger_core::groups::Claim;
 use outrigger_core::keys;
 use outrigger_core::map::HashSet;
 use outrigger_runtime::pod::Pod;
@@ -33,11 +35,11 @@ impl Live {
         }
     }
 
-    /// All Machines.
-    pub(super) async fn machines(&self) -> Result<Vec<CachedMachine>, String> {
+    /// What each Machine has, whether or not the rest of it is valid.
+    pub(super) async fn machines(&self) -> Result<Vec<Claim>, String> {
         let mut machines = Vec::new();
         let list = watch::list(&self.machines, ListParams::default(), |machine: Machine| {
-            machines.push(CachedMachine::of(&machine));
+            machines.push(claimed(&machine, None));
         });
         answered(list).await.map_err(|(_, why)| format!("Machines can't be listed: {why}"))?;
         Ok(machines)

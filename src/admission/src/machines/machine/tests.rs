@@ -276,3 +276,17 @@ fn an_update_is_validated_by_what_changes() {
     assert_eq!(ask(&caches, &new, &old).1, DUPLICATE_GROUP);
     assert_eq!(response(claimed.refused(&Conflict::Crowded), 201).0, 503);
 }
+
+#[test]
+fn a_machine_has_its_group_and_its_nodes_also_where_its_types_are_not_valid() {
+    let mut object = valid();
+    object["spec"]["machineTypes"][0]["spec"]["cpu"] = json!("many");
+    let machine: Machine = serde_json::from_value(object).unwrap();
+    assert!(machine.compile().is_err());
+    let all: Vec<String> = names(&machine.spec).map(str::to_owned).collect();
+    assert!(!all.is_empty() && group(&machine).is_some());
+    let has = claimed(&machine, None);
+    assert_eq!((has.group.as_ref(), has.nodes), (group(&machine), all));
+    let more = claimed(&machine, Some(&machine));
+    assert_eq!((more.group, more.nodes), (None, Vec::new()), "it had them before");
+}

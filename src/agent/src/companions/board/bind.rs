@@ -2,16 +2,15 @@
 //!
 //! Level-based, as the conditions of Pods are, in a queue of its own: nothing else delays the binding of Pods.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use outrigger_core::fault;
 use outrigger_core::ids::WorkloadId;
+use outrigger_core::map::remove_from;
 use outrigger_core::reason::Cause;
 use outrigger_runtime::bucket::Rate;
 use tokio::time::Instant;
 
-use super::known::Known;
 use super::{Board, ClaimName, State};
 use crate::binding::Allocation;
 use crate::companions::decide::{self, Knowledge};
@@ -47,9 +46,16 @@ impl Board {
     pub(crate) fn allocated(&self, id: &WorkloadId, allocation: Option<Allocation>) {
         let now = self.clock.now();
         let mut state = self.state.lock();
-        let Some(known) = state.pods.get_mut(id) else { return };
+        let State { pods, allocated, .. } = &mut *state;
+        let Some(known) = pods.get_mut(id) else { return };
         if known.allocation == allocation {
             return;
+        }
+        if let Some(before) = &known.allocation {
+            remove_from(allocated, &before.node, |ids| ids.remove(id));
+        }
+        if let Some(allocation) = &allocation {
+            allocated.entry(allocation.node.clone()).or_default().insert(id.clone());
         }
         known.allocate(allocation, now);
         state.push(id);
@@ -62,10 +68,8 @@ impl Board {
         let mut state = self.state.lock();
         if state.withdrawn.len() >= MAX_WITHDRAWN {
             // Nodes that no longer exist, for which no Pod waits.
-            let State { pods, withdrawn, .. } = &mut *state;
-            let allocated = pods.values().filter_map(|known| Some(known.allocation.as_ref()?.node.as_str()));
-            let allocated: HashSet<&str> = allocated.collect();
-            withdrawn.retain(|node, _| allocated.contains(node.as_str()));
+            let State { allocated, withdrawn, .. } = &mut *state;
+            withdrawn.retain(|node, _| allocated.contains_key(node));
         }
         let changed = match cause {
             Some(_) if state.withdrawn.len() >= MAX_WITHDRAWN => false,
@@ -78,9 +82,8 @@ impl Board {
         if !changed {
             return;
         }
-        let State { pods, binds, .. } = &mut *state;
-        let on = |known: &Known| known.allocation.as_ref().is_some_and(|allocation| allocation.node == node);
-        for (id, _) in pods.iter().filter(|(_, known)| on(known)) {
+        let State { allocated, binds, .. } = &mut *state;
+        for id in allocated.get(node).into_iter().flatten() {
             binds.push(id.clone(), true);
         }
         drop(state);

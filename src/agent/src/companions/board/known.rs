@@ -209,11 +209,16 @@ impl Known {
         }
     }
 
-    /// Returns what the manager's last word about it says of the Node that it is on now. `None` if it says nothing.
+    /// Returns what the manager's last report says of the Pod as it is now, with its Node and its labels. `None` if it says nothing.
     fn heard<'a>(&self, companions: &'a Companions) -> Option<Knowledge<'a>> {
         // A Pod that doesn't wait is only informed.
         let Some(workload) = self.workload.as_deref() else { return Some(Knowledge::Reported(companions)) };
         match companions.is_on(workload.node_name.as_deref()) {
+            // Other rules may match the present labels. The manager says once that no rule matches any longer, and nothing more if
+            // none matches these either.
+            Some(true) if !companions.is_current(workload) => {
+                (companions.all.total > 0).then_some(Knowledge::Unheard)
+            }
             Some(true) => Some(Knowledge::Reported(companions)),
             // The manager says once that no rule matches any longer, and nothing more if none matches on this Node either.
             Some(false) if companions.all.total == 0 => None,

@@ -40,7 +40,13 @@ fn gone<K>(namespace: &str, name: &str) -> Change<K> {
 impl Stage {
     /// Everything is listed, and nothing is there.
     fn new() -> Self {
-        let devices = Devices::new(Clock::system(), Readiness::default().warning("foreign"), Arc::default());
+        Self::with(&Readiness::default())
+    }
+
+    /// The same with these warnings.
+    fn with(readiness: &Readiness) -> Self {
+        let [foreign, taken] = ["foreign", "taken"].map(|name| readiness.warning(name));
+        let devices = Devices::new(Clock::system(), foreign, taken, Arc::default());
         devices.scope(Some(Scope::All));
         devices.listed();
         devices.classed(Class::Exists("c".into()));
@@ -335,6 +341,34 @@ async fn a_failed_write_is_tried_again_and_a_node_that_goes_meanwhile_is_forgott
     assert_eq!(stage.later(60).await, []);
     HostListener::node(&stage.devices, &gone("", "never seen"));
     assert!(stage.devices.state.lock().pools.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_of_others_are_reported_as_long_as_they_keep_a_node_from_having_devices() {
+    let readiness = Readiness::default();
+    let mut stage = Stage::with(&readiness);
+    for name in ["a", "b"] {
+        stage.node(name, Some("10"));
+    }
+    stage.receive(&[("a", true), ("b", true)]);
+    stage.outcome = WriteOutcome::Failed;
+    assert_eq!(stage.writes().len(), 2);
+    for name in ["b", "a"] {
+        stage.devices.taken(name, &format!("{name}-companions-0"), "former");
+    }
+    let said = || readiness.warnings().into_iter().map(|(_, text)| text).collect::<String>();
+    let text = said();
+    assert!(text.starts_with(
+        "Node a and others can't have devices: the ResourceSlice a-companions-0 is of the tenant former "
+    ));
+    assert!(text.ends_with(": kubectl delete resourceslices -l outrigger.dev/tenant=former"), "{text}");
+    // One is to have none, and the slices of the other are deleted.
+    HostListener::received(&stage.devices, &host("a", false));
+    stage.writes();
+    assert!(said().starts_with("Node b can't have devices: "), "{}", said());
+    stage.outcome = WriteOutcome::Ok;
+    stage.later(60).await;
+    assert_eq!((said(), stage.published()), (String::new(), nodes(&[("b", 10)])));
 }
 
 #[tokio::test(start_paused = true)]

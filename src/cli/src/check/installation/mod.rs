@@ -1,8 +1,8 @@
 //! `outrigger check --live`: whether an installation works.
 //!
 //! **In**: an infrastructure cluster, a tenant's, or both, which are only read. **Out**: findings on certificates and the CAs
-//! that verify them, reachability of the webhook, versions and rights, and on rules and running Pods that admission would refuse if
-//! they were created now; and notes on what couldn't be examined. Whether the
+//! that verify them, reachability of the webhook, versions and rights, on Nodes of a tenant's cluster that are none of its hosts, and on
+//! rules and running Pods that admission would refuse if they were created now; and notes on what couldn't be examined. Whether the
 //! installed objects are the shipped ones is left to `helm diff` and `kubectl diff`.
 //!
 //! `certificates`, `reach`, `rights`, `roles` and `versions` judge plain data; the other modules ask the clusters.
@@ -12,6 +12,7 @@ mod agents;
 mod certificates;
 mod connections;
 mod existing;
+mod hosts;
 pub(crate) mod parts;
 pub(crate) mod reach;
 mod rights;
@@ -90,8 +91,8 @@ pub(super) async fn report(
     let (existing, mut namespaces) = Box::pin(existing::examine(&infrastructure, admission)).await;
     findings.extend(existing);
     namespaces.insert(infrastructure.names.system.clone());
-    let mut notes = infrastructure.cluster.notes();
     if alone {
+        let notes = infrastructure.cluster.notes();
         return Ok(Report { findings, notes, namespaces, ..Report::default() });
     }
     let cluster =
@@ -100,10 +101,12 @@ pub(super) async fn report(
     let tenant = Box::pin(read(args, admission, tenant, TENANTS_FLAG, &[Part::Agent])).await?;
     let mut theirs = Box::pin(own(&tenant, false)).await?;
     theirs.extend(agents::between(&infrastructure, &tenant).await);
+    theirs.extend(hosts::between(&infrastructure, &tenant).await);
     findings.extend(theirs.into_iter().map(|finding| {
         let message = format!("{TENANTS}{}", finding.message);
         Finding { message, ..finding }
     }));
+    let mut notes = infrastructure.cluster.notes();
     notes.extend(tenant.cluster.notes().into_iter().map(|note| format!("{TENANTS}{note}")));
     Ok(Report { findings, notes, namespaces, ..Report::default() })
 }
@@ -176,8 +179,13 @@ async fn own(installation: &Installation, alone: bool) -> anyhow::Result<Vec<Fin
     let agent = agents::agent(installation, now, &findings).await;
     findings.extend(agent);
     findings.extend(agents::open_gate(installation));
-    if alone && installation.has(Part::Agent) && installation.has(Part::Manager) {
-        findings.extend(agents::between(installation, installation).await);
+    if alone && installation.has(Part::Agent) {
+        if installation.has(Part::Manager) {
+            findings.extend(agents::between(installation, installation).await);
+            findings.extend(hosts::between(installation, installation).await);
+        } else {
+            findings.extend(hosts::alone(installation).await);
+        }
     }
     Ok(findings)
 }

@@ -68,6 +68,30 @@ fn rows_stay_until_a_later_list_is_complete() {
 }
 
 #[test]
+fn rows_of_objects_that_cannot_be_decoded_stay_until_they_are_deleted() {
+    let unreadable = |name: &str, deleted: bool| {
+        let (namespace, uid, resource_version, error) = Default::default();
+        Event::Unreadable(Unreadable {
+            namespace,
+            name: name.to_owned(),
+            uid,
+            resource_version,
+            deleted,
+            error,
+        })
+    };
+    let mut kept = Texts::new("texts");
+    list(&mut kept, &[("a", "1"), ("b", "1")]);
+    take(&mut kept, Event::ListStarted);
+    assert!(!take(&mut kept, unreadable("a", false)));
+    assert!(!take(&mut kept, unreadable("never read", false)));
+    take(&mut kept, Event::ListCompleted { version: 2 });
+    assert_eq!((shown(&kept), kept.current), (pairs(&[("a", "1")]), 1));
+    assert!(take(&mut kept, unreadable("a", true)));
+    assert_eq!(shown(&kept), []);
+}
+
+#[test]
 fn rows_that_may_be_stale_are_shown_with_a_note() {
     let mut kept = Texts::new("texts");
     list(&mut kept, &[("a", "1")]);

@@ -47,7 +47,7 @@ fn dpu(name: &str, host: &str, tenant: Option<&str>) -> Node {
 }
 
 fn key(rule: &Rule, workload: &Workload) -> CompanionKey {
-    CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() }
+    CompanionKey::of(rule.name(), &workload.id)
 }
 
 fn explained(rule: &Arc<Rule>, workload: Workload, nodes: Option<&[Node]>) -> Explanation {

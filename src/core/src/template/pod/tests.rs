@@ -72,6 +72,7 @@ fn each_text_that_is_wrong_is_reported_with_its_path() {
         ),
         ("/tolerations/1/key".into(), json!("b c"), "tolerations[1].key"),
         ("/tolerations/1/key".into(), json!(""), "tolerations[1].key"),
+        ("/tolerations/1/key".into(), json!(7), "tolerations[1].key"),
         ("/tolerations/1/value".into(), json!("b c"), "tolerations[1].value"),
         ("/tolerations/1/operator".into(), json!("Exists"), "tolerations[1].value"),
         ("/tolerations/1/operator".into(), json!("In"), "tolerations[1].operator"),

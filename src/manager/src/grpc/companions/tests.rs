@@ -298,6 +298,14 @@ async fn what_is_reported_names_the_node_that_it_is_about_and_is_reported_again_
     update(outrigger_core::workload::Workload { ready: false, ..on("w", "i") });
     let nothing = tokio::time::timeout(Duration::from_secs(60), messages.next()).await;
     assert!(nothing.is_err(), "the node is the same: {nothing:?}");
+    // Other labels match the same rules, and the agent has to know that these were seen.
+    for revision in [8, 9] {
+        update(outrigger_core::workload::Workload { revision, ..on("w", "i") });
+        let message = next(&mut messages).await;
+        assert_eq!(states(&message), ready);
+        let Message::Workload(received) = message else { panic!() };
+        assert_eq!(received.revision, revision);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -34,7 +34,7 @@ impl TenantData {
         let RefusedWorkload { id, node_name, .. } = self.index.refused(label)?.clone();
         let rule = RuleName::admin("refused").ok()?;
         let companion = ReportedCompanion::none(&rule, Ordering::BeforeStart, LEFT_OUT, now);
-        Some(WorkloadReport { id, node: node_name, companions: vec![companion] })
+        Some(WorkloadReport { id, node: node_name, revision: 0, companions: vec![companion] })
     }
 }
 

@@ -47,7 +47,11 @@ async fn all(sizes: &[usize], most: usize) -> (Result<Vec<String>, Error>, Vec<(
     let (mut pages, mut params) = (Pages { size: FIRST, most }, ListParams::default());
     let mut names = Vec::new();
     let result = loop {
-        match pages.next(&api, &params, |object: Namespace| names.push(object.name_any())).await {
+        let show = |object: Decoded<Namespace>| -> Result<(), Error> {
+            names.push(object?.name_any());
+            Ok(())
+        };
+        match pages.next(&api, &params, show).await {
             Err(error) => break Err(error),
             Ok(page) => match page.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params.continue_token = Some(token),
@@ -118,10 +122,10 @@ async fn a_line_is_read_up_to_a_limit() {
         .concat();
     let mut read = lines(&text, 200);
     assert!(
-        matches!(read.next::<Namespace>().await, Ok(Some(Line::Applied(object))) if object.name_any() == "a")
+        matches!(read.next::<Namespace>().await, Ok(Some(Line::Applied(Ok(object)))) if object.name_any() == "a")
     );
     assert!(
-        matches!(read.next::<Namespace>().await, Ok(Some(Line::Deleted(object))) if object.name_any() == "b")
+        matches!(read.next::<Namespace>().await, Ok(Some(Line::Deleted(Ok(object)))) if object.name_any() == "b")
     );
     assert!(matches!(read.next::<Namespace>().await, Ok(Some(Line::Bookmark(place))) if place == "3"));
     assert!(matches!(read.next::<Namespace>().await, Ok(None)), "the line is incomplete");
@@ -129,6 +133,23 @@ async fn a_line_is_read_up_to_a_limit() {
     let long = r#"{"type":"ADDED","object":{"metadata":{"name":"long","namespace":"n","annotations":{"x":"xxxxxxxxxxxxxxxxxxx"}}}}"#;
     let error = lines(long, 100).next::<Namespace>().await.map(drop).unwrap_err();
     assert!(error.to_string().ends_with("smaller: n/long"), "{error}");
+}
+
+#[test]
+fn of_an_object_that_cannot_be_decoded_the_metadata_is_read() {
+    let read = |text: &str| object::<Namespace>(&RawValue::from_string(text.to_owned()).unwrap());
+    let Ok(Err(unreadable)) = read(r#"{"metadata":{"name":"a","uid":"u","resourceVersion":"3"},"spec":7}"#)
+    else {
+        panic!("it is decoded")
+    };
+    let Unreadable { namespace, name, uid, resource_version, .. } = &unreadable;
+    assert_eq!([namespace, name, uid, resource_version], ["", "a", "u", "3"]);
+    assert!(unreadable.to_string().starts_with("object a can't be decoded; "), "{unreadable}");
+    let of_namespace = Unreadable { namespace: "n".to_owned(), ..unreadable };
+    assert!(of_namespace.to_string().starts_with("object n/a can't be decoded; "), "{of_namespace}");
+    for text in [r#"{"metadata":{"name":"a"},"spec":7}"#, r#"{"metadata":7}"#, "7"] {
+        assert!(matches!(read(text), Err(Error::SerdeError(_))), "{text}");
+    }
 }
 
 #[tokio::test]

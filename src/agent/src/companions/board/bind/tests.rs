@@ -119,6 +119,25 @@ async fn the_scheduler_chooses_again_when_the_devices_of_the_node_are_withdrawn(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_is_found_by_the_node_that_its_claim_is_allocated_on_now() {
+    let (board, stream) = stage();
+    let nodes = || board.state.lock().allocated.keys().cloned().collect::<Vec<_>>();
+    board.expect(vec![rule(&["a", "b"])]);
+    board.allocated(&id("web"), Some(allocation("b", "2")));
+    assert_eq!(nodes(), ["b"]);
+    board.received(stream, &id("web"), companions(CompanionState::NoDpu).on(Some("b")));
+    board.withdrawn("a", Some(Cause::DpuNotReady));
+    assert_eq!(verdict(&board), None, "it is no longer there");
+    board.withdrawn("b", Some(Cause::DpuNotReady));
+    assert_eq!(verdict(&board), Some(Verdict::Unavailable(Cause::DpuNotReady)));
+    board.allocated(&id("web"), None);
+    assert_eq!(nodes(), [""; 0], "it has no Node");
+    board.allocated(&id("web"), Some(allocation("a", "3")));
+    board.remove(&id("web"));
+    assert_eq!(nodes(), [""; 0], "it is gone");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_word_about_another_node_binds_nothing() {
     let ready_on = |node: &str| companions(CompanionState::Ready).on(Some(node));
     let (board, stream) = stage();

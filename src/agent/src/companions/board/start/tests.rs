@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::companions::Companions;
+use crate::companions::board::SILENCE;
+use crate::companions::{Companions, revision};
+use crate::pod::workload;
 use crate::tests::{companion, companions, id, object};
 
 const HOLD: Duration = Duration::from_secs(20);
@@ -185,6 +187,39 @@ async fn a_word_about_another_node_starts_nothing() {
         assert_eq!(now(&board, "a", "web").await, "WorkloadMoved", "{node:?}");
     }
     board.received(stream, &id("web"), ready("a"));
+    assert_eq!(now(&board, "a", "web").await, "Ready");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_about_earlier_labels_starts_nothing() {
+    let board = board(Vec::new());
+    let stream = board.opened();
+    board.complete(stream);
+    let labelled = |zone: &str| {
+        let mut pod = held("web", Some("a"));
+        pod.metadata.labels = Some([("topology.kubernetes.io/zone".to_owned(), zone.to_owned())].into());
+        pod
+    };
+    let revision = |zone: &str| revision(&workload(labelled(zone)).unwrap());
+    let ready = || companions("fw", CompanionState::Ready, Ordering::BeforeStart).on(Some("a"));
+    board.apply(&id("web"), &labelled("1"));
+    board.received(stream, &id("web"), ready().at(revision("1")));
+    assert_eq!(now(&board, "a", "web").await, "Ready");
+    // A rule that matches the other labels may ask for one more companion.
+    board.apply(&id("web"), &labelled("2"));
+    assert_eq!(now(&board, "a", "web").await, "ManagerUnreachable");
+    board.received(stream, &id("web"), ready().at(revision("2")));
+    assert_eq!(now(&board, "a", "web").await, "Ready");
+    // That no rule matched the earlier labels is no permission, until the manager has been silent about the present ones.
+    board.received(stream, &id("web"), Companions::of(&[]).on(Some("a")).at(revision("2")));
+    board.apply(&id("web"), &labelled("3"));
+    board.unsent(&id("web"));
+    assert_eq!(now(&board, "a", "web").await, "ManagerUnreachable");
+    board.sent(&id("web"));
+    tokio::time::sleep(SILENCE).await;
+    assert_eq!(now(&board, "a", "web").await, "Ready");
+    // A manager of an earlier version names no revision.
+    board.received(stream, &id("web"), ready());
     assert_eq!(now(&board, "a", "web").await, "Ready");
 }
 
