@@ -102,12 +102,7 @@ impl Agent {
             let text = String::from_utf8_lossy(&body);
             bail!("it answers {status}: {}", truncate_bytes(&printable(&text), MAX_TEXT, "..."));
         }
-        let answer: Answer = serde_json::from_slice(&body).context("the answer is invalid")?;
-        ensure!(
-            answer.claims.iter().map(|claim| &claim.uid).eq(&uids) || fault("answers-are-about-any-claims"),
-            "the answer is about other claims than the question"
-        );
-        Ok(answer.claims.into_iter().map(cleaned).collect())
+        answers(&body, &uids)
     }
 
     /// The kubelet replaces the file of a projected token before the token expires.
@@ -172,6 +167,16 @@ fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
+/// Returns what an answer says of the claims with these uids, in their order.
+fn answers(body: &[u8], uids: &[String]) -> anyhow::Result<Vec<Prepared>> {
+    let answer: Answer = serde_json::from_slice(body).context("the answer is invalid")?;
+    ensure!(
+        answer.claims.iter().map(|claim| &claim.uid).eq(uids) || fault("answers-are-about-any-claims"),
+        "the answer is about other claims than the question"
+    );
+    Ok(answer.claims.into_iter().map(cleaned).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,6 +192,22 @@ mod tests {
             std::fs::write(&path, content).unwrap();
             assert_eq!(read_token(&path).await.ok().as_deref(), expected);
         }
+    }
+
+    #[test]
+    fn an_answer_is_about_the_claims_of_the_question_in_their_order() {
+        let uids = |uids: &[&str]| -> Vec<String> { uids.iter().map(|uid| (*uid).to_owned()).collect() };
+        let body = serde_json::json!({"claims": [{"uid": "a", "ready": true}, {"uid": "b", "ready": false}]});
+        let body = serde_json::to_vec(&body).unwrap();
+        let ready = |asked: &[&str]| -> Option<Vec<bool>> {
+            let answers = answers(&body, &uids(asked)).ok()?;
+            Some(answers.iter().map(|claim| claim.ready).collect())
+        };
+        assert_eq!(ready(&["a", "b"]), Some(vec![true, false]));
+        for other in [&["b", "a"][..], &["a"], &["a", "b", "c"], &["a", "c"], &[]] {
+            assert_eq!(ready(other), None, "{other:?}");
+        }
+        assert!(answers(b"{", &[]).is_err());
     }
 
     #[test]

@@ -24,6 +24,7 @@ fn spec(terms: Vec<Vec<ExpressionSpec>>) -> RuleSpec {
 fn matches(expression: ExpressionSpec) -> bool {
     let mut workload = nginx();
     workload.annotations.set("n", "-7");
+    workload.annotations.set("empty", "");
     workload.annotations.set("big", "9223372036854775808");
     Rule::compile(spec(vec![vec![expression]])).unwrap().matches(&workload)
 }
@@ -38,6 +39,7 @@ fn operators() {
     const APP: &str = ".state.extra.labels.k8s-app";
     const NONE: &str = ".state.extra.labels.none";
     const N: &str = ".state.extra.annotations.n";
+    const EMPTY: &str = ".state.extra.annotations.empty";
     for (key, operator, values, expected) in [
         (APP, In, &["nginx"][..], true),
         (APP, In, &["a", "nginx", "b"], true),
@@ -50,6 +52,9 @@ fn operators() {
         (APP, Exists, &[], true),
         (APP, Exists, &["ignored"], true),
         (NONE, Exists, &[], false),
+        (EMPTY, Exists, &[], true),
+        (EMPTY, DoesNotExist, &[], false),
+        (EMPTY, In, &[""], true),
         (APP, DoesNotExist, &[], false),
         (NONE, DoesNotExist, &["ignored"], true),
         (".state", Exists, &[], true),

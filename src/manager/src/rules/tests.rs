@@ -179,6 +179,26 @@ async fn matches_that_are_left_out_are_reported_and_taken_in_when_there_is_room(
     assert!(!matches!(state.lock().index.desired(&key), Desired::Unwanted));
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_refusal_of_a_template_has_another_event_only_in_other_words() {
+    let api = FakeApi::default();
+    let (context, id) = world(&api);
+    let state = context.states.state("tenant-blue");
+    let refusals = || {
+        let calls = ["POST", "PATCH"].into_iter().flat_map(|method| api.calls(method));
+        calls.filter(|(path, _)| path.contains("/events")).count()
+    };
+    for (round, (words, expected)) in [("a", 1), ("a", 1), ("a", 1), ("b", 2)].into_iter().enumerate() {
+        let mut answer = failure(422, "Invalid");
+        answer["message"] = json!(words);
+        api.answers("POST", "/api/v1/namespaces/tenant-blue/pods", 422, answer);
+        validate_template(&context, &state, &id).await;
+        let tried = api.calls("POST").iter().filter(|(path, _)| path.contains("/pods")).count();
+        assert_eq!((tried, refusals()), (round + 1, expected), "{words}");
+        tokio::time::advance(std::time::Duration::from_secs(60)).await;
+    }
+}
+
 #[test]
 fn what_is_refused_of_a_rule_is_not_anothers() {
     let mut data = TenantData::default();

@@ -83,16 +83,20 @@ impl Server {
 
     /// A replica that takes part in the election until it is drained.
     fn replica(&self) -> Replica {
-        let args = LeaseArgs {
-            namespace: "n".to_owned(),
-            name: "l".to_owned(),
-            identity: "me".to_owned(),
-            field_manager: "test".to_owned(),
-        };
+        let args = args();
         let (leadership, drain) = (Leadership::default(), CancellationToken::new());
         let run =
             tokio::spawn(lead(self.client(), args, leadership.clone(), Environment::system(), drain.clone()));
         Replica { leadership, drain, run }
+    }
+}
+
+fn args() -> LeaseArgs {
+    LeaseArgs {
+        namespace: "n".to_owned(),
+        name: "l".to_owned(),
+        identity: "me".to_owned(),
+        field_manager: "test".to_owned(),
     }
 }
 
@@ -211,6 +215,25 @@ async fn a_lease_ends_by_the_clock_of_who_waits_for_it() {
     assert_eq!(server.holder().as_deref(), Some("me"));
     replica.drain.cancel();
     replica.run.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_a_watch_shows_to_be_renewed_lasts_from_then_on() {
+    let leases = Api::namespaced(Server::default().client(), "n");
+    let (args, environment, leadership) = (args(), Environment::system(), Leadership::default());
+    let mut election =
+        Election { leases, args, leadership, environment, state: LeaseState::Unknown, until: None };
+    let began = election.environment.clock.now();
+    for (version, renewed) in [(1, 0), (2, 4), (3, 8), (4, 8)] {
+        let at = k8s_openapi::jiff::Timestamp::from_second(renewed).unwrap();
+        let mut lease = others(at, 5);
+        lease["metadata"] = json!({"name": "l", "uid": "u", "resourceVersion": version.to_string()});
+        election.observe(serde_json::from_value(lease).unwrap());
+        // What changes its metadata alone renews nothing.
+        let ends = began + Duration::from_secs(u64::try_from(renewed).unwrap() + 5);
+        assert_eq!(election.due(), ends, "{version}");
+        tokio::time::advance(Duration::from_secs(4)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -326,6 +326,15 @@ async fn a_rule_that_only_the_cache_lacks_is_not_an_orphan() {
     assert!(!fixture.is_stored());
 }
 
+#[tokio::test]
+async fn a_rule_that_an_administrator_has_written_is_no_orphan() {
+    let mut fixture = Fixture::new().await;
+    fixture.manager().store(made_of(""));
+    fixture.api.answers("GET", RULE, 404, not_found());
+    assert_eq!(fixture.round().await, Ok(false));
+    assert!(fixture.is_stored());
+}
+
 /// Returns another rule, with the finalizer.
 fn named(name: &str) -> Value {
     let mut rule = rule(true, false);

@@ -211,3 +211,22 @@ fn a_deadline_is_set_or_becomes_less() {
     lacks["spec"]["containers"] = json!([]);
     assert_eq!(patch(&of(None), &whole("c:2", "i:1", &[], None), &lacks), None);
 }
+
+#[test]
+fn a_companion_that_serves_counts_as_down_while_a_container_may_be_restarted() {
+    let observed = |ready, trouble| Observed { ready, trouble, ..Observed::default() };
+    for (trouble, is_changing, is_impaired) in [
+        (Some(Cause::Resizing), true, true),
+        (Some(Cause::Updating), true, true),
+        (Some(Cause::ResizeDeferred), false, true),
+        (Some(Cause::ResizeInfeasible), false, true),
+        (Some(Cause::DeviceUnhealthy), false, true),
+        (Some(Cause::Refused), false, false),
+        (None, false, false),
+    ] {
+        let serves = observed(true, trouble);
+        assert_eq!((serves.is_changing(), serves.is_impaired()), (is_changing, is_impaired), "{trouble:?}");
+        let down = observed(false, trouble);
+        assert!(!down.is_changing() && !down.is_impaired(), "{trouble:?}: it counts as down anyway");
+    }
+}
