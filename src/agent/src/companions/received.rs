@@ -6,7 +6,7 @@
 //! a rule of this cluster.
 
 use std::cmp::Reverse;
-use std::hash::{BuildHasher, Hash};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
 
 use outrigger_core::ids::RuleName;
@@ -78,9 +78,12 @@ fn fingerprint(text: impl Hash) -> u64 {
 
 /// Returns the number of a workload's state that the manager repeats when it reports companions. It depends on what rules read and a Pod
 /// may change at any moment: labels above all, of which the API server adds some with the binding (`PodTopologyLabels`). The Node isn't
-/// part of it, because the manager repeats it too, and annotations aren't, because not all are sent.
+/// part of it, because the manager repeats it too, and annotations aren't, because not all are sent. It is the same in each process: after
+/// a restart of the agent the manager finds that nothing has changed.
 pub(crate) fn revision(workload: &Workload) -> u64 {
-    fingerprint((&workload.labels, workload.gated)).max(1)
+    let mut hasher = DefaultHasher::new();
+    (&workload.labels, workload.gated).hash(&mut hasher);
+    hasher.finish().max(1)
 }
 
 /// A number of companions, and the worst of them.
