@@ -121,6 +121,9 @@ causes! {
     NotOurs = "NotOurs", Tenant, Platform,
         "The tenant's namespace exists and isn't the tenant's",
         "nothing", "label the namespace, or name another one in spec.namespace";
+    SecondNamespace = "SecondNamespace", Tenant, Platform,
+        "Another namespace than the tenant's has the tenant's label, and DPUs with Pods of it aren't handed over",
+        "nothing", "delete the tenant's Pods there, then remove the label outrigger.dev/tenant";
     Preparing = "Preparing", Tenant, Platform,
         "The quota of the tenant's namespace isn't counted yet",
         "wait", "nothing";

@@ -17,6 +17,7 @@ use super::enforcement;
 use super::former::Former;
 use super::namespace;
 use super::nodes::Handovers;
+use super::second;
 use super::status::{self, ControllerStatus};
 use crate::admin;
 use crate::context::Context;
@@ -129,6 +130,7 @@ impl Tenants {
         };
         let wanted = status::compute(
             &self.context.registry,
+            &self.context.states,
             id,
             &entry,
             found.as_ref(),
@@ -189,17 +191,21 @@ impl Tenants {
         let dpus = self.context.registry.dpus_of(id);
         let count = i64::try_from(dpus.len()).unwrap_or(i64::MAX);
         let companions = admin::release(&former, &self.context.states.admin().resources).await?;
+        let mut held_up = None;
         let left = match namespace::release(&former, &namespace, &uid).await? {
             Some(left) => Some(left),
             None if companions > 0 => Some(format!("{companions} companions of admin rules")),
             None if !dpus.is_empty() => {
+                // Pods of such namespaces keep DPUs until somebody deletes them.
+                held_up = second::message(&self.context.states, id, &namespace);
                 self.context.queues.tenants.add(dpus.into_iter().map(|(name, _)| Key::Node(name)));
                 Some(format!("{count} DPUs"))
             }
             None => None,
         };
         if let Some(left) = left {
-            let wanted = status::terminating(entry, &left, count, self.context.environment.clock.wall());
+            let now = self.context.environment.clock.wall();
+            let wanted = status::terminating(entry, &left, held_up.as_deref(), count, now);
             self.write(id, entry, &Version::of(&*entry.object), &wanted).await?;
             return Ok(Action::Requeue(PAUSE));
         }

@@ -11,6 +11,7 @@ mod former;
 pub(crate) mod namespace;
 mod nodes;
 pub(crate) mod replicas;
+mod second;
 mod status;
 
 pub(crate) use controller::Key;

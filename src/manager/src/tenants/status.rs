@@ -12,8 +12,9 @@ use outrigger_core::tenant::{Enforcement, Tenant};
 use outrigger_core::validate;
 use serde::Serialize;
 
-use super::namespace;
+use super::{namespace, second};
 use crate::conditions::{ConditionValue, conditions, fine, unknown, wrong};
+use crate::state::TenantStates;
 use crate::state::registry::{ENFORCED, Registry, TenantEntry};
 
 /// Names that a message lists.
@@ -48,6 +49,7 @@ impl ControllerStatus {
 /// would be refused at the level Enforce; `None` where nothing was looked for, because the tenant isn't valid.
 pub(super) fn compute(
     registry: &Registry,
+    states: &TenantStates,
     id: &TenantId,
     entry: &TenantEntry,
     found: Option<&(namespace::State, Enforcement, BTreeSet<String>)>,
@@ -59,8 +61,10 @@ pub(super) fn compute(
         Err(errors) => values.push(("Accepted", wrong(Cause::Invalid, validate::message(errors)))),
         Ok(tenant) => {
             values.push(("Accepted", accepted(registry, id)));
-            values.push(("NamespaceReady", namespace_ready(tenant, found.map(|(namespace, ..)| namespace))));
-            let (count, hosts) = hosts_ready(registry, id, tenant);
+            let state = found.map(|(namespace, ..)| namespace);
+            let second = second::message(states, id, &tenant.namespace);
+            values.push(("NamespaceReady", namespace_ready(tenant, state, second.as_deref())));
+            let (count, hosts) = hosts_ready(registry, states, id, tenant);
             dpus = count;
             values.push(("HostsReady", hosts));
             values.push(("WithinLimits", within_limits(registry, entry, tenant)));
@@ -105,14 +109,20 @@ fn at_second(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
+/// The status of a tenant that is being deleted. `second`: what [`second::message`] says of namespaces that may hold up its end.
 pub(super) fn terminating(
     entry: &TenantEntry,
     waiting_for: &str,
+    second: Option<&str>,
     dpus: i64,
     now: Timestamp,
 ) -> ControllerStatus {
-    let values = vec![("Ready", wrong(Cause::Terminating, format!("waiting for {waiting_for} to be gone")))];
-    finish(entry, dpus, None, values, now)
+    let waiting = format!("waiting for {waiting_for} to be gone");
+    let ready = match second {
+        None => wrong(Cause::Terminating, waiting),
+        Some(second) => wrong(Cause::SecondNamespace, format!("{waiting}; {second}")),
+    };
+    finish(entry, dpus, None, vec![("Ready", ready)], now)
 }
 
 fn finish(
@@ -153,12 +163,21 @@ fn accepted(registry: &Registry, id: &TenantId) -> ConditionValue {
     }
 }
 
-fn namespace_ready(tenant: &Tenant, state: Option<&namespace::State>) -> ConditionValue {
+/// Whether the tenant has its namespace, and no other one. `second`: what [`second::message`] says of others.
+fn namespace_ready(
+    tenant: &Tenant,
+    state: Option<&namespace::State>,
+    second: Option<&str>,
+) -> ConditionValue {
     match state {
-        Some(namespace::State::Ready) => {
-            fine("Exists", format!("namespace {} is the tenant's", tenant.namespace))
+        Some(namespace::State::Ready) => match second {
+            None => fine("Exists", format!("namespace {} is the tenant's", tenant.namespace)),
+            Some(second) => wrong(Cause::SecondNamespace, second),
+        },
+        Some(namespace::State::NotOurs(why)) => {
+            let second = second.map_or_else(String::new, |second| format!("; {second}"));
+            wrong(Cause::NotOurs, format!("spec.namespace: {why}{second}"))
         }
-        Some(namespace::State::NotOurs(why)) => wrong(Cause::NotOurs, format!("spec.namespace: {why}")),
         Some(namespace::State::Terminating) => wrong(
             Cause::Terminating,
             format!("namespace {} is being deleted; it will be created again", tenant.namespace),
@@ -175,7 +194,12 @@ fn namespace_ready(tenant: &Tenant, state: Option<&namespace::State>) -> Conditi
 }
 
 /// How many DPUs the tenant has, and what is with its hosts.
-fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, ConditionValue) {
+fn hosts_ready(
+    registry: &Registry,
+    states: &TenantStates,
+    id: &TenantId,
+    tenant: &Tenant,
+) -> (i64, ConditionValue) {
     let owned = registry.dpus_of(id);
     let count = owned.len();
     let (mut contested, mut moving, mut unusable, mut without) =
@@ -194,7 +218,8 @@ fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, Con
         for (name, dpu) in sitting.iter().filter(|_| rivals.is_empty()) {
             let from = dpu.marks.owner.as_deref();
             if from != Some(id.as_str()) || dpu.marks.handover.is_some() {
-                moving.push(format!("{name} in host {host} comes from {}", from.unwrap_or("nobody")));
+                let from = former_owner(registry, states, from);
+                moving.push(format!("{name} in host {host} comes from {from}"));
             }
         }
     }
@@ -221,6 +246,19 @@ fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, Con
         fine("Served", format!("{count} DPUs in {} hosts", tenant.hosts.len()))
     };
     (i64::try_from(count).unwrap_or(i64::MAX), value)
+}
+
+/// The tenant that a DPU comes from, and the namespaces whose Pods it may wait for although the manager can't delete them.
+fn former_owner(registry: &Registry, states: &TenantStates, owner: Option<&str>) -> String {
+    let Some(owner) = owner else { return "nobody".to_owned() };
+    let second = TenantId::new(owner).ok().and_then(|id| {
+        let own = registry.get(&id)?.object.target_namespace();
+        second::names(states, &id, &own)
+    });
+    match second {
+        None => owner.to_owned(),
+        Some(names) => format!("{owner}, whose label other namespaces have too: {names}"),
+    }
 }
 
 fn within_limits(registry: &Registry, entry: &TenantEntry, tenant: &Tenant) -> ConditionValue {
@@ -272,7 +310,8 @@ mod tests {
     fn hosts(registry: &Registry, i: usize) -> (i64, Status, &'static str, String) {
         let id = TenantId::new(&format!("t{i}")).unwrap();
         let entry = registry.get(&id).unwrap();
-        let (count, (status, reason, message)) = hosts_ready(registry, &id, entry.tenant.as_ref().unwrap());
+        let (states, tenant) = (TenantStates::default(), entry.tenant.as_ref().unwrap());
+        let (count, (status, reason, message)) = hosts_ready(registry, &states, &id, tenant);
         (count, status, reason, message)
     }
 
@@ -292,8 +331,38 @@ mod tests {
     }
 
     #[test]
+    fn a_second_namespace_is_reported_on_its_tenant_and_named_to_the_one_that_waits_for_its_dpu() {
+        let (registry, states) = (registry(3), TenantStates::default());
+        let look = |i: usize, state: namespace::State| {
+            let id = TenantId::new(&format!("t{i}")).unwrap();
+            let found = (state, Enforcement::Enforce, BTreeSet::new());
+            let entry = registry.get(&id).unwrap();
+            let status =
+                compute(&registry, &states, &id, &entry, Some(&found), Timestamp::UNIX_EPOCH).conditions;
+            ["NamespaceReady", "HostsReady", "Ready"].map(|kind| {
+                let condition = status.iter().find(|c| c.type_ == kind).unwrap();
+                (condition.reason.clone(), condition.message.clone())
+            })
+        };
+        let ready = |i| look(i, namespace::State::Ready);
+        let t2 = TenantId::new("t2").unwrap();
+        states.set_tenant("tenant-t2", Some(t2.clone()));
+        assert_eq!(ready(2).map(|(reason, _)| reason), ["Exists", "HandingOver", "HandingOver"]);
+        states.set_tenant("stray", Some(t2));
+        let [namespace, _, first] = ready(2);
+        assert_eq!((namespace.0.as_str(), &first), ("SecondNamespace", &namespace));
+        assert!(namespace.1.contains("=t2: stray;"), "{}", namespace.1);
+        let of_others = look(2, namespace::State::NotOurs("it is t1's".to_owned())).map(|(_, text)| text);
+        assert!(of_others[0].starts_with("spec.namespace: it is t1's; other namespaces"), "{}", of_others[0]);
+        let [namespace, (reason, message), _] = ready(1);
+        let waits = "n1 in host h1 comes from t2, whose label other namespaces have too: stray";
+        assert_eq!([&namespace.0, &reason, &message], ["Exists", "HandingOver", waits]);
+        assert_eq!(ready(0).map(|(reason, _)| reason), ["Exists", "Served", "Served"]);
+    }
+
+    #[test]
     fn a_level_below_enforce_is_a_condition_with_the_time_since_when_and_concerns_nothing_else() {
-        let registry = registry(1);
+        let (registry, states) = (registry(1), TenantStates::default());
         let id = TenantId::new("t0").unwrap();
         let at = |seconds| Timestamp::from_second(seconds).unwrap();
         let mut status = ControllerStatus::now(&registry.get(&id).unwrap());
@@ -304,7 +373,7 @@ mod tests {
             let refused = refused.iter().map(ToString::to_string).collect();
             let found = (namespace::State::Ready, level, refused);
             let entry = registry.get(&id).unwrap();
-            status = compute(&registry, &id, &entry, Some(&found), at(seconds));
+            status = compute(&registry, &states, &id, &entry, Some(&found), at(seconds));
             assert_eq!(status.enforcement.as_deref(), Some(level.as_str()));
             let of = |kind: &str| status.conditions.iter().find(|c| c.type_ == kind).cloned().unwrap();
             assert_eq!(of("Ready").status, "True", "{}", of("Ready").message);
@@ -350,7 +419,7 @@ mod tests {
         let mut object = (*registry.get(&id).unwrap().object).clone();
         object.status = Some(fixtures::object(serde_json::to_value(&status).unwrap()));
         registry.tenant(Change::Applied(object));
-        let unseen = compute(&registry, &id, &registry.get(&id).unwrap(), None, at(60));
+        let unseen = compute(&registry, &states, &id, &registry.get(&id).unwrap(), None, at(60));
         assert_eq!(unseen.enforcement, status.enforcement);
         assert_eq!(unseen.conditions.last(), status.conditions.last());
     }

@@ -160,7 +160,7 @@ async fn a_status_is_not_written_over_that_of_another_leader() {
     let controller = controller(&api);
     controller.context.registry.tenant(Change::Applied(fixtures::object(tenant("u", false))));
     let entry = controller.context.registry.get(&blue()).unwrap();
-    let wanted = status::terminating(&entry, "Pods", 0, Timestamp::UNIX_EPOCH);
+    let wanted = status::terminating(&entry, "Pods", None, 0, Timestamp::UNIX_EPOCH);
     api.answers("PATCH", STATUS, 409, failure(409, "Conflict"));
     let conflict = controller.write(&blue(), &entry, &Version::of(&*entry.object), &wanted).await;
     assert!(matches!(conflict, Err(kube::Error::Api(status)) if status.code == 409));
@@ -181,7 +181,7 @@ async fn a_status_that_comes_to_be_another_than_the_computed_one_queues_its_tena
     };
     feeds.tenants.answer(shown("5", json!(null)));
     let entry = registry.get(&blue()).unwrap();
-    let wanted = status::terminating(&entry, "Pods", 0, Timestamp::UNIX_EPOCH);
+    let wanted = status::terminating(&entry, "Pods", None, 0, Timestamp::UNIX_EPOCH);
     let written = shown("6", json!(wanted));
     api.answers("PATCH", STATUS, 200, json!(written));
     let ready = || queues.tenants.counts().ready;
@@ -191,10 +191,10 @@ async fn a_status_that_comes_to_be_another_than_the_computed_one_queues_its_tena
     controller.write(&blue(), &entry, &Version::of(&*entry.object), &wanted).await.unwrap();
     assert_eq!(registry.get(&blue()).unwrap().object.status, written.status, "the response is known");
     feeds.tenants.event(Event::Applied(written));
-    assert_eq!(ready(), 0);
-    // An earlier request, whose response was lost.
+    assert_eq!((ready(), queues.tenants.counts().delayed), (0, 0));
+    // An earlier request, whose response was lost. It isn't answered at once: another replica may believe to lead.
     feeds.tenants.event(Event::Applied(shown("7", json!({"dpus": 3}))));
-    assert_eq!(ready(), 1);
+    assert_eq!((ready(), queues.tenants.counts().delayed), (0, 1));
 }
 
 #[test]
@@ -210,4 +210,40 @@ fn a_namespace_of_somebody_else_is_looked_at_more_often() {
     ] {
         assert_eq!(pause(state.as_ref()), expected);
     }
+}
+
+/// Somebody has given another namespace the tenant's label. Pods there keep the DPU.
+#[tokio::test]
+async fn a_deletion_that_waits_for_a_second_namespace_names_it_in_a_condition_and_an_event() {
+    let api = FakeApi::default();
+    let controller = controller(&api);
+    let Context { registry, states, .. } = &*controller.context;
+    registry.tenant(Change::Applied(fixtures::object(tenant("u", true))));
+    let labels = json!({keys::DPU_HOST: "h", keys::NODE_TENANT: "blue"});
+    registry.node("dpu", Some(&fixtures::object(json!({"metadata": {"name": "dpu", "labels": labels}}))));
+    api.answers("GET", TENANT, 200, tenant("u", true));
+    api.answers("GET", "/api/v1/namespaces/tenant-blue", 404, not_found());
+    for kind in [PODS, CLAIMS] {
+        api.answers("GET", kind, 200, json!({"metadata": {}, "items": []}));
+    }
+    api.answers("PATCH", STATUS, 200, tenant("u", true));
+    let said = async || {
+        assert_eq!(controller.tenant(&blue()).await.unwrap(), Action::Requeue(PAUSE));
+        let (_, body) = api.calls("PATCH").pop().unwrap();
+        let ready = &body["status"]["conditions"][0];
+        let (path, event) = api.calls("POST").pop().unwrap();
+        assert!(path.contains("/events"), "{path}");
+        assert_eq!((&event["reason"], &event["note"]), (&ready["reason"], &ready["message"]));
+        [&ready["reason"], &event["type"], &ready["message"]].map(|text| text.as_str().unwrap().to_owned())
+    };
+    states.set_tenant("tenant-blue", Some(blue()));
+    assert_eq!(said().await, ["Terminating", "Normal", "waiting for 1 DPUs to be gone"]);
+    states.set_tenant("stray", Some(blue()));
+    let [reason, kind, message] = said().await;
+    assert_eq!([reason, kind], ["SecondNamespace", "Warning"]);
+    let names = message.starts_with("waiting for 1 DPUs to be gone; ") && message.contains("=blue: stray;");
+    assert!(names, "{message}");
+    states.set_tenant("stray", None);
+    assert_eq!(said().await, ["Terminating", "Normal", "waiting for 1 DPUs to be gone"]);
+    assert!(!api.calls("PATCH").iter().any(|(_, body)| body["metadata"]["finalizers"].is_array()));
 }

@@ -1,5 +1,5 @@
 use outrigger_runtime::cache::Change;
-use outrigger_runtime::fake_api::{FakeApi, not_found};
+use outrigger_runtime::fake_api::{FakeApi, failure, not_found};
 
 use super::*;
 use crate::fixtures;
@@ -235,4 +235,39 @@ async fn a_pod_in_a_namespace_that_no_watch_has_shown_yet_holds_the_node() {
     assert!(found(Ownership::Of(TenantId::new("blue").unwrap())).await.is_empty());
     api.answers("GET", "/api/v1/namespaces/tenant-blue", 503, json!({}));
     assert!(others(&api.client(), &states, &Ownership::Nobody, "dpu").await.is_err());
+}
+
+/// The manager has no RoleBinding in a second namespace that somebody has labeled for the former tenant.
+#[tokio::test]
+async fn a_dpu_with_pods_of_a_second_namespace_is_given_to_nobody() {
+    let api = FakeApi::default();
+    let context = fixtures::context(api.client());
+    for (name, hosts) in [("red", &[][..]), ("blue", &["h"])] {
+        let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
+            "metadata": {"name": name, "uid": name, "generation": 1, "finalizers": [keys::TENANT_FINALIZER]},
+            "spec": {"hosts": hosts}});
+        context.registry.tenant(Change::Applied(fixtures::object(tenant.clone())));
+        api.answers("GET", &format!("/apis/outrigger.dev/v1alpha1/tenants/{name}"), 200, tenant);
+    }
+    for namespace in ["tenant-red", "stray"] {
+        context.states.set_tenant(namespace, TenantId::new("red").ok());
+    }
+    let dpu = json!({"metadata": {"name": "dpu", "resourceVersion": "1",
+            "labels": {keys::DPU_HOST: "h", keys::NODE_TENANT: "red"}},
+        "spec": {"taints": [{"key": keys::HANDOVER, "value": "blue", "effect": "NoSchedule"}]}});
+    let dpu: Node = fixtures::object(dpu);
+    context.registry.node("dpu", Some(&dpu));
+    let pod = json!({"metadata": {"name": "p", "namespace": "stray", "uid": "p"}});
+    api.answers("GET", "/api/v1/pods", 200, json!({"metadata": {}, "items": [pod]}));
+    api.answers("DELETE", "/api/v1/namespaces/stray/pods/p", 403, failure(403, "Forbidden"));
+    api.answers("PATCH", "/api/v1/nodes/dpu", 200, json!(dpu));
+    let handovers = Handovers::default();
+    let refused = handovers.step(&context, "dpu").await;
+    assert!(matches!(refused, Err(kube::Error::Api(status)) if status.code == 403));
+    assert!(api.calls("PATCH").is_empty(), "the Node's marks stay");
+    // An administrator has deleted the Pod.
+    api.answers("GET", "/api/v1/pods", 200, json!({"metadata": {}, "items": []}));
+    assert_eq!(handovers.step(&context, "dpu").await.unwrap(), Action::Requeue(Duration::ZERO));
+    let (_, patch) = api.calls("PATCH").remove(0);
+    assert!(patch["metadata"]["labels"][keys::NODE_TENANT].is_null(), "{patch}");
 }
