@@ -52,11 +52,8 @@ impl Refusals {
 
     /// Follows what the events of a watch say of the agent's rights.
     fn event(&self, namespace: &Option<String>, event: &Event<PodDisruptionBudget>) {
-        match event {
-            Event::Failed(failed) if failed.status == Some(403) => self.set(namespace, true),
-            // A watch that goes on from its resourceVersion lists nothing, and has its right again.
-            Event::Failed(_) | Event::ListStarted | Event::Listed(_) | Event::Unreadable(_) => {}
-            _ => self.set(namespace, false),
+        if let Some(refused) = event.refused() {
+            self.set(namespace, refused);
         }
     }
 }

@@ -330,12 +330,12 @@ impl WorkloadStore {
     /// Records a change of the claim of a Pod that isn't bound before its companions are Ready.
     pub(crate) fn claim(&self, change: Change<ResourceClaim>) {
         let (namespace, name, claim) = change.into_parts();
-        let allocation = claim.as_ref().and_then(Allocation::of);
+        let name = ClaimName { namespace, name };
         let mut joined = self.joined.lock();
-        let Some((id, allocation)) = joined.allocations.claim(ClaimName { namespace, name }, allocation)
-        else {
-            return;
+        let Some(claim) = claim.filter(|claim| claim.metadata.deletion_timestamp.is_none()) else {
+            return joined.allocations.claim_gone(name);
         };
+        let Some((id, allocation)) = joined.allocations.claim(name, Allocation::of(&claim)) else { return };
         self.board.allocated(&id, allocation.clone());
         let node_name = allocation.map(|allocation| allocation.node);
         let mut state = self.state.lock();

@@ -2,6 +2,11 @@
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// After so long an object is looked at whose status has become another than the computed one. Two replicas that believe to lead, as after
+/// a restore, would write over each other as fast as they can otherwise.
+pub(crate) const CONTESTED: Duration = Duration::from_secs(1);
 
 /// The status that was computed last for each object, by its name. A watch that shows another one shows a late request, whose response was
 /// lost, or a write of another replica: the object's key is queued then. Nothing else looks at the object again soon.

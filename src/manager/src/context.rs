@@ -22,7 +22,7 @@ use prometheus_client::registry::Registry as MetricsRegistry;
 use crate::admin::AdminRules;
 use crate::args::ManagerArgs;
 use crate::companions::templates::Templates;
-use crate::computed::ComputedStatuses;
+use crate::computed::{CONTESTED, ComputedStatuses};
 use crate::events::Events;
 use crate::machines::{self, MachineCache};
 use crate::metrics::Metrics;
@@ -104,6 +104,13 @@ impl Context {
         let clock = self.environment.clock;
         Moment { now: clock.now(), wall: clock.wall(), admin_deadline: self.args.admin_rollout_deadline }
     }
+
+    /// Machines or pools have changed, which concerns these keys.
+    fn machines_touched(&self, keys: Vec<machines::Key>) {
+        let contested = self.machines.contested();
+        contested.into_iter().for_each(|key| self.queues.machines.add_after(key, CONTESTED));
+        self.queues.machines.add(keys);
+    }
 }
 
 /// A name that no other replica has, nor an earlier process of this one.
@@ -180,10 +187,10 @@ impl Feeds {
             templates: feed(context, Context::template),
             offloadings: feed(context, Context::offloading),
             machines: feed(context, |context, change| {
-                context.queues.machines.add(context.machines.machine(change));
+                context.machines_touched(context.machines.machine(change));
             }),
             pools: feed(context, |context, change| {
-                context.queues.machines.add(context.machines.pool(change));
+                context.machines_touched(context.machines.pool(change));
             }),
             sets: feed(context, |context, change| context.queues.machines.add(context.machines.set(change))),
             services: feed(context, |context, change| {

@@ -21,6 +21,7 @@ use parking_lot::MutexGuard;
 use tracing::info;
 
 use crate::companions::object::Object;
+use crate::computed::CONTESTED;
 use crate::context::Context;
 use crate::machines;
 use crate::state::registry::NodeChange;
@@ -112,7 +113,9 @@ impl Context {
         match self.registry.get(&id) {
             Some(entry) => {
                 let differs = self.tenant_statuses.lock().differs(&id, Some(ControllerStatus::now(&entry)));
-                self.queues.tenants.add(differs.then(|| Key::Tenant(id.clone())));
+                if differs {
+                    self.queues.tenants.add_after(Key::Tenant(id.clone()), CONTESTED);
+                }
                 self.tenant_of(&entry.object.target_namespace());
             }
             // Nothing more is created for a tenant that is deleted, whatever the state of its namespace.

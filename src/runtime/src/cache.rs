@@ -68,6 +68,8 @@ struct KnownState {
     list: u32,
     /// It is from a response during that list, and may be newer than the list.
     answered: bool,
+    /// This process has deleted the object, and knows that already.
+    deleted: bool,
 }
 
 impl<N> Default for Versions<N> {
@@ -126,12 +128,12 @@ impl<N: Eq + Hash + Clone> Versions<N> {
                     return false;
                 }
                 known.answered = false;
-                let news = known.state != state;
+                let news = std::mem::take(&mut known.deleted) || known.state != state;
                 known.state = state;
                 news
             }
             Entry::Vacant(entry) => {
-                entry.insert(KnownState { state, list, answered: false });
+                entry.insert(KnownState { state, list, answered: false, deleted: false });
                 true
             }
         }
@@ -148,6 +150,14 @@ impl<N: Eq + Hash + Clone> Versions<N> {
             .extract_if(|_, known| !stays(known) && !fault("list-keeps-what-is-gone"))
             .map(|(name, known)| (name, known.state))
             .collect()
+    }
+
+    /// A request of this process to delete the object with this uid has succeeded, and the process acts on that before the watch says so. If
+    /// the next list has the object as it was, because the cluster's state was restored, that is news.
+    pub fn deleted(&mut self, name: &N, uid: &str) {
+        if let Some(known) = self.objects.get_mut(name).filter(|known| *known.state.uid == *uid) {
+            known.deleted = true;
+        }
     }
 
     /// An object of the list, or an event about one, can't be decoded: its known state stays.
@@ -182,7 +192,7 @@ impl<N: Eq + Hash + Clone> Versions<N> {
     }
 
     fn put(&mut self, name: N, state: State, answered: bool) -> bool {
-        let known = KnownState { state, list: self.list, answered };
+        let known = KnownState { state, list: self.list, answered, deleted: false };
         match self.objects.entry(name) {
             Entry::Occupied(before) if before.get().state.version > known.state.version => false,
             // An event with the state of an earlier response.
@@ -302,6 +312,12 @@ impl<K: Resource> Feed<K> {
     /// Receives the object of a response to a request of this process. Returns whether its state is new.
     pub fn answer(&self, object: K) -> bool {
         self.state.lock().show(object, Versions::answer)
+    }
+
+    /// A request of this process to delete the object with this uid has succeeded ([`Versions::deleted`]). The namespace is empty for an
+    /// object of the cluster.
+    pub fn deleted(&self, namespace: &str, name: &str, uid: &str) {
+        self.state.lock().versions.deleted(&(namespace.into(), name.into()), uid);
     }
 
     /// The sink for the watch.

@@ -78,6 +78,18 @@ pub enum Event<K> {
     Failed(Failed),
 }
 
+impl<K> Event<K> {
+    /// Whether the process may not list or watch the objects (status 403); `None` where the event says nothing about its rights. A watch
+    /// that goes on from its resourceVersion lists nothing, and has its right again.
+    pub fn refused(&self) -> Option<bool> {
+        match self {
+            Self::Failed(failed) => (failed.status == Some(403)).then_some(true),
+            Self::ListStarted | Self::Listed(_) | Self::Unreadable(_) => None,
+            _ => Some(false),
+        }
+    }
+}
+
 /// Why a request of a watch has failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failed {

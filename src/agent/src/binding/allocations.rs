@@ -2,6 +2,8 @@
 //!
 //! A Pod and its claim arrive on different watches, in any order.
 
+use std::collections::HashSet;
+
 use outrigger_core::gate::Hold;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::map::HashMap;
@@ -14,6 +16,8 @@ use crate::companions::ClaimName;
 #[derive(Debug, Default)]
 pub(crate) struct Allocations {
     claims: HashMap<ClaimName, Allocation>,
+    /// Those of them that are deleted, and whose Pods' ends haven't been seen.
+    gone: HashSet<ClaimName>,
     /// The claims of Pods that aren't bound, and the other way round.
     unbound: HashMap<WorkloadId, ClaimName>,
     pods: HashMap<ClaimName, WorkloadId>,
@@ -44,6 +48,9 @@ impl Allocations {
             && self.pods.get(&claim) == Some(id)
         {
             self.pods.remove(&claim);
+            if self.gone.remove(&claim) {
+                self.claims.remove(&claim);
+            }
         }
     }
 
@@ -53,6 +60,7 @@ impl Allocations {
         name: ClaimName,
         now: Option<Allocation>,
     ) -> Option<(WorkloadId, Option<Allocation>)> {
+        self.gone.remove(&name);
         match now {
             Some(now) => _ = self.claims.insert(name.clone(), now),
             None => _ = self.claims.remove(&name),
@@ -60,6 +68,16 @@ impl Allocations {
         let id = self.pods.get(&name)?.clone();
         let allocation = self.of(&id, &name);
         Some((id, allocation))
+    }
+
+    /// A claim is deleted. A Pod that isn't bound keeps its allocation: a claim is deleted with its Pod, whose end arrives on another
+    /// watch. Until then its companions would count as those of a workload that has moved.
+    pub(crate) fn claim_gone(&mut self, name: ClaimName) {
+        if self.pods.get(&name).is_some_and(|id| self.of(id, &name).is_some()) {
+            self.gone.insert(name);
+        } else {
+            self.claims.remove(&name);
+        }
     }
 
     /// A claim is that of the Pod that it was generated for, whatever Pods say.
@@ -99,6 +117,27 @@ mod tests {
         let found = all.claim(claim("c"), Some(allocation("a", "h")));
         assert_eq!(found, Some((id("a"), Some(allocation("a", "h")))));
         assert_eq!(all.claim(claim("c"), None), Some((id("a"), None)), "the scheduler chooses again");
+    }
+
+    #[test]
+    fn a_pod_keeps_the_node_of_a_claim_that_is_deleted_before_it() {
+        let mut all = Allocations::default();
+        let waits = pod("a", "", Hold::Binding, "c");
+        all.pod(&id("a"), &waits);
+        all.claim(claim("c"), Some(allocation("a", "h")));
+        all.claim_gone(claim("c"));
+        assert_eq!(all.pod(&id("a"), &waits), Some(allocation("a", "h")));
+        // Another claim of the Pod decides, and so does a new one of that name.
+        assert_eq!(all.pod(&id("a"), &pod("a", "", Hold::Binding, "d")), None);
+        assert!(all.claims.is_empty() && all.gone.is_empty());
+        all.claim(claim("d"), Some(allocation("a", "h")));
+        all.claim_gone(claim("d"));
+        assert_eq!(all.claim(claim("d"), None), Some((id("a"), None)));
+        all.claim(claim("d"), Some(allocation("a", "h")));
+        all.claim_gone(claim("d"));
+        all.forget(&id("a"));
+        all.claim_gone(claim("d"));
+        assert!(all.claims.is_empty() && all.gone.is_empty() && all.pods.is_empty());
     }
 
     #[test]

@@ -28,9 +28,6 @@ pub(crate) struct Allocation {
 impl Allocation {
     /// Reduces a claim; `None` for one that has no such allocation, or isn't that of a Pod.
     pub(crate) fn of(claim: &ResourceClaim) -> Option<Self> {
-        if claim.metadata.deletion_timestamp.is_some() {
-            return None;
-        }
         let status = claim.status.as_ref()?;
         let results = status.allocation.as_ref()?.devices.as_ref()?.results.as_ref()?;
         let waits = |conditions: &Option<Vec<String>>| {
@@ -117,7 +114,6 @@ mod tests {
             other("bindingConditions", json!(null)),
             json!({"metadata": {"ownerReferences": null}}),
             json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "pod"}]}}),
-            json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
         ] {
             assert_eq!(Allocation::of(&claim(&change)), None, "{change}");
         }

@@ -21,7 +21,8 @@ use outrigger_core::reason::READY;
 use outrigger_runtime::Process;
 use outrigger_runtime::cache::Feed;
 use outrigger_runtime::ready::{Readiness, ReadyHandle, Warning};
-use outrigger_runtime::watch::Watch;
+use outrigger_runtime::watch::{Event, Watch};
+use tokio::sync::watch::{self, Receiver};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
@@ -36,7 +37,8 @@ use crate::writes;
 
 /// Number of writes at the same time.
 const WRITERS: usize = 4;
-/// Time for which the list of workloads waits for that of claims. The agent may lack the permission, and everything else goes on.
+/// Time for which the API server has to refuse the list of claims, and nothing else to happen to it, until the list of workloads waits no
+/// longer for that: everything else goes on.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What the list of workloads waits for, as `/readyz` names it.
 pub(crate) const CLAIMS: &str = "claims";
@@ -63,20 +65,38 @@ pub(crate) fn start(
     let label = format!("{}={}", keys::COMPANIONS_WAIT, keys::WAIT_BINDING);
     let watch = Watch::all(&context.client, "claims").labels(&label).optional().complete();
     let listed = Readiness::default();
-    let watching = watch.environment(&context.environment).follow(listed.wait_for(CLAIMS), claims.sink());
+    let (sender, may_not_list) = watch::channel(false);
+    let mut sink = claims.sink();
+    let sink = move |event: Event<ResourceClaim>| {
+        // A failure of another kind ends what was said before.
+        let fails = matches!(event, Event::Failed(_)).then_some(false);
+        if let Some(refused) = event.refused().or(fails) {
+            sender.send_if_modified(|before| std::mem::replace(before, refused) != refused);
+        }
+        sink(event);
+    };
+    let watching = watch.environment(&context.environment).follow(listed.wait_for(CLAIMS), sink);
     process.spawn("watch of claims", watching);
-    process.spawn(
-        "list of claims",
-        release_when_listed(devices.clone(), listed, process.readiness.wait_for(CLAIMS)),
-    );
+    let ready = process.readiness.wait_for(CLAIMS);
+    process.spawn("list of claims", release_when_listed(devices.clone(), listed, may_not_list, ready));
     let forbidden = process.readiness.warning("conditions of claims");
     let writer = Writer { context: context.clone(), board: board.clone(), claims, forbidden };
     process.spawn("conditions of claims", writer.run());
 }
 
-/// Releases the list of workloads: without the Nodes of allocations, companions of Pods that wait would be deleted.
-async fn release_when_listed(devices: Arc<Devices>, listed: Readiness, ready: ReadyHandle) {
-    if timeout(PATIENCE, listed.done()).await.is_err() {
+/// Releases the list of workloads: without the Nodes of allocations, companions of Pods that wait would be deleted. So where the list
+/// fails for another reason than a missing right, the workloads wait for it.
+async fn release_when_listed(
+    devices: Arc<Devices>,
+    listed: Readiness,
+    mut may_not_list: Receiver<bool>,
+    ready: ReadyHandle,
+) {
+    let is_listed = tokio::select! {
+        () = listed.done() => true,
+        () = lasts(&mut may_not_list) => false,
+    };
+    if !is_listed {
         devices.claims(false);
         warn!("could not list the claims of Pods; the role outrigger-agent-companions-first permits it");
         ready.done();
@@ -86,6 +106,16 @@ async fn release_when_listed(devices: Arc<Devices>, listed: Readiness, ready: Re
     }
     devices.claims(true);
     std::future::pending::<()>().await;
+}
+
+/// Waits until something has been the case for [`PATIENCE`] without a break.
+async fn lasts(state: &mut Receiver<bool>) {
+    // The watch that says so never ends.
+    while state.wait_for(|is| *is).await.is_ok() {
+        if timeout(PATIENCE, state.wait_for(|is| !*is)).await.is_err() {
+            return;
+        }
+    }
 }
 
 impl Writer {
@@ -140,5 +170,30 @@ impl Writer {
             }
         }
         outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn workloads_wait_for_claims_unless_these_may_not_be_listed_for_a_while() {
+        let (said, mut refused) = watch::channel(false);
+        let waits = tokio::spawn(async move { lasts(&mut refused).await });
+        // Calls that are lost, and a single answer that the right is missing, release nothing.
+        for is_refused in [false, true, false, true] {
+            sleep(Duration::from_mins(1)).await;
+            assert!(!waits.is_finished());
+            let _ = said.send(is_refused);
+            sleep(PATIENCE / 2).await;
+            assert!(!waits.is_finished());
+            let _ = said.send(false);
+        }
+        let _ = said.send(true);
+        sleep(PATIENCE + Duration::from_secs(1)).await;
+        assert!(waits.is_finished());
     }
 }

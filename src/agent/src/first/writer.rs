@@ -214,27 +214,35 @@ impl Writer {
                     return Ok(WriteOutcome::Failed);
                 }
                 for (name, uid) in orphans {
-                    delete(&slices, &name, &uid).await?;
-                    deleted.push(uid);
+                    self.write_slice(&slices, Op::Delete { name, uid }, deleted).await?;
                 }
                 info!(node = of, "deleted the devices of a Node that is gone");
             }
             Write::CreateTemplate(template) => {
                 let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), of);
                 let written = api.create(&writes::post(), &template).await?;
-                let hold = Hold::of_template(&written.name_any());
-                if let Some((_, feed)) = self.templates.iter().find(|(of, _)| Some(*of) == hold) {
+                if let Some(feed) = self.templates(&written.name_any()) {
                     feed.answer(written);
                 }
                 info!(namespace = of, "created the claim template of a namespace");
             }
             Write::DeleteTemplate(hold, uid) => {
                 let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), of);
-                delete(&api, hold.template(), &uid).await?;
+                let name = hold.template();
+                delete(&api, name, &uid).await?;
+                if let Some(feed) = self.templates(name) {
+                    feed.deleted(of, name, &uid);
+                }
                 deleted.push(uid);
             }
         }
         Ok(WriteOutcome::Ok)
+    }
+
+    /// The feed of the templates of a name.
+    fn templates(&self, name: &str) -> Option<&Feed<ResourceClaimTemplate>> {
+        let hold = Hold::of_template(name)?;
+        self.templates.iter().find(|(of, _)| *of == hold).map(|(_, feed)| feed)
     }
 
     async fn write_slice(
@@ -256,6 +264,7 @@ impl Writer {
             }
             Op::Delete { name, uid } => {
                 delete(slices, &name, &uid).await?;
+                self.slices.deleted("", &name, &uid);
                 deleted.push(uid);
             }
         }

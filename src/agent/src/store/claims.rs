@@ -32,6 +32,10 @@ fn a_workload_has_the_node_of_its_claim_until_its_pod_is_bound() {
     assert_eq!(node().as_deref(), Some("host-a"));
     claim("host-b");
     assert_eq!(node().as_deref(), Some("host-b"), "the scheduler has chosen again");
+    let leaves = json!({"metadata": {"name": "c", "namespace": "x", "uid": "c", "resourceVersion": "2",
+        "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}});
+    store.claim(Change::Applied(serde_json::from_value(leaves).unwrap()));
+    assert_eq!(node().as_deref(), Some("host-b"), "the claim is deleted with the Pod, whose end comes later");
     waits["spec"]["nodeName"] = json!("host-c");
     sink(Event::Applied(serde_json::from_value(waits).unwrap()));
     claim("host-a");

@@ -227,9 +227,8 @@ impl Companion<'_> {
                 Action::Done
             }
             Err(WriteFailure::Exists) => {
-                let kind = kind.as_str();
-                let message = format!("a {kind} {name} exists that is no companion of this rule");
-                self.refused(Why::new(Cause::ObjectExists, message))
+                let of_rule = "exists that is no companion of this rule";
+                self.refused(Why::new(Cause::ObjectExists, format!("a {} {name} {of_rule}", kind.as_str())))
             }
             Err(WriteFailure::Refused(why)) => self.refused(why),
         }
@@ -413,6 +412,7 @@ impl Companion<'_> {
             return Err(self.not_replaced(WriteFailure::of(&error)));
         }
         info!(companion = %name, %namespace, reason = reason.as_str(), "deleted companion");
+        self.objects(kind).deleted(&self.context.feeds, name, uid);
         let mut data = self.state.lock();
         data.with_companions(&key.rule, |companions| companions.deleting(key, uid));
         data.companion_observed(key);

@@ -134,6 +134,14 @@ impl<'a> Objects<'a> {
         Ok(self.api::<Pod>().patch_subresource("resize", name, &params, &patch).await?.into())
     }
 
+    /// The object with this uid is deleted by this process.
+    pub(crate) fn deleted(&self, feeds: &Feeds, name: &str, uid: &str) {
+        match self.kind {
+            Kind::Pod => feeds.pods.deleted(self.namespace, name, uid),
+            Kind::Claim => feeds.claims.deleted(self.namespace, name, uid),
+        }
+    }
+
     /// Deletes the object with this uid; where a resourceVersion is given, in this state only.
     pub(crate) async fn delete(
         &self,

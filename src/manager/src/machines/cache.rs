@@ -49,6 +49,8 @@ pub(super) struct MachineObjects {
     claims: BTreeMap<String, BTreeSet<PoolAge>>,
     machine_statuses: ComputedStatuses<String, MachineStatus>,
     pool_statuses: ComputedStatuses<String, MachineNodePoolStatus>,
+    /// Those whose status has become another than the computed one.
+    contested: BTreeSet<Key>,
 }
 
 type ByName<K> = BTreeMap<String, Arc<K>>;
@@ -106,7 +108,8 @@ impl MachineCache {
         if only_status(before.as_deref(), now.as_deref()) {
             let statuses = &inner.machine_statuses;
             let other = now.filter(|machine| statuses.differs(&machine.name_any(), machine.status.clone()));
-            return other.map(|machine| Key::Machine(machine.name_any().into())).into_iter().collect();
+            inner.contested.extend(other.map(|machine| Key::Machine(machine.name_any().into())));
+            return Vec::new();
         }
         if let (Some(before), None) = (&before, &now) {
             inner.machine_statuses.forget(&before.name_any());
@@ -118,6 +121,11 @@ impl MachineCache {
             names.extend(group(object).into_iter().flat_map(|group| inner.of_group(group)));
         }
         names.into_iter().map(|name| Key::Machine(name.into())).collect()
+    }
+
+    /// Those whose status has become another than the computed one since the last call of this.
+    pub(crate) fn contested(&self) -> BTreeSet<Key> {
+        std::mem::take(&mut self.inner.write().contested)
     }
 
     /// The status that a Machine should have.
@@ -146,7 +154,7 @@ impl MachineCache {
             }
             let statuses = &inner.pool_statuses;
             let other = now.filter(|pool| statuses.differs(&pool.name_any(), pool.status.clone()));
-            touched.extend(other.map(|pool| Key::Pool(pool.name_any().into())));
+            inner.contested.extend(other.map(|pool| Key::Pool(pool.name_any().into())));
             return touched.into_iter().collect();
         }
         if let (Some(before), None) = (&before, &now) {

@@ -348,6 +348,23 @@ fn a_feed_passes_new_states_on() {
 }
 
 #[test]
+fn an_object_that_a_restored_cluster_has_again_is_passed_on_though_it_is_as_it_was() {
+    let (feed, seen) = feed();
+    let list = |version| {
+        [Event::ListStarted, Event::Listed(object("a", "1", 3)), Event::ListCompleted { version }]
+            .into_iter()
+            .for_each(|event| feed.event(event));
+        std::mem::take(&mut *seen.lock()).len()
+    };
+    assert_eq!(list(3), 1);
+    feed.deleted("n", "a", "other");
+    assert_eq!(list(4), 0, "another object was deleted");
+    feed.deleted("n", "a", "1");
+    assert_eq!(list(9), 1, "its deletion was never shown, and is undone");
+    assert_eq!(list(10), 0);
+}
+
+#[test]
 fn an_object_that_cannot_be_decoded_stays_as_it_was_until_it_is_deleted() {
     let (feed, seen) = feed();
     let mut sink = feed.sink();

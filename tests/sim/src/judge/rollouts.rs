@@ -172,12 +172,14 @@ impl Judge {
     }
 
     /// Companions are replaced only for a template that the API server takes. `was_current`: before this template, the companion had the latest.
+    /// Revisions of a restored cluster don't say when a watch has shown them.
     fn untried(&self, world: &World, commit: &Commit, key: &Key, (image, was_current): (&str, bool)) {
         let version = served(world, key)
             .map(|rule| text(&rule, "/metadata/resourceVersion").parse().unwrap_or(u64::MAX));
         let plural = if key.1.starts_with(PLATFORM) { "adminworkloadrules" } else { "workloadrules" };
         let shown = version.and_then(|version| world.infra.shown(&commit.client, plural, version));
-        let knows = shown.is_some_and(|shown| shown + KNOWN <= commit.sent);
+        let restored = self.found.lock().restored;
+        let knows = !restored && shown.is_some_and(|shown| shown + KNOWN <= commit.sent);
         if (knows || was_current) && image.starts_with(crate::world::kubelet::REFUSED) {
             let client = &commit.client;
             self.violation(

@@ -155,8 +155,10 @@ fn a_status_calls_nobody_but_the_machine_of_a_pool_that_says_something_else() {
     let status = object.status.clone().unwrap();
     cache.machine_status("a".to_owned(), status.clone());
     assert_eq!(cache.machine(Change::Applied(object.clone())), []);
+    assert_eq!(cache.contested(), [].into());
     object.status = Some(MachineStatus { observed_generation: Some(7), ..status });
-    assert_eq!(cache.machine(Change::Applied(object.clone())), [m("a")]);
+    assert_eq!(cache.machine(Change::Applied(object.clone())), []);
+    assert_eq!(cache.contested(), [m("a")].into());
     object.metadata.labels = Some([(keys::MACHINE_GROUP.to_owned(), "h".to_owned())].into());
     assert_eq!(cache.machine(Change::Applied(object.clone())), [m("a")]);
     object.metadata.generation = Some(2);
@@ -174,7 +176,8 @@ fn a_status_calls_nobody_but_the_machine_of_a_pool_that_says_something_else() {
     assert_eq!(cache.pool(Change::Applied(object.clone())), []);
     cache.pool_status(object.name_any(), object.status.clone().unwrap());
     object.status = says("one", json!([]));
-    assert_eq!(cache.pool(Change::Applied(object.clone())), [p("g")]);
+    assert_eq!(cache.pool(Change::Applied(object.clone())), []);
+    assert_eq!(cache.contested(), [p("g")].into());
     object.metadata.finalizers = Some(vec![keys::POOL_FINALIZER.to_owned()]);
     assert_eq!(cache.pool(Change::Applied(object)), [m("g"), p("g")]);
 }
