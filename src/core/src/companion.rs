@@ -260,7 +260,7 @@ pub fn plan(
 pub(crate) fn replace_reason(rule: &Rule, host: Option<&str>, o: &Observed) -> Option<DeleteReason> {
     let makes = rule.makes(&o.template_hash, o.content_hash.as_deref());
     // One of another policy has a host and the rule none, or the other way round. It serves its workload until its turn in the rollout.
-    let of_policy = makes || o.host.is_some() == host.is_some();
+    let of_policy = makes || o.host.is_some() == rule.policy().is_by_host();
     if o.rule_uid != rule.uid() {
         Some(DeleteReason::OtherRule)
     } else if o.host.as_deref() != host && of_policy && !fault("companion-stays-on-the-former-host") {

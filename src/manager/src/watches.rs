@@ -18,6 +18,7 @@ use outrigger_runtime::cache::{Change, version};
 use outrigger_runtime::pod::Pod;
 use outrigger_runtime::watch::Watch;
 use parking_lot::MutexGuard;
+use serde_json::json;
 use tracing::info;
 
 use crate::companions::object::Object;
@@ -181,10 +182,7 @@ impl Context {
             if !stream.connected && stream.claim > 0 {
                 data.stream.lost_since(stream.since.as_ref().map(|since| since.0));
             }
-            if stream.connected
-                && *stream.holder == *self.identity
-                && data.stream.shown_connected(stream.claim)
-            {
+            if *stream.holder == *self.identity && data.stream.shown(stream.claim, &json!(stream)) {
                 self.queues.stream_statuses.add([id.clone()]);
             }
             matched.extend(data.assess_hosts(&self.registry, self.environment.clock.wall()));
@@ -422,7 +420,6 @@ mod tests {
     use futures::FutureExt;
     use outrigger_runtime::fake_api::FakeApi;
     use outrigger_runtime::watch::Event;
-    use serde_json::json;
 
     use super::*;
     use crate::fixtures;

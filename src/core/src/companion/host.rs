@@ -47,8 +47,8 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::companion::plan;
     use crate::companion::tests::of_rule;
+    use crate::companion::{plan, replace_reason};
     use crate::ids::TenantId;
     use crate::index::Desired;
     use crate::index::tests::key;
@@ -109,6 +109,14 @@ mod tests {
                 matches!(action, Action::Delete { reason: DeleteReason::Moved, .. }),
                 "{entries:?} {action:?}"
             );
+        }
+        // One of an earlier template doesn't wait for its turn.
+        let rule = compiled(RuleSpec { policy: same, ..named("r") });
+        let hash = "earlier".to_owned();
+        let (host, content_hash) = (Some("h".to_owned()), Some(hash.clone()));
+        let earlier = Observed { host, content_hash, template_hash: hash, ..of_rule(&rule) };
+        for host in [None, Some("i")] {
+            assert_eq!(replace_reason(&rule, host, &earlier), Some(DeleteReason::Moved));
         }
     }
 }

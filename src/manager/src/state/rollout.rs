@@ -447,6 +447,11 @@ impl TenantData {
         if self.rollouts.concerns(key) {
             let now = self.read_companion(key, Observed::clone);
             self.rollouts.observed(key, now.as_ref());
+        } else if matches!(self.index.desired(key), Desired::Wanted { .. })
+            && self.read_companions(&key.rule, |companions| companions.has_run(key)) == Some(true)
+        {
+            // Whoever has deleted it: it is down until it is there again.
+            self.rollouts.missing(key);
         }
         self.forget_if_unwanted(key);
     }

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use outrigger_core::companion::StreamClaim;
 use outrigger_core::fault;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -46,6 +45,8 @@ pub(crate) struct Stream {
     next: Option<Instant>,
     /// What the Tenant's status is to have of this replica's stream.
     unwritten: StreamFields,
+    /// What was written of it under the last claim.
+    said: StreamFields,
 }
 
 /// Fields of `Tenant.status.stream` that a stream of this replica has to write.
@@ -243,28 +244,27 @@ impl Stream {
             self.own_seen(claim);
             return false;
         }
-        if claim <= self.foreign && !(claim == self.foreign && holder.is_empty()) {
+        let is_held = !holder.is_empty();
+        if claim < self.foreign || !is_held && claim <= self.claim {
             return false;
         }
-        if holder.is_empty() && claim <= self.claim {
-            return false;
-        }
-        self.released = holder.is_empty();
+        // A restored cluster counts from an earlier claim on, so the number of one that is known may be another holder's by now.
+        self.released = !is_held;
         self.foreign = claim;
-        self.claim < claim && self.lose()
+        (self.claim < claim || is_held && self.claim == claim) && self.lose()
     }
 
-    /// The Tenant's status shows that an agent is connected under this claim of this replica. Has it say again that none is, if its
-    /// stream has ended and that was said: the cluster was restored. Returns whether it does.
-    pub(crate) fn shown_connected(&mut self, claim: u64) -> bool {
-        let has_ended =
-            self.claim == claim && !self.connected && self.connected_claim == 0 && self.raising == 0;
-        let Some(of) = self.on_tenant(claim).filter(|_| has_ended && self.unwritten.fields.is_empty()) else {
+    /// The Tenant's status shows this of the stream, under this claim of this replica. What was written under it and isn't shown is of a
+    /// state before which the cluster was restored: it is to be written again. Returns whether anything is.
+    pub(crate) fn shown(&mut self, claim: u64, shown: &Value) -> bool {
+        let is_latest = self.on_tenant(claim).is_some_and(|of| of == self.said.claim);
+        if !is_latest || self.raising > 0 || !self.unwritten.fields.is_empty() {
             return false;
-        };
-        let since = self.lost_at.map(Time);
-        self.say(&of, [("connected", Value::from(false)), ("since", json!(since))]);
-        true
+        }
+        let StreamFields { claim, mut fields } = self.said.clone();
+        fields.retain(|field, value| shown.get(*field).unwrap_or(&Value::Null) != value);
+        self.say(&claim, fields);
+        !self.unwritten.fields.is_empty()
     }
 
     /// The Tenant's status is to have these fields, under this claim. They replace those of another claim.
@@ -284,8 +284,14 @@ impl Stream {
         (!self.unwritten.fields.is_empty()).then(|| self.unwritten.clone())
     }
 
-    /// These fields are written, or never will be, because the claim isn't the latest. What was said since stays.
-    pub(crate) fn written(&mut self, written: &StreamFields) {
+    /// These fields are `stored`, or never will be, because the claim isn't the latest. What was said since stays.
+    pub(crate) fn written(&mut self, written: &StreamFields, stored: bool) {
+        if stored {
+            if self.said.claim != written.claim {
+                self.said = StreamFields { claim: written.claim.clone(), ..StreamFields::default() };
+            }
+            self.said.fields.extend(written.fields.clone());
+        }
         if self.unwritten.claim == written.claim {
             self.unwritten.fields.retain(|field, value| written.fields.get(field) != Some(value));
         }
@@ -320,7 +326,7 @@ impl Stream {
         self.own = 0;
         self.used = 0;
         self.released = false;
-        self.unwritten = StreamFields::default();
+        (self.unwritten, self.said) = Default::default();
     }
 
     /// Whether this replica acts for the tenant: it holds the latest claim, or no replica does and it leads.

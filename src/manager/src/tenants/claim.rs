@@ -86,10 +86,11 @@ pub(crate) async fn write_status(
     state: &TenantState,
 ) -> Result<(), kube::Error> {
     let Some(unwritten) = state.lock().stream.unwritten() else { return Ok(()) };
-    if !write(context, id, &unwritten).await? {
+    let stored = write(context, id, &unwritten).await?;
+    if !stored {
         debug!(tenant = %id, claim = unwritten.claim.number, "stream status not written: the claim is not the latest");
     }
-    state.lock().stream.written(&unwritten);
+    state.lock().stream.written(&unwritten, stored);
     Ok(())
 }
 
@@ -279,18 +280,27 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_restored_status_says_again_that_no_agent_is_connected() {
+    async fn a_restored_status_has_again_what_was_written_of_the_stream() {
         let context = fixtures::context(FakeApi::default().client());
         let state = fixtures::state_of_blue(&context);
         let (number, me) = (fixtures::connect(&state), context.identity.clone());
         let shown = || {
             let tenant = fixtures::object(fixtures::tenant_claimed(1, &me));
             context.tenant(Change::Applied(tenant));
-            state.lock().stream.unwritten().map(|said| said.fields["connected"].clone())
+            let again = state.lock().stream.unwritten()?;
+            state.lock().stream.written(&again, true);
+            Some(again.fields)
         };
         assert_eq!(shown(), None);
-        state.lock().stream.end(number, jiff::Timestamp::UNIX_EPOCH);
-        assert_eq!(shown(), Some(json!(false)));
+        let claim = StreamClaim { tenant_uid: "u".into(), number: 1 };
+        let said = [("workloads", json!(3)), ("refused", json!(null)), ("connected", json!(true))];
+        state.lock().stream.say(&claim, said);
+        assert_eq!(shown().unwrap().len(), 3, "it isn't written yet");
+        assert_eq!(shown(), Some([("workloads", json!(3))].into()), "a snapshot of before is restored");
+        let claim = state.lock().stream.end(number, jiff::Timestamp::UNIX_EPOCH).unwrap();
+        state.lock().stream.say(&claim, [("connected", json!(false))]);
+        assert_eq!(shown(), Some([("connected", json!(false))].into()));
+        assert_eq!(shown(), Some([("connected", json!(false)), ("workloads", json!(3))].into()));
     }
 
     #[tokio::test]

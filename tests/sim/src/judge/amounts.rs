@@ -7,6 +7,7 @@ use std::sync::Arc;
 use outrigger_core::keys;
 use serde_json::Value;
 
+use super::rollouts::owner_holds;
 use super::states::rule_of;
 use super::wanted::{Wanted, companion, is_ready, mark, served, written};
 use super::{Judge, Key, PROMPTLY, budgets};
@@ -149,6 +150,7 @@ impl Judge {
                 || at(pod, "/spec/containers/0/image").is_none_or(|found| *found != **image)
                 || !super::devices::may_have_those_of(world, pod, rule)
                 || is_ready(pod) && budgets::hold(&world.tenants[key.0], workload)
+                || is_ready(pod) && owner_holds(&world.tenants[key.0], rule, workload)
             {
                 continue;
             }

@@ -38,7 +38,7 @@ fn host(dpu: &Value) -> Option<&str> {
 }
 
 /// The tenant whose DPU a Node is, and stays.
-fn owner(dpu: &Value) -> Option<&str> {
+pub(super) fn owner(dpu: &Value) -> Option<&str> {
     let mut taints = dpu["spec"]["taints"].as_array().into_iter().flatten();
     let is_handed_over = taints.any(|taint| taint["key"] == keys::HANDOVER);
     dpu["metadata"]["labels"][keys::NODE_TENANT].as_str().filter(|_| !is_handed_over)

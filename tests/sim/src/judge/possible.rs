@@ -59,7 +59,7 @@ impl Possible {
     fn state(&mut self, key: (&'static str, String), rule: Arc<Value>) {
         let states = self.rules.entry(key).or_default();
         let is_other = |last: &Arc<Value>| {
-            ["workloadTerms", "template", "gatedWorkloads"]
+            ["workloadTerms", "template", "gatedWorkloads", "tenantSelector"]
                 .iter()
                 .any(|part| last["spec"][part] != rule["spec"][part])
         };

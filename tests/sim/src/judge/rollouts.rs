@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use super::amounts::{differ, may_be_deferred};
 use super::hosts::{host_of, is_by_host, is_in};
-use super::matching::{matches, read};
-use super::wanted::{Place, Wanted, companion, is_ready, is_workload, served, wanted};
+use super::matching::{matches, read, serves};
+use super::wanted::{Place, Wanted, companion, concerns, is_ready, is_workload, served, wanted};
 use super::{Judge, Key, PLATFORM};
 use crate::model::{Commit, Model};
 use crate::world::hosts::{is_true, node_of};
@@ -88,6 +88,24 @@ pub(super) fn is_up(companions: &[Arc<Value>], key: &Key) -> bool {
     })
 }
 
+/// Whether the manager that makes a request has known the present state of the rule for [`KNOWN`].
+fn knows(world: &World, commit: &Commit, key: &Key, rule: &Value) -> bool {
+    let version = text(rule, "/metadata/resourceVersion").parse().unwrap_or(u64::MAX);
+    let plural = if key.1.starts_with(PLATFORM) { "adminworkloadrules" } else { "workloadrules" };
+    let shown = world.infra.shown(&commit.client, plural, version);
+    shown.is_some_and(|shown| shown + KNOWN <= commit.sent)
+}
+
+/// Whether a companion is for another host than that of its workload's Node, because a Tenant's entries about names have changed, or its
+/// DPU is no longer its tenant's. Then it is deleted whatever its template is.
+fn has_moved(world: &World, (id, rule): (&str, &Value), node: Option<&str>, companion: &Value) -> bool {
+    let names = world.host_names(id);
+    let host = node.and_then(|node| host_of(&names, node));
+    let dpu = companion["spec"]["nodeName"].as_str().and_then(|dpu| world.infra.get("nodes", None, dpu));
+    is_by_host(rule) && companion["metadata"]["annotations"][keys::HOST].as_str() != host
+        || dpu.is_some_and(|dpu| super::dpus::owner(&dpu) != Some(id))
+}
+
 impl Judge {
     /// The numbers of companions of a rule, and of workloads of an owner, are the largest since the last rest.
     pub(super) fn grows(&self, world: &World, commit: &Commit) {
@@ -137,13 +155,25 @@ impl Judge {
         }
         // The state of the rule that managers know may not match the workload.
         let node = node_of(&world.tenants[key.0], pod);
-        if !matches(&rule, pod, node.as_deref()) {
+        if !matches(&rule, pod, node.as_deref()) || has_moved(world, (key.0, &rule), node.as_deref(), old) {
+            return;
+        }
+        // All companions of a rule that is deleted are, and those that an earlier state of the rule didn't match. The manager may not know
+        // yet that there is a rule of that name again, or its present state.
+        let is_of_another = old["metadata"]["annotations"][keys::RULE_UID] != rule["metadata"]["uid"];
+        let matched = |state: &Arc<Value>| {
+            matches(state, pod, node.as_deref()) && serves(state, pod) && concerns(state, key.0)
+        };
+        let was_unmatched = || !self.found.lock().possible.rules(key.0, &key.1).iter().all(matched);
+        if (is_of_another || was_unmatched()) && !knows(world, commit, key, &rule) {
             return;
         }
         let now = image(&rule, "/spec/template/spec/containers/0/image");
         let is_resize = commit.subresource.as_deref() == Some("resize");
         let is_other = image(old, "/spec/containers/0/image") != now || differ(old, &rule);
-        if !is_other && !is_resize || text(old, "/status/phase") == "Failed" || !is_ready(old) {
+        // One whose kubelet resizes it already is down, and no manager has chosen when: its resize may have been deferred.
+        let serves = is_ready(old) && !is_resizing(old) && text(old, "/status/phase") != "Failed";
+        if !is_other && !is_resize || !serves {
             return;
         }
         let was_current = {
@@ -174,12 +204,8 @@ impl Judge {
     /// Companions are replaced only for a template that the API server takes. `was_current`: before this template, the companion had the latest.
     /// Revisions of a restored cluster don't say when a watch has shown them.
     fn untried(&self, world: &World, commit: &Commit, key: &Key, (image, was_current): (&str, bool)) {
-        let version = served(world, key)
-            .map(|rule| text(&rule, "/metadata/resourceVersion").parse().unwrap_or(u64::MAX));
-        let plural = if key.1.starts_with(PLATFORM) { "adminworkloadrules" } else { "workloadrules" };
-        let shown = version.and_then(|version| world.infra.shown(&commit.client, plural, version));
         let restored = self.found.lock().restored;
-        let knows = !restored && shown.is_some_and(|shown| shown + KNOWN <= commit.sent);
+        let knows = !restored && served(world, key).is_some_and(|rule| knows(world, commit, key, &rule));
         if (knows || was_current) && image.starts_with(crate::world::kubelet::REFUSED) {
             let client = &commit.client;
             self.violation(

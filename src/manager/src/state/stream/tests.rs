@@ -26,14 +26,14 @@ fn what_is_said_while_it_is_written_stays() {
     stream.say(&on("u", 1), [("workloads", 1.into()), ("refused", Value::Null)]);
     let first = stream.unwritten().unwrap();
     stream.say(&on("u", 1), [("workloads", 2.into())]);
-    stream.written(&first);
+    stream.written(&first, true);
     assert_eq!(stream.unwritten().unwrap().fields, BTreeMap::from([("workloads", 2.into())]));
     // Another stream knows better, and its claim isn't that of the write.
     stream.say(&on("u", 2), [("workloads", 3.into())]);
-    stream.written(&first);
+    stream.written(&first, true);
     let second = stream.unwritten().unwrap();
     assert_eq!((second.claim.number, second.fields.len()), (2, 1));
-    stream.written(&second);
+    stream.written(&second, true);
     assert_eq!(stream.unwritten(), None);
 }
 
@@ -243,4 +243,18 @@ async fn a_lower_claim_in_a_later_version_is_that_of_a_restored_cluster() {
     stream.claimed(one, raised(6, 60)).unwrap();
     assert!(!stream.observed(shown(5, "other", 50), ME), "a watch that is behind");
     assert!(stream.acts(false));
+}
+
+#[test]
+fn a_known_number_with_another_holder_is_that_of_a_restored_cluster() {
+    // The leader, which has acted for the tenant under claim 7.
+    let mut leader = Stream::default();
+    assert!(!leader.observed(shown(7, "", 70), ME) && leader.acts(true));
+    assert!(!leader.observed(shown(7, "other", 2000), ME) && !leader.acts(true), "the other one serves it");
+    let mut stream = Stream::default();
+    let OpenedStream { number: one, end: ended, .. } = stream.begin(9, Instant::now()).unwrap();
+    stream.claimed(one, raised(7, 70)).unwrap();
+    assert!(!stream.observed(shown(7, ME, 71), ME));
+    assert!(stream.observed(shown(7, "other", 2000), ME), "both have counted from 6 on");
+    assert!(ended.is_cancelled() && !stream.acts(true));
 }

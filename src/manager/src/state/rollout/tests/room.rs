@@ -129,6 +129,24 @@ fn a_companion_is_down_from_the_moment_in_which_the_cache_loses_it() {
 }
 
 #[test]
+fn a_companion_is_down_whoever_has_deleted_it_until_it_is_there_again() {
+    let mut t = Tenant::with_rule(&fixtures::rule(), workloads(4));
+    let (keys, now) = (t.keys(), t.template_hash());
+    assert_eq!(t.ask(), [0], "one of four");
+    let deleted = |t: &mut Tenant| {
+        t.data.with_companions(&t.rule.clone(), |of| of.deleted(Default::default(), &keys[0].workload));
+        t.data.companion_observed(&keys[0]);
+    };
+    deleted(&mut t);
+    // It has been created again, isn't ready, and somebody else deletes it.
+    t.shows(&keys[0], pod(&now, false));
+    deleted(&mut t);
+    assert_eq!(t.turns(), [0; 0], "a second one would be down");
+    t.shows(&keys[0], pod(&now, true));
+    assert_eq!(t.turns(), [1]);
+}
+
+#[test]
 fn one_that_was_down_when_its_turn_came_is_replaced_only_while_it_is() {
     let mut t = Tenant::with_rule(&fixtures::rule(), workloads(4));
     let keys = t.keys();
