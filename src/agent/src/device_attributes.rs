@@ -2,7 +2,7 @@
 //!
 //! **In**: watches of ResourceClaims and ResourceSlices, of which only allocations and the attributes are kept that the command line
 //! permits to send. **Out**: the attributes of a workload's devices. A claim is that of a workload for as long as it is reserved for its
-//! Pod. Claims, slices and Pods arrive in any order.
+//! Pod. Claims, slices and Pods arrive in any order. **Callers**: the agent, and commands that read these objects themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ struct Slice {
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub(crate) struct DeviceAttributes {
+pub struct DeviceAttributes {
     /// The attributes that are sent, by their full names.
     sent: Arc<[Pattern]>,
     claims: HashMap<ClaimName, Claim>,
@@ -86,12 +86,12 @@ pub(crate) fn start(process: &Process, context: &Context, store: &Arc<WorkloadSt
 
 impl DeviceAttributes {
     /// Without claims and slices.
-    pub(crate) fn new(sent: Arc<[Pattern]>) -> Self {
+    pub fn new(sent: Arc<[Pattern]>) -> Self {
         Self { sent, ..Self::default() }
     }
 
     /// Records a state of a claim. Returns the workloads that it may concern.
-    pub(crate) fn claim(&mut self, change: Change<ResourceClaim>) -> BTreeSet<WorkloadId> {
+    pub fn claim(&mut self, change: Change<ResourceClaim>) -> BTreeSet<WorkloadId> {
         let (namespace, name, claim) = change.into_parts();
         let name = ClaimName { namespace, name };
         let mut affected = BTreeSet::new();
@@ -118,7 +118,7 @@ impl DeviceAttributes {
     }
 
     /// Records a state of a slice. Returns the workloads that it may concern.
-    pub(crate) fn slice(&mut self, change: Change<ResourceSlice>) -> BTreeSet<WorkloadId> {
+    pub fn slice(&mut self, change: Change<ResourceSlice>) -> BTreeSet<WorkloadId> {
         let (_, name, slice) = change.into_parts();
         let mut affected = BTreeSet::new();
         if let Some(before) = self.slices.remove(&name) {
@@ -134,11 +134,18 @@ impl DeviceAttributes {
     }
 
     /// Sets the attributes of a workload's devices.
-    pub(crate) fn describe(&self, workload: &mut Workload) {
+    pub fn describe(&self, workload: &mut Workload) {
         match self.of(&workload.id) {
             Some(attributes) => _ = workload.extra.insert(DEVICE_ATTRIBUTES.to_owned(), attributes),
             None => _ = workload.extra.remove(DEVICE_ATTRIBUTES),
         }
+    }
+
+    /// Whether slices have all devices of a workload's claims.
+    pub fn is_whole(&self, id: &WorkloadId) -> bool {
+        let claims = self.of_pods.get(id).into_iter().flatten().filter_map(|name| self.claims.get(name));
+        let mut devices = claims.flat_map(|claim| &claim.devices);
+        devices.all(|(_, pool, device)| self.device(pool, device).is_some())
     }
 
     /// The workloads with devices of a pool.
@@ -155,7 +162,7 @@ impl DeviceAttributes {
         let mut all: BTreeMap<String, String> = BTreeMap::new();
         for claim in names.into_iter().filter_map(|name| self.claims.get(name)) {
             for (request, pool, device) in &claim.devices {
-                for (attribute, value) in self.device(pool, device) {
+                for (attribute, value) in self.device(pool, device).unwrap_or_default() {
                     add(&mut all, format!("{}/{request}/{attribute}", claim.name), value);
                 }
             }
@@ -163,12 +170,13 @@ impl DeviceAttributes {
         (!all.is_empty()).then(|| Texts::from(&all))
     }
 
-    /// The attributes of a device. While its driver writes a new generation of the pool, two slices may have it.
-    fn device(&self, pool: &Pool, device: &str) -> &[(String, String)] {
+    /// The attributes of a device; `None` for one that no slice has. While its driver writes a new generation of the pool, two slices may
+    /// have it.
+    fn device(&self, pool: &Pool, device: &str) -> Option<&[(String, String)]> {
         let slices = self.pools.get(pool).into_iter().flatten().filter_map(|name| self.slices.get(name));
         let slices = slices.filter_map(|slice| Some((slice.generation, slice.devices.get(device)?)));
         let newest = slices.max_by_key(|(generation, _)| *generation);
-        newest.map_or(&[], |(_, attributes)| attributes.as_slice())
+        newest.map(|(_, attributes)| attributes.as_slice())
     }
 }
 
@@ -282,11 +290,15 @@ mod tests {
         let mut all = sending(&["gpu.example.com/model"]);
         assert_eq!(all.claim(claim("mine", &json!({}))), BTreeSet::from([id("web")]));
         assert!(found(&all, "web").is_empty());
+        assert!(!all.is_whole(&id("web")) && all.is_whole(&id("other")), "no slice has its devices");
+        all.slice(slice("s", 1, &[("d0", "small"), ("d1", "large")]));
+        assert!(!all.is_whole(&id("web")), "no slice has the third one");
         let devices = [("d0", "small"), ("d1", "large"), ("d2", "huge"), ("d3", "none")];
         assert_eq!(all.slice(slice("s", 1, &devices)), BTreeSet::from([id("web")]));
         let expected =
             [("mine/one/gpu.example.com/model", "small"), ("mine/two/gpu.example.com/model", "large,huge")];
         assert_eq!(found(&all, "web"), pairs(&expected));
+        assert!(all.is_whole(&id("web")));
         assert!(found(&all, "other").is_empty(), "it is no Pod");
         // The newest generation of the pool counts.
         all.slice(slice("t", 2, &[("d0", "medium")]));

@@ -1,7 +1,7 @@
 //! The agent.
 //!
 //! **In**: watches of the Pods of the configured namespaces, of the tenant's rules, and of claims and slices of devices where attributes of
-//! these are sent (`device_attributes`); a stream from the manager, of how companions are. **Out**: a workload stream to the manager, with
+//! these are sent ([`device_attributes`]); a stream from the manager, of how companions are. **Out**: a workload stream to the manager, with
 //! all workloads first and then each change; the rules in the infrastructure cluster, and their status in the tenant's cluster ([`rules`]);
 //! conditions and Events of Pods, of their companions (`companions`); and, where the tenant wants it, a condition and a taint of its Nodes
 //! (`nodes`), and devices for Pods that don't start before their companions (`first`) or aren't bound before (`binding`). **Callers**:
@@ -19,7 +19,7 @@ mod companions;
 mod conditions;
 pub mod connect;
 mod context;
-mod device_attributes;
+pub mod device_attributes;
 mod disruption;
 mod first;
 mod gate;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
 use outrigger_admission::review::Request;
-use outrigger_agent::annotations::Allowed;
+use outrigger_agent::annotations::{Allowed, Selection};
 use outrigger_api::WorkloadRule;
 use outrigger_core::companion::{self, Action, Home, Observed, plan};
 use outrigger_core::ids::TenantId;
@@ -14,13 +14,16 @@ use outrigger_core::json::label;
 use outrigger_core::keys;
 use outrigger_core::node::Node;
 use outrigger_core::validate::message;
+use outrigger_core::workload::Workload;
 use outrigger_manager::companions::observe::{observe, observe_admin, observe_admin_claim, observe_claim};
 use outrigger_runtime::pod::Pod;
 use serde_json::{Value, json};
 
 use crate::admission::Admission;
+use crate::attributes::{ReadAttributes, UnknownAttributes};
 use crate::files::InputError;
 use crate::sent::NamedKeys;
+use crate::state::State;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PodName {
@@ -121,15 +124,35 @@ fn first_dpu(admission: &Admission, host: Option<&str>) -> Option<String> {
     nodes.filter(|node| host.is_some() && labels.host(&node.labels) == host).map(|node| node.name).min()
 }
 
+/// The workload that a Pod of the state is, as the agent sends it. `Err` in the result: why it is none.
+fn workload_of(
+    state: &State,
+    PodName { namespace, name }: &PodName,
+    sent: &Selection,
+    attributes: &ReadAttributes,
+) -> Result<Result<Workload, String>, InputError> {
+    let is_named = |pod: &Pod| pod.namespace().as_ref() == Some(namespace) && pod.name_any() == *name;
+    let Some(pod) = state.pods()?.into_iter().find(is_named) else {
+        return Err(InputError::new("--workload", format_args!("there is no Pod {namespace}/{name}")));
+    };
+    let Some(mut workload) = outrigger_agent::pod::workload(pod) else {
+        return Ok(Err("the Pod has ended, so it is no workload".to_owned()));
+    };
+    sent.apply(&mut workload);
+    attributes.describe(&mut workload);
+    Ok(Ok(workload))
+}
+
 /// The creation of the companion of a rule of the state for a Pod of the state, by the manager. It gets the annotations that the agent
 /// of the tenant sends, which may send these and whose cluster has the rules of the tenant. Where each DPU of the workload's host has a
-/// companion, it is that of the first. `Err` in the result: why there is none.
+/// companion, it is that of the first. Beside it stands what it lacks here. `Err` in the result: why there is none.
 pub(crate) fn companion(
     admission: &Admission,
     rule: &str,
     workload: &PodName,
     allowed: &Allowed,
-) -> Result<Result<Request, String>, InputError> {
+    attributes: &ReadAttributes,
+) -> Result<Result<(Request, Vec<String>), String>, InputError> {
     let state = admission.state();
     let rules: Vec<WorkloadRule> = state.all(keys::WORKLOAD_GROUP, "WorkloadRule")?;
     let mut found = Vec::new();
@@ -148,22 +171,19 @@ pub(crate) fn companion(
     let mut keys = NamedKeys::default();
     let beside = |other: &&WorkloadRule| other.namespace().as_ref() == Some(namespace);
     named.iter().filter(beside).for_each(|other| keys.name(other, true));
-    let named = |pod: &outrigger_runtime::pod::Pod| {
-        pod.namespace().as_ref() == Some(&workload.namespace) && pod.name_any() == workload.name
-    };
-    let Some(pod) = state.pods()?.into_iter().find(named) else {
-        let PodName { namespace, name } = workload;
-        return Err(InputError::new("--workload", format_args!("there is no Pod {namespace}/{name}")));
-    };
+    let workload = workload_of(state, workload, &keys.selection(allowed), attributes)?;
     let rule = match object.compile() {
         Ok(rule) => Arc::new(rule),
         Err(errors) => return Ok(Err(format!("the rule is not valid: {}", message(&errors)))),
     };
-    let Some(mut workload) = outrigger_agent::pod::workload(pod) else {
-        return Ok(Err("the Pod has ended, so it is no workload".to_owned()));
+    let workload = match workload {
+        Ok(workload) => Arc::new(workload),
+        Err(why) => return Ok(Err(why)),
     };
-    keys.selection(allowed).apply(&mut workload);
-    let workload = Arc::new(workload);
+    let unknown = UnknownAttributes::new(state, attributes);
+    if unknown.decide(&rule, &workload) {
+        return Ok(Err(unknown.undecided()));
+    }
     if !rule.matches(&workload) {
         return Ok(Err("the rule doesn't match the workload; outrigger explain says why".to_owned()));
     }
@@ -179,7 +199,10 @@ pub(crate) fn companion(
     };
     let home = Home { tenant, namespace, owned: true, host_names: &host_names };
     match plan(&key, &Desired::of_match(&rule, &workload), None, &home) {
-        Action::Create(pod) => Ok(Ok(creation(admission.manager(), namespace, &pod)?)),
+        Action::Create(pod) => {
+            let request = creation(admission.manager(), namespace, &pod)?;
+            Ok(Ok((request, unknown.left_out(&rule, &workload))))
+        }
         Action::Refuse(_, message) => Ok(Err(message)),
         _ => Ok(Err(format!("{} waits for the workload's node", rule.policy().as_str()))),
     }

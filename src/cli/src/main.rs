@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
 
 mod admission;
+mod attributes;
 mod bundle;
 mod cases;
 mod check;

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use similar::TextDiff;
 
 use crate::admission::{Admission, StateArgs};
+use crate::attributes::ReadAttributes;
 use crate::companion::{PodName, companion, creation};
 use crate::document::{plain, plain_lines};
 use crate::files::InputError;
@@ -75,16 +76,24 @@ impl RenderArgs {
         let mut admission = Admission::new(State::read(&filename)?, admission)?;
         admission.forget_new_pods();
         let allowed = self.annotations.allowed()?;
+        let attributes = ReadAttributes::of_files(admission.state(), self.annotations.device_attributes()?)?;
         let mut denied = 0;
         let mut requests = Vec::new();
         match (&self.rule, &self.workload) {
-            (Some(rule), Some(workload)) => match companion(&admission, rule, workload, &allowed)? {
-                Ok(request) => requests.push(request),
-                Err(why) => {
-                    denied += 1;
-                    complain("Error:", BAD, &format!("no companion: {why}"))?;
+            (Some(rule), Some(workload)) => {
+                match companion(&admission, rule, workload, &allowed, &attributes)? {
+                    Ok((request, left_out)) => {
+                        for what in left_out {
+                            complain("Warning:", ODD, &what)?;
+                        }
+                        requests.push(request);
+                    }
+                    Err(why) => {
+                        denied += 1;
+                        complain("Error:", BAD, &format!("no companion: {why}"))?;
+                    }
                 }
-            },
+            }
             _ => requests = pods(&admission, &self.user, &self.namespace)?,
         }
         let mut admitted = Vec::new();

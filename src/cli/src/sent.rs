@@ -1,4 +1,5 @@
-//! The annotations of Pods that the agent of a tenant sends, for commands that read the Pods themselves.
+//! The annotations of Pods and the attributes of their devices that the agent of a tenant sends, for commands that read the Pods
+//! themselves.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,6 +24,12 @@ pub(crate) struct AnnotationArgs {
     /// --send-annotation.
     #[arg(long, value_delimiter = ',', value_name = "PATTERN")]
     allow_annotation: Vec<String>,
+
+    /// Attributes of devices that the agent sends, as its setting of this name: gpu.example.com/model, gpu.example.com/* or *. They are
+    /// read from ResourceClaims and ResourceSlices of the tenant's cluster. Without it they are unknown for Pods with claims. May be given
+    /// several times, or separated by commas.
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    send_device_attribute: Vec<String>,
 }
 
 impl AnnotationArgs {
@@ -32,6 +39,11 @@ impl AnnotationArgs {
             always: patterns("--send-annotation", &self.send_annotation)?,
             asked: patterns("--allow-annotation", &self.allow_annotation)?,
         })
+    }
+
+    /// The attributes of devices that the agent sends.
+    pub(crate) fn device_attributes(&self) -> Result<Arc<[Pattern]>, InputError> {
+        patterns("--send-device-attribute", &self.send_device_attribute)
     }
 }
 

@@ -17,6 +17,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::admission::Admission;
+use crate::attributes::ReadAttributes;
 use crate::companion::{PodName, companion, creation};
 use crate::files::{self, InputError, Object, Origin};
 use crate::state::State;
@@ -185,7 +186,9 @@ fn request(case: &Case, place: &str, admission: &Admission) -> Result<Result<Req
         (None, None, Some(of)) => {
             let name = PodName::parse(&of.workload)
                 .map_err(|error| InputError::new(place, format_args!("companion.workload: {error}")))?;
-            companion(admission, &of.rule, &name, &Allowed::default())
+            let attributes = ReadAttributes::unnamed();
+            let made = companion(admission, &of.rule, &name, &Allowed::default(), &attributes)?;
+            Ok(made.map(|(request, _)| request))
         }
         _ => Err(wrong("needs exactly one of request, pod and companion")),
     }

@@ -111,11 +111,13 @@ impl DiffArgs {
     async fn read(&self, clients: &Clients, new: &[files::Object]) -> anyhow::Result<(State, Source)> {
         let one = if let [one] = self.namespace.as_slice() { Some(one.as_str()) } else { None };
         let admin = self.admission.admin_namespaces();
+        let attributes = self.annotations.device_attributes()?;
         let more = More {
             admin: self.concerns(RuleKind::AdminWorkloadRule, new).then_some(&admin),
             machines: new.iter().any(proposal::makes_guests),
             quotas: true,
             agent_reports: false,
+            attributes: &attributes,
         };
         live::read(clients, &self.view, one, more).await
     }
@@ -143,9 +145,10 @@ impl DiffArgs {
         let [has_own, has_admin] =
             [RuleKind::WorkloadRule, RuleKind::AdminWorkloadRule].map(|kind| self.concerns(kind, new));
         let platform = RuleSet::of_platform(state, &admin, new, prunes_admin)?;
+        let attributes = self.annotations.device_attributes()?;
         let question = Question {
             state,
-            source: source.with_admin(&admin),
+            source: source.with_admin(&admin).with_attributes(state, attributes)?,
             args: &self.view,
             host_labels: &self.admission.host_labels,
             new,

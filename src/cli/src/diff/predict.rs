@@ -236,10 +236,16 @@ impl<'a> Prediction<'a> {
             (_, Some(o)) if self.absent.contains(&key.rule) && !o.terminating => {
                 Action::Delete { uid: o.uid.clone(), reason: DeleteReason::RuleDeleted }
             }
-            (Some(home), _) => plan(key, &desired, observed, &home),
-            (None, _) => Action::Nothing,
+            (Some(home), _) if !self.is_open(key) => plan(key, &desired, observed, &home),
+            _ => Action::Nothing,
         };
         Step { action, over_limit }
+    }
+
+    /// Whether attributes of devices decide about a match that aren't known here. Then no change is predicted.
+    fn is_open(&self, key: &CompanionKey) -> bool {
+        let (rule, workload) = (self.index.rule(&key.rule), self.index.workload(&key.workload));
+        rule.zip(workload).is_some_and(|(rule, workload)| self.view.unknown_attributes.decide(rule, workload))
     }
 
     /// The companion of a match as it is created and admitted, as far as the manager sees it.
@@ -287,6 +293,9 @@ impl<'a> Prediction<'a> {
     fn creation(&self, key: &CompanionKey) -> Option<(Arc<Rule>, Value, Home<'a>)> {
         let (home, desired) = (self.home(&key.rule)?, self.index.desired(key));
         let Desired::Wanted { rule, .. } = desired else { return None };
+        if self.is_open(key) {
+            return None;
+        }
         match plan(key, &desired, None, &home) {
             Action::Create(object) => Some((rule.clone(), object, home)),
             _ => None,
@@ -401,6 +410,7 @@ impl<'a> Prediction<'a> {
             host_names: &self.view.host_names,
             nodes: Some(nodes),
             sent: &Selection::default(),
+            unknown_attributes: &self.view.unknown_attributes,
         };
         let placement = place(&object, &rule, key, workload, nodes, &around);
         let fits = placement.nodes.into_iter().filter(|node| node.obstacles.is_empty());
@@ -443,6 +453,7 @@ impl<'a> Prediction<'a> {
                 )
             })
             .collect();
+        notes.extend(self.view.unknown_attributes.notes(&self.view.workloads, self.index.rules()));
         notes.sort_unstable();
         // Those of admin rules don't count as the tenant's.
         let count = |change| {

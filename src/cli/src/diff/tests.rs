@@ -234,6 +234,7 @@ fn inputs_that_cannot_be_compared_are_errors() {
 }
 
 mod admin;
+mod attributes;
 mod linger;
 mod quotas;
 mod slots;

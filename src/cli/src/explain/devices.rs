@@ -11,6 +11,7 @@ use outrigger_core::template::Kind;
 use serde_json::Value;
 
 use super::live::{ClaimScope, Reader, serves};
+use crate::attributes::claim_of;
 use crate::explain::allocation::{ClaimQuestion, ClaimReport, Devices, User};
 use crate::explain::explanation::Placement;
 use crate::files::InputError;
@@ -137,12 +138,8 @@ impl KnownDevices {
         claim: &'a Value,
         namespace: &str,
     ) -> ClaimQuestion<'a> {
-        let text = |value: &'a Value, key: &str| value.get(key).and_then(Value::as_str);
-        let name = text(claim, "name");
-        let statuses = list(pod, "/status/resourceClaimStatuses");
-        let generated = statuses.iter().find(|status| text(status, "name") == name);
-        let claim = text(claim, "resourceClaimName")
-            .or_else(|| generated.and_then(|status| text(status, "resourceClaimName")));
+        let name = claim.get("name").and_then(Value::as_str);
+        let claim = claim_of(pod, claim);
         let device = rule.devices().claims().iter().find(|device| Some(device.name.as_str()) == name);
         let spec = device.and_then(|device| match &device.source {
             Source::Template { spec, .. } => Some(spec.tree()),

@@ -24,6 +24,7 @@ use outrigger_core::workload::Workload;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::attributes::{UnknownAttributes, is_attribute};
 use crate::sent::is_unknown;
 
 /// What is known besides the rule and the workload.
@@ -40,6 +41,20 @@ pub(crate) struct ExplanationContext<'a> {
     pub(crate) nodes: Option<&'a [Node]>,
     /// The annotations that the tenant's agent sends: of others nothing is known to the manager.
     pub(crate) sent: &'a Selection,
+    /// Of which workloads attributes of devices aren't known.
+    pub(crate) unknown_attributes: &'a UnknownAttributes,
+}
+
+impl ExplanationContext<'_> {
+    /// Whether it isn't known what a workload has at a path.
+    fn lacks(&self, workload: &Workload, path: &Path) -> bool {
+        is_unknown(self.sent, path) || self.unknown_attributes.include(workload, path)
+    }
+
+    /// Why it isn't known.
+    fn why(&self, path: &Path) -> &str {
+        if is_attribute(path) { self.unknown_attributes.why() } else { "the tenant's agent doesn't send it" }
+    }
 }
 
 /// Whether a workload gets a companion by a rule.
@@ -48,7 +63,8 @@ pub(crate) enum CompanionOutcome {
     Companion,
     /// None, for the workload doesn't match.
     NoMatch,
-    /// What exists stays, and nothing is made: an annotation decides that the tenant's agent doesn't send.
+    /// What exists stays, and nothing is made: an annotation decides that the tenant's agent doesn't send. Or it isn't known here, because
+    /// an attribute of devices decides that isn't known here.
     Undecided,
     /// None yet: it would have to be on the workload's node, and the workload has none, or on each DPU there, and none is known.
     Waiting,
@@ -92,7 +108,7 @@ pub(crate) struct Finding {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) found: Option<String>,
     pub(crate) passes: bool,
-    /// The tenant's agent doesn't send it, so it isn't known whether it passes; absent where it is.
+    /// The tenant's agent doesn't send it, or it can't be read here, so it isn't known whether it passes; absent where it is.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) unknown: bool,
     /// What would have to change; absent where it passes.
@@ -131,14 +147,14 @@ pub(crate) fn explain(
     around: &ExplanationContext<'_>,
 ) -> Explanation {
     let is_known = !rule.policy().is_on_all() || key.dpu().is_some();
-    let unknown = |path: &Path| is_unknown(around.sent, path);
+    let unknown = |path: &Path| around.lacks(workload, path);
     let evaluated = if rule.is_about(workload) { rule.evaluate(workload, unknown) } else { Vec::new() };
     let (outcome, reason, placement) = decided(rule, workload, key, is_known, around);
     Explanation {
         outcome,
         reason,
         companion: if is_known { companion::own_name(key) } else { String::new() },
-        terms: evaluated.iter().map(|term| findings(term)).collect(),
+        terms: evaluated.iter().map(|term| findings(term, around)).collect(),
         placement,
     }
 }
@@ -156,8 +172,11 @@ fn decided(
         let reason = format!("the rule is about {wanted}, the workload is {is}");
         return (CompanionOutcome::NoMatch, Some(reason), None);
     }
-    let reason = match rule.verdict(workload, |path| is_unknown(around.sent, path)) {
+    let reason = match rule.verdict(workload, |path| around.lacks(workload, path)) {
         Verdict::No => return (CompanionOutcome::NoMatch, None, None),
+        Verdict::Unknown if around.unknown_attributes.are_compared(rule, workload) => {
+            return (CompanionOutcome::Undecided, Some(around.unknown_attributes.undecided()), None);
+        }
         Verdict::Unknown if !rule.name().is_admin() => {
             return (CompanionOutcome::Undecided, Some(UNDECIDED.to_owned()), None);
         }
@@ -241,12 +260,12 @@ fn admitted(
     Ok(pod)
 }
 
-fn findings(term: &[ExprOutcome<'_>]) -> Term {
-    let expressions: Vec<Finding> = term.iter().map(finding).collect();
+fn findings(term: &[ExprOutcome<'_>], around: &ExplanationContext<'_>) -> Term {
+    let expressions: Vec<Finding> = term.iter().map(|outcome| finding(outcome, around)).collect();
     Term { passes: expressions.iter().all(|e| e.passes), expressions }
 }
 
-fn finding(outcome: &ExprOutcome<'_>) -> Finding {
+fn finding(outcome: &ExprOutcome<'_>, around: &ExplanationContext<'_>) -> Finding {
     let (operator, values) = outcome.expression.test.parts();
     Finding {
         key: outcome.expression.path.to_string(),
@@ -260,7 +279,7 @@ fn finding(outcome: &ExprOutcome<'_>) -> Finding {
             Verdict::No => Some(change(outcome)),
             Verdict::Unknown => {
                 let path = &outcome.expression.path;
-                Some(format!("{path} is unknown: the tenant's agent doesn't send it"))
+                Some(format!("{path} is unknown: {}", around.why(path)))
             }
         },
     }

@@ -7,6 +7,7 @@ use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{ApiResource, ListParams};
 use kube::{Client, Resource};
+use outrigger_agent::annotations::Pattern;
 use outrigger_api::{AdminWorkloadRule, Machine, Tenant, WorkloadRule};
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::keys;
@@ -16,6 +17,7 @@ use serde_json::Value;
 
 pub(crate) use super::clients::{Clients, client};
 use super::view::ViewArgs;
+use crate::attributes::ReadAttributes;
 use crate::cluster::{Unread as Failure, each, in_time, of_kind};
 use crate::files::{InputError, Object, Origin};
 use crate::rules::RuleKind;
@@ -41,6 +43,8 @@ pub(crate) struct Source {
     pub(super) rules: RulesKnown,
     /// The Nodes of the tenant's cluster; `None` if they can't be seen.
     pub(super) hosts: Option<Vec<Object>>,
+    /// Attributes of the devices of workloads.
+    pub(crate) attributes: ReadAttributes,
     /// What it doesn't show.
     pub(crate) notes: Vec<String>,
 }
@@ -79,6 +83,7 @@ impl Source {
             admin: AdminNamespaces::default(),
             rules: RulesKnown::All,
             hosts: None,
+            attributes: ReadAttributes::unnamed(),
             notes: Vec::new(),
         }
     }
@@ -114,6 +119,8 @@ pub(crate) struct More<'a> {
     /// What the agent reports in a tenant's cluster besides conditions of Pods: Events and Nodes. Rules that may not be read are no
     /// error then.
     pub(crate) agent_reports: bool,
+    /// The attributes of the devices of workloads that the agent sends.
+    pub(crate) attributes: &'a [Pattern],
 }
 
 /// Reads what is needed of the cluster, and of the tenant's where that is named too.
@@ -143,8 +150,10 @@ pub(crate) async fn read(
     }
     let workloads = clients.tenant.is_some() || !infrastructure;
     let mut hosts = None;
+    let mut attributes = ReadAttributes::unnamed();
     if workloads {
         reader.pods(namespace).await?;
+        attributes = ReadAttributes::of_cluster(&reader.client, namespace, more.attributes).await;
         if more.agent_reports {
             hosts = reader.agent_reports(namespace).await?;
         }
@@ -158,8 +167,19 @@ pub(crate) async fn read(
     let place = "the cluster".to_owned();
     let Reader { objects, devices, claims, notes, .. } = reader;
     let admin = more.admin.cloned().unwrap_or_default();
-    let source =
-        Source { place, live: true, infrastructure, workloads, devices, claims, admin, rules, hosts, notes };
+    let source = Source {
+        place,
+        live: true,
+        infrastructure,
+        workloads,
+        devices,
+        claims,
+        admin,
+        rules,
+        hosts,
+        attributes,
+        notes,
+    };
     Ok((State::new(objects), source))
 }
 

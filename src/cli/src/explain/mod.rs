@@ -156,12 +156,15 @@ impl ExplainArgs {
     async fn read(&self, clients: &Clients) -> anyhow::Result<View> {
         let admin = self.admission.admin_namespaces();
         let namespace = self.workload.as_ref().map(|w| &w.namespace).or(self.namespace.as_ref());
-        let more = More { admin: Some(&admin), agent_reports: true, ..More::default() };
+        let attributes = self.annotations.device_attributes()?;
+        let more =
+            More { admin: Some(&admin), agent_reports: true, attributes: &attributes, ..More::default() };
         let (state, source) = live::read(clients, &self.view, namespace.map(String::as_str), more).await?;
         Ok(self.view_of(&state, source)?)
     }
 
     fn view_of(&self, state: &State, source: Source) -> Result<View, InputError> {
+        let source = source.with_attributes(state, self.annotations.device_attributes()?)?;
         View::new(state, &self.view, &self.admission.host_labels, self.rule.as_deref(), source)
     }
 }

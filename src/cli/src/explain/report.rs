@@ -458,6 +458,7 @@ fn explained(
         host_names: &view.host_names,
         nodes: view.nodes.as_deref(),
         sent,
+        unknown_attributes: &view.unknown_attributes,
     };
     let mut explanation = explain(rule, workload, key, &around);
     if let Some(why) = refused.filter(|_| explanation.outcome == CompanionOutcome::Companion) {

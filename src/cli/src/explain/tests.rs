@@ -8,6 +8,7 @@ use crate::document::Readable;
 
 mod admin;
 mod annotations;
+mod attributes;
 mod linger;
 mod ordering;
 

@@ -27,6 +27,7 @@ use outrigger_runtime::pod::Pod;
 use super::agent_reports::{self, PodReport};
 use super::devices::KnownDevices;
 use super::live::Source;
+use crate::attributes::UnknownAttributes;
 use crate::companion::{Found, of_claim, of_pod};
 use crate::files::{InputError, Object};
 use crate::state::State;
@@ -103,6 +104,8 @@ pub(crate) struct View {
     /// The extended resources that DeviceClasses stand behind, with the names of the classes.
     pub(crate) device_resources: Arc<BTreeMap<String, BTreeSet<String>>>,
     pub(super) devices: KnownDevices,
+    /// Of which of its workloads attributes of devices aren't known.
+    pub(crate) unknown_attributes: UnknownAttributes,
     /// What the state shows. Its notes say what isn't right with the state, too.
     pub(crate) source: Source,
 }
@@ -177,7 +180,7 @@ impl View {
         let pods = state.pods()?;
         let unordered = pods.iter().filter_map(|pod| Some((pod.uid()?, Unordered::of(pod)?))).collect();
         let Sorted { companions, admin_companions, workloads, ended } =
-            Sorted::new(state, pods, &tenants, tenant.as_ref(), &source.admin.resources)?;
+            Sorted::new(state, pods, &tenants, tenant.as_ref(), &source)?;
         let has_companions = !companions.is_empty() || !admin_companions.is_empty();
         let in_files: Vec<Object> = if live { Vec::new() } else { state.of("", "Node").cloned().collect() };
         let hosts = if live { source.hosts.as_deref() } else { Some(in_files.as_slice()) };
@@ -224,6 +227,7 @@ impl View {
             default_priority_class: caches.default_priority_class(),
             device_resources: caches.device_resources(),
             devices: KnownDevices::new(state, source.devices, source.claims),
+            unknown_attributes: UnknownAttributes::new(state, &source.attributes),
             source,
             tenant,
         })
@@ -366,14 +370,15 @@ pub(crate) fn reported_workload(companion: &Observed) -> Option<Workload> {
 }
 
 impl Sorted {
-    /// What else is in tenants' namespaces is nothing of this. `admin`: the namespace of the companions of admin rules.
+    /// What else is in tenants' namespaces is nothing of this.
     fn new(
         state: &State,
         pods: Vec<Pod>,
         tenants: &Tenants,
         tenant: Option<&TenantId>,
-        admin: &str,
+        source: &Source,
     ) -> Result<Self, InputError> {
+        let admin = &source.admin.resources;
         let mut sorted = Self::default();
         for pod in pods {
             let namespace = pod.namespace().unwrap_or_default();
@@ -383,7 +388,10 @@ impl Sorted {
             } else if owner.is_none() {
                 let name = pod.name_any();
                 match outrigger_agent::pod::workload(pod) {
-                    Some(workload) => sorted.workloads.push(Arc::new(workload)),
+                    Some(mut workload) => {
+                        source.attributes.describe(&mut workload);
+                        sorted.workloads.push(Arc::new(workload));
+                    }
                     None => sorted.ended.push((namespace, name)),
                 }
             }

@@ -70,6 +70,7 @@ fn explained_on(
         host_names,
         nodes,
         sent: &Selection::default(),
+        unknown_attributes: &UnknownAttributes::default(),
     };
     let key = key(rule, &workload);
     let key = dpu.map_or(key.clone(), |dpu| key.on(dpu));
@@ -256,6 +257,7 @@ fn without_a_tenant_the_isolation_is_left_out() {
         host_names: Default::default(),
         nodes: Some(&[Node { taints: Vec::new(), ..dpu("d1", "cloud-dev-12", None) }]),
         sent: &Selection::default(),
+        unknown_attributes: &UnknownAttributes::default(),
     };
     for policy in [DpuSelectionPolicy::SameNode, DpuSelectionPolicy::Any] {
         let rule = rule(ANY, policy, &json!({}));
