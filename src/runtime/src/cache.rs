@@ -152,12 +152,21 @@ impl<N: Eq + Hash + Clone> Versions<N> {
             .collect()
     }
 
-    /// A request of this process to delete the object with this uid has succeeded, and the process acts on that before the watch says so. If
-    /// the next list has the object as it was, because the cluster's state was restored, that is news.
-    pub fn deleted(&mut self, name: &N, uid: &str) {
-        if let Some(known) = self.objects.get_mut(name).filter(|known| *known.state.uid == *uid) {
+    /// How many lists have begun.
+    pub fn lists(&self) -> u32 {
+        self.list
+    }
+
+    /// A request of this process to delete the object with this uid has succeeded, which was made after so many [`Self::lists`]. Returns
+    /// whether the process may act on that before the watch shows it. If the next list has the object as it was, because the cluster's
+    /// state was restored, that is news. A list that has begun since may be that one already.
+    pub fn deleted(&mut self, name: &N, uid: &str, lists: u32) -> bool {
+        let is_newest = self.list == lists;
+        if let Some(known) = self.objects.get_mut(name).filter(|known| is_newest && *known.state.uid == *uid)
+        {
             known.deleted = true;
         }
+        is_newest
     }
 
     /// An object of the list, or an event about one, can't be decoded: its known state stays.
@@ -314,10 +323,15 @@ impl<K: Resource> Feed<K> {
         self.state.lock().show(object, Versions::answer)
     }
 
+    /// How many lists have begun.
+    pub fn lists(&self) -> u32 {
+        self.state.lock().versions.lists()
+    }
+
     /// A request of this process to delete the object with this uid has succeeded ([`Versions::deleted`]). The namespace is empty for an
     /// object of the cluster.
-    pub fn deleted(&self, namespace: &str, name: &str, uid: &str) {
-        self.state.lock().versions.deleted(&(namespace.into(), name.into()), uid);
+    pub fn deleted(&self, (namespace, name): (&str, &str), uid: &str, lists: u32) -> bool {
+        self.state.lock().versions.deleted(&(namespace.into(), name.into()), uid, lists)
     }
 
     /// The sink for the watch.

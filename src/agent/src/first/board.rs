@@ -321,8 +321,23 @@ impl Devices {
         Ok((key, write.owned_by(&class)))
     }
 
-    /// Records what came of a write, and the uids of the objects that it has deleted.
-    pub(super) fn done(&self, key: &Key, outcome: WriteOutcome, deleted: &[String], jitter: f64) {
+    /// Records that a write has deleted the object with this uid, before the write is done: a list may bring it back meanwhile.
+    pub(super) fn deleted(&self, key: &Key, uid: &str) {
+        self.update(|state| match key {
+            Key::Node(name) => {
+                let slices = state.pools.get_mut(name).into_iter().flat_map(|pool| pool.slices.values_mut());
+                slices.for_each(|seen| seen.deleted |= seen.uid == uid);
+            }
+            Key::Namespace(name) => {
+                let templates =
+                    state.homes.get_mut(name).into_iter().flat_map(|home| home.templates.values_mut());
+                templates.for_each(|template| template.deleted |= template.uid == uid);
+            }
+        });
+    }
+
+    /// Records what came of a write.
+    pub(super) fn done(&self, key: &Key, outcome: WriteOutcome, jitter: f64) {
         let now = self.clock.now();
         self.update(|state| {
             let is_forbidden = matches!(outcome, WriteOutcome::Refused | WriteOutcome::Forbidden);
@@ -333,18 +348,8 @@ impl Devices {
                 state.taken.remove(key);
             }
             let pace = match key {
-                Key::Node(name) => state.pools.get_mut(name).map(|pool| {
-                    for seen in pool.slices.values_mut() {
-                        seen.deleted |= deleted.contains(&seen.uid);
-                    }
-                    &mut pool.pace
-                }),
-                Key::Namespace(name) => state.homes.get_mut(name).map(|home| {
-                    for template in home.templates.values_mut() {
-                        template.deleted |= deleted.contains(&template.uid);
-                    }
-                    &mut home.pace
-                }),
+                Key::Node(name) => state.pools.get_mut(name).map(|pool| &mut pool.pace),
+                Key::Namespace(name) => state.homes.get_mut(name).map(|home| &mut home.pace),
             };
             if let Some(pace) = pace {
                 pace.done(outcome, now, jitter);

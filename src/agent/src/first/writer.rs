@@ -176,8 +176,7 @@ impl Writer {
     async fn run(self) {
         writes::writers(WRITERS, || async {
             let (key, write) = self.devices.next().await;
-            let mut deleted = Vec::new();
-            let outcome = match self.write(&key, write, &mut deleted).await {
+            let outcome = match self.write(&key, write).await {
                 Ok(outcome) => outcome,
                 Err(error) => self.failed(&key, &error),
             };
@@ -185,18 +184,13 @@ impl Writer {
                 self.forbidden.set(None);
             }
             self.context.metrics.device_write(matches!(key, Key::Namespace(_)), outcome);
-            self.devices.done(&key, outcome, &deleted, self.context.environment.random.fraction());
+            self.devices.done(&key, outcome, self.context.environment.random.fraction());
         })
         .await;
     }
 
-    /// Performs a write. The uids of the objects that it has deleted are added to `deleted`.
-    async fn write(
-        &self,
-        key: &Key,
-        write: Write,
-        deleted: &mut Vec<String>,
-    ) -> Result<WriteOutcome, kube::Error> {
+    /// Performs a write.
+    async fn write(&self, key: &Key, write: Write) -> Result<WriteOutcome, kube::Error> {
         let client = &self.context.client;
         let slices: Api<ResourceSlice> = Api::all(client.clone());
         let of = key.name();
@@ -204,7 +198,7 @@ impl Writer {
             Write::Slices(ops) => {
                 let requests = ops.len();
                 for op in ops {
-                    self.write_slice(&slices, op, deleted).await?;
+                    self.write_slice(key, &slices, op).await?;
                 }
                 info!(node = of, requests, "changed the devices of a Node");
             }
@@ -214,7 +208,7 @@ impl Writer {
                     return Ok(WriteOutcome::Failed);
                 }
                 for (name, uid) in orphans {
-                    self.write_slice(&slices, Op::Delete { name, uid }, deleted).await?;
+                    self.write_slice(key, &slices, Op::Delete { name, uid }).await?;
                 }
                 info!(node = of, "deleted the devices of a Node that is gone");
             }
@@ -229,11 +223,12 @@ impl Writer {
             Write::DeleteTemplate(hold, uid) => {
                 let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), of);
                 let name = hold.template();
+                let Some(feed) = self.templates(name) else { return Ok(WriteOutcome::Failed) };
+                let lists = feed.lists();
                 delete(&api, name, &uid).await?;
-                if let Some(feed) = self.templates(name) {
-                    feed.deleted(of, name, &uid);
+                if feed.deleted((of, name), &uid, lists) {
+                    self.devices.deleted(key, &uid);
                 }
-                deleted.push(uid);
             }
         }
         Ok(WriteOutcome::Ok)
@@ -245,12 +240,7 @@ impl Writer {
         self.templates.iter().find(|(of, _)| *of == hold).map(|(_, feed)| feed)
     }
 
-    async fn write_slice(
-        &self,
-        slices: &Api<ResourceSlice>,
-        op: Op,
-        deleted: &mut Vec<String>,
-    ) -> Result<(), kube::Error> {
+    async fn write_slice(&self, key: &Key, slices: &Api<ResourceSlice>, op: Op) -> Result<(), kube::Error> {
         match op {
             Op::Create(mut slice) => {
                 slice.metadata.labels = Some([(keys::TENANT.to_owned(), self.tenant.clone())].into());
@@ -263,9 +253,12 @@ impl Writer {
                 self.slices.answer(written);
             }
             Op::Delete { name, uid } => {
+                let lists = self.slices.lists();
                 delete(slices, &name, &uid).await?;
-                self.slices.deleted("", &name, &uid);
-                deleted.push(uid);
+                // Otherwise it isn't known whether a list that came meanwhile has it still, or again.
+                if self.slices.deleted(("", &name), &uid, lists) {
+                    self.devices.deleted(key, &uid);
+                }
             }
         }
         Ok(())

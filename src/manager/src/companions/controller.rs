@@ -25,7 +25,6 @@ use crate::metrics::{Operation, WriteOutcome};
 use crate::queue::Queue;
 use crate::rules::deleted::DeletedRules;
 use crate::state::companions::CompanionCache;
-use crate::state::rollout::serves;
 use crate::state::{CompanionId, Refusal, TenantState, Why};
 use crate::worker::{Action, Controller};
 use crate::writes;
@@ -37,6 +36,7 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 const STALE_PAUSE: Duration = Duration::from_secs(1);
 
 mod confirm;
+mod delete;
 mod in_place;
 
 pub(crate) struct Companions {
@@ -373,58 +373,6 @@ impl Companion<'_> {
         self.wrote(Operation::Annotate, &result, started);
         self.learn(result.map_err(|error| WriteFailure::of(&error))?);
         Ok(Action::Done)
-    }
-
-    async fn delete(&self, kind: Kind, uid: &str, reason: DeleteReason) -> Result<Action, WriteFailure> {
-        let (key, CompanionLocation { name, namespace, .. }) = (&self.id.key, &self.location);
-        if reason == DeleteReason::NotAdmitted && self.state.lock().refusals.get(key).is_none() {
-            const MESSAGE: &str = "the admission webhook did not see the companion, so it was neither placed nor \
-                isolated and will not be started: register the MutatingWebhookConfiguration";
-            return Err(WriteFailure::Refused(Why::new(Cause::NotAdmitted, MESSAGE)));
-        }
-        if reason == DeleteReason::Failed {
-            let pause = self.state.lock().pauses.wait(key, self.now());
-            if let Some(pause) = pause {
-                return Ok(Action::Requeue(pause));
-            }
-        }
-        self.confirm_gone(reason, uid).await?;
-        // It may be ready by now, which the watch hasn't shown yet: only the state that isn't is deleted.
-        let version = match reason {
-            DeleteReason::NeverReady if !fault("whatever-was-never-ready-is-deleted") => {
-                let known = self.known(uid).filter(|o| !o.was_ready);
-                Some(known.ok_or(WriteFailure::CacheStale)?.resource_version)
-            }
-            DeleteReason::TemplateChanged | DeleteReason::ResizeInfeasible
-                if !fault("whatever-was-down-is-replaced") =>
-            {
-                let known = self.state.lock().replaceable(key, uid).ok_or(WriteFailure::CacheStale)?;
-                Some(known.resource_version).filter(|version| *version > 0 && !serves(&known))
-            }
-            _ => None,
-        };
-        let started = self.now();
-        let result = self.objects(kind).delete(name, uid, version).await;
-        self.wrote(Operation::Delete, &result, started);
-        // Deleted, or replaced by another object: the watch shows which. So it does where it is in another state.
-        let result = if version.is_some() { result } else { writes::deleted(result) };
-        if let Err(error) = result {
-            return Err(self.not_replaced(WriteFailure::of(&error)));
-        }
-        info!(companion = %name, %namespace, reason = reason.as_str(), "deleted companion");
-        self.objects(kind).deleted(&self.context.feeds, name, uid);
-        let mut data = self.state.lock();
-        data.with_companions(&key.rule, |companions| companions.deleting(key, uid));
-        data.companion_observed(key);
-        Ok(Action::Done)
-    }
-
-    /// A replacement has failed. Where no answer has come it may have happened all the same, so its place in the rollout stays.
-    fn not_replaced(&self, failure: WriteFailure) -> WriteFailure {
-        if !matches!(failure, WriteFailure::Transient(_)) || fault("place-of-an-unknown-deletion-is-free") {
-            self.state.lock().rollouts.undo(&self.id.key);
-        }
-        failure
     }
 
     /// What is known of the companion, if it has this uid.

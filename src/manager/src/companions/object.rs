@@ -134,11 +134,20 @@ impl<'a> Objects<'a> {
         Ok(self.api::<Pod>().patch_subresource("resize", name, &params, &patch).await?.into())
     }
 
-    /// The object with this uid is deleted by this process.
-    pub(crate) fn deleted(&self, feeds: &Feeds, name: &str, uid: &str) {
+    /// How many lists of the kind have begun.
+    pub(crate) fn lists(&self, feeds: &Feeds) -> u32 {
         match self.kind {
-            Kind::Pod => feeds.pods.deleted(self.namespace, name, uid),
-            Kind::Claim => feeds.claims.deleted(self.namespace, name, uid),
+            Kind::Pod => feeds.pods.lists(),
+            Kind::Claim => feeds.claims.lists(),
+        }
+    }
+
+    /// The object with this name and uid was deleted by a request that was made after so many [`Self::lists`]. Whether no list has
+    /// begun since.
+    pub(crate) fn deleted(&self, feeds: &Feeds, (name, uid): (&str, &str), lists: u32) -> bool {
+        match self.kind {
+            Kind::Pod => feeds.pods.deleted((self.namespace, name), uid, lists),
+            Kind::Claim => feeds.claims.deleted((self.namespace, name), uid, lists),
         }
     }
 

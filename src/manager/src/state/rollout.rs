@@ -1,7 +1,7 @@
 //! Rollouts: companions of an earlier template are replaced by those of the new one, a few at a time.
 //!
-//! Unavailable companions are counted from those that exist and from those that the rollout itself has deleted and that have not been
-//! created again. Companions that no DPU could run don't count, and neither do those that the scheduler finds no Node for, where the
+//! Unavailable companions are counted from those that exist and from those that were deleted, by whomever, and have not been created
+//! again. Companions that no DPU could run don't count, and neither do those that the scheduler finds no Node for, where the
 //! workload has never had one that ran: they would block a rollout for ever.
 //!
 //! Besides the rule's own maximum there are the [`groups`] of the workloads, which the tenant tells: the workloads of one owner, and those
@@ -447,8 +447,8 @@ impl TenantData {
         if self.rollouts.concerns(key) {
             let now = self.read_companion(key, Observed::clone);
             self.rollouts.observed(key, now.as_ref());
-        } else if matches!(self.index.desired(key), Desired::Wanted { .. })
-            && self.read_companions(&key.rule, |companions| companions.has_run(key)) == Some(true)
+        } else if self.read_companions(&key.rule, |companions| companions.has_run(key)) == Some(true)
+            && matches!(self.index.desired(key), Desired::Wanted { .. })
         {
             // Whoever has deleted it: it is down until it is there again.
             self.rollouts.missing(key);

@@ -90,7 +90,14 @@ pub(crate) async fn write_status(
     if !stored {
         debug!(tenant = %id, claim = unwritten.claim.number, "stream status not written: the claim is not the latest");
     }
-    state.lock().stream.written(&unwritten, stored);
+    // The answer may be of a state before which the cluster was restored, and come after a list of the restored one.
+    let shown = context.registry.get(id).and_then(|entry| entry.object.status.clone()?.stream);
+    let shown = shown.filter(|shown| *shown.holder == *context.identity);
+    let mut data = state.lock();
+    data.stream.written(&unwritten, stored);
+    if shown.is_some_and(|shown| data.stream.shown(shown.claim, &json!(shown))) {
+        context.queues.stream_statuses.add([id.clone()]);
+    }
     Ok(())
 }
 
@@ -317,12 +324,18 @@ mod tests {
         let mut ended = connected.clone();
         ended["metadata"]["resourceVersion"] = json!("10");
         ended["status"]["stream"]["connected"] = json!(false);
-        api.answers("PATCH", STATUS, 200, ended);
+        api.answers("PATCH", STATUS, 200, ended.clone());
         let id = TenantId::new("blue").unwrap();
         write_status(&context, &id, &state).await.unwrap();
         let unwritten = || state.lock().stream.unwritten().map(|said| said.fields["connected"].clone());
         assert_eq!(unwritten(), None);
-        list(&context, connected, 1000);
+        list(&context, connected.clone(), 1000);
+        assert_eq!(unwritten(), Some(json!(false)));
+        // The answer comes after the list of the restored state.
+        api.answers("PATCH", STATUS, 200, ended);
+        let listing = context.clone();
+        api.meanwhile("PATCH", STATUS, move || list(&listing, connected.clone(), 2000));
+        write_status(&context, &id, &state).await.unwrap();
         assert_eq!(unwritten(), Some(json!(false)));
     }
 

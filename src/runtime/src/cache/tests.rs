@@ -357,11 +357,17 @@ fn an_object_that_a_restored_cluster_has_again_is_passed_on_though_it_is_as_it_w
         std::mem::take(&mut *seen.lock()).len()
     };
     assert_eq!(list(3), 1);
-    feed.deleted("n", "a", "other");
+    assert!(feed.deleted(("n", "a"), "other", feed.lists()));
     assert_eq!(list(4), 0, "another object was deleted");
-    feed.deleted("n", "a", "1");
+    let lists = feed.lists();
+    assert!(feed.deleted(("n", "a"), "1", lists));
     assert_eq!(list(9), 1, "its deletion was never shown, and is undone");
     assert_eq!(list(10), 0);
+    assert!(
+        !feed.deleted(("n", "a"), "1", lists),
+        "the answer comes after a list that may be of the restored cluster"
+    );
+    assert_eq!(list(11), 0);
 }
 
 #[test]

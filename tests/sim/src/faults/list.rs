@@ -212,6 +212,9 @@ pub const FAULTS: &[Fault] = &[
         "claims-outlive-their-tenant",
         "manager",
         "The counter of claims isn't reset when a Tenant is created again.",
+    )
+    .unseen(
+        "A Tenant that is created again has a lower claim in a later version. That is taken for a restored cluster, and counting begins again.",
     ),
     fault(
         "image-in-place-is-a-replacement",
@@ -255,6 +258,9 @@ pub const FAULTS: &[Fault] = &[
         "numbers-of-claims-are-used-twice",
         "manager",
         "After an older state of the cluster was restored, a claim gets a number that the same replica has used before.",
+    )
+    .unseen(
+        "It takes a status of the earlier stream that is written after the later stream of its number has claimed.",
     ),
     fault("key-that-is-busy-is-lost", "manager", "A key that is queued while it is worked on is lost."),
     fault(
@@ -336,6 +342,9 @@ pub const FAULTS: &[Fault] = &[
         "unsent-pod-is-passed-over-in-silence",
         "agent",
         "The manager's silence about a Pod counts also while the agent hasn't sent the Pod's present state.",
+    )
+    .unseen(
+        "Connections here take what is sent at once, and a Pod counts as passed over after ten seconds. An agent without a connection opens no gate.",
     ),
     fault(
         "what-was-received-of-another-node-is-believed",
@@ -386,6 +395,9 @@ pub const FAULTS: &[Fault] = &[
         "late-deletion-removes-a-later-object",
         "runtime",
         "The deletion of an object removes a later one of its name.",
+    )
+    .unseen(
+        "The creation of the later object follows on the same watch, which brings it back.",
     ),
     fault(
         "restored-state-is-taken-for-old",

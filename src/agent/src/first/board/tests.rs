@@ -107,7 +107,8 @@ impl Stage {
                 }
             }
             let (names, uids): (Vec<_>, Vec<_>) = deleted.into_iter().unzip();
-            self.devices.done(&key, self.outcome, &uids, 0.0);
+            uids.iter().for_each(|uid: &String| self.devices.deleted(&key, uid));
+            self.devices.done(&key, self.outcome, 0.0);
             for name in names {
                 match &key {
                     Key::Node(_) => {
@@ -195,7 +196,7 @@ async fn slices_of_a_node_that_the_watch_lacks_are_deleted_after_asking() {
     let (key, write) = stage.devices.take().unwrap();
     assert_eq!(write, Write::Orphans(vec![("a-companions-0".into(), "u".into())]));
     // The API server has it.
-    stage.devices.done(&key, WriteOutcome::Failed, &[], 0.0);
+    stage.devices.done(&key, WriteOutcome::Failed, 0.0);
     assert_eq!(stage.writes(), []);
     assert_eq!(stage.later(61).await, [Key::Node("a".into())], "it is asked again");
     assert_eq!(stage.published(), []);
@@ -245,7 +246,8 @@ async fn what_has_the_name_of_something_that_was_deleted_is_not_taken_for_it() {
     assert_eq!(write, deletes("first"));
     // The watch shows the next one before the writer has the answer.
     outdated("second");
-    stage.devices.done(&key, WriteOutcome::Ok, &["first".to_owned()], 0.0);
+    stage.devices.deleted(&key, "first");
+    stage.devices.done(&key, WriteOutcome::Ok, 0.0);
     let (_, write) = stage.devices.take().unwrap();
     assert_eq!(write, deletes("second"));
 }
