@@ -62,6 +62,9 @@ pub const FAULTS: &[Fault] = &[
         "later-image-is-overwritten",
         "core",
         "An image is changed in place whatever state the companion has by then.",
+    )
+    .unseen(
+        "The judge excuses an image that goes back where the manager didn't know the later one when it sent the change. Only then can the companion have got a later image in between.",
     ),
     fault("failed-companion-stays", "core", "A companion that has failed isn't replaced."),
     fault(
@@ -167,6 +170,9 @@ pub const FAULTS: &[Fault] = &[
         "workloads-that-get-ready-are-not-down",
         "manager",
         "A workload that isn't ready again since its companion was replaced doesn't count in its groups.",
+    )
+    .unseen(
+        "The judge doesn't count workloads whose Pods were written since the last rest. One that is no longer ready has been written.",
     ),
     fault(
         "whatever-was-never-ready-is-deleted",
@@ -192,11 +198,17 @@ pub const FAULTS: &[Fault] = &[
         "later-claims-are-not-respected",
         "manager",
         "A manager decides about companions that were made under a later claim on the stream than it knows.",
+    )
+    .unseen(
+        "Such a manager is wrong only about workloads that have changed since it lost the stream. The judge excuses deletions of their companions.",
     ),
     fault(
         "companions-are-sent-before-they-are-known",
         "manager",
         "The agent hears of companions before the first sync has led to any.",
+    )
+    .unseen(
+        "What is sent names the Node and the revision of each Pod, and the agent waits for its own rules. Silence means something only ten seconds later, and syncs take less here unless something breaks, which the judge excuses.",
     ),
     fault(
         "another-node-is-not-reported",
@@ -243,16 +255,25 @@ pub const FAULTS: &[Fault] = &[
         "whatever-was-down-is-replaced",
         "manager",
         "A companion that was down when its replacement was decided is deleted, though it is ready by now.",
+    )
+    .unseen(
+        "The companion has to get ready while its deletion is under way. That takes a few milliseconds here, and more only in rounds in which the judge doesn't count what is down.",
     ),
     fault(
         "tenant-without-a-replica-is-left-alone",
         "manager",
         "A replica that begins to act for a tenant doesn't look at companions that changed while none acted for it.",
+    )
+    .unseen(
+        "Only the leader of a tenant without an agent has no other cause to look. The judge doesn't look at such a tenant, and the first sync has all of its companions looked at.",
     ),
     fault(
         "missing-companions-on-dpus-are-waited-for",
         "manager",
         "A rollout goes on waiting for companions on single DPUs that were never created again, and whose workload has ended.",
+    )
+    .unseen(
+        "The companion's own step frees its place: the deletion queues one, and it is retried. Only where the template is refused there is none, and then it takes the end of the workload and another rollout under the same claim.",
     ),
     fault(
         "numbers-of-claims-are-used-twice",
