@@ -447,9 +447,8 @@ impl Judge {
             match there.get(key).map(Vec::as_slice) {
                 // A rollout of a template that never gets ready stops, and one that is refused doesn't begin.
                 Some([(found, _)]) if stays && found != image => {}
-                Some([(found, true)]) if found != image && budgets::hold(&world.tenants[key.0], pod) => {}
                 Some([(found, true)])
-                    if found != image && rollouts::owner_holds(&world.tenants[key.0], rule, pod) => {}
+                    if found != image && rollouts::holds(&world.tenants[key.0], rule, pod) => {}
                 Some([(_, is_ready)]) if image.starts_with(NEVER) && !is_ready => {}
                 None if refused => {}
                 Some(_) if *at == Place::NoHost => {

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use outrigger_core::keys;
 use serde_json::Value;
 
-use super::rollouts::owner_holds;
+use super::rollouts::holds;
 use super::states::rule_of;
 use super::wanted::{Wanted, companion, is_ready, mark, served, written};
-use super::{Judge, Key, PROMPTLY, budgets};
+use super::{Judge, Key, PROMPTLY};
 use crate::model::Commit;
 use crate::world::resizes::{DEFERRED, INFEASIBLE, is_infeasible};
 use crate::world::{World, at};
@@ -149,8 +149,7 @@ impl Judge {
             if stuck.contains(&of)
                 || at(pod, "/spec/containers/0/image").is_none_or(|found| *found != **image)
                 || !super::devices::may_have_those_of(world, pod, rule)
-                || is_ready(pod) && budgets::hold(&world.tenants[key.0], workload)
-                || is_ready(pod) && owner_holds(&world.tenants[key.0], rule, workload)
+                || is_ready(pod) && holds(&world.tenants[key.0], rule, workload)
             {
                 continue;
             }

@@ -114,9 +114,7 @@ impl Judge {
             let all = world.tenants[key.0].list("pods");
             let workload = all.iter().find(|pod| text(pod, "/metadata/uid") == key.2);
             if has != asked(&rule)
-                && (workload.is_some_and(|pod| super::budgets::hold(&world.tenants[key.0], pod))
-                    || workload
-                        .is_some_and(|pod| super::rollouts::owner_holds(&world.tenants[key.0], &rule, pod))
+                && (workload.is_some_and(|pod| super::rollouts::holds(&world.tenants[key.0], &rule, pod))
                     || stuck.contains(&(key.0, key.1.as_str())))
             {
                 earlier.extend(uid);

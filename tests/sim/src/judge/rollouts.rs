@@ -63,11 +63,16 @@ pub(super) fn owner(pod: &Value) -> Option<&str> {
 
 /// Whether the workloads of a Pod's owner don't permit that it loses its companion: so many aren't ready, perhaps because of another rule. One
 /// that was ready when its companion was replaced counts as down until it is ready again.
-pub(super) fn owner_holds(model: &Model, rule: &Value, pod: &Value) -> bool {
+fn owner_holds(model: &Model, rule: &Value, pod: &Value) -> bool {
     let Some(of) = owner(pod) else { return false };
     let pods = model.list("pods");
     let own = || pods.iter().filter(|other| is_workload(other) && owner(other) == Some(of));
     own().filter(|other| !is_true(other, "Ready")).count() >= most(rule, own().count())
+}
+
+/// Whether a rollout waits before it takes the companion of this workload: for its PodDisruptionBudgets, or for its owner's others.
+pub(super) fn holds(model: &Model, rule: &Value, pod: &Value) -> bool {
+    super::budgets::hold(model, pod) || owner_holds(model, rule, pod)
 }
 
 /// A companion that no Node was found for, like those before it: no rollout has taken it down.
