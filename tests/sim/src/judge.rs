@@ -107,6 +107,7 @@ impl Judge {
             self.workload_grows(&world, id, commit);
         }
         self.ordered(&world, id, commit);
+        self.event(&world, commit);
         let mut found = self.found.lock();
         if commit.kind.plural == "workloadrules" && devices::have_changed(commit) {
             found.other_devices.insert((id, commit.name.clone()));
@@ -115,19 +116,20 @@ impl Judge {
             found.budget(id, commit);
         }
         found.possible.of_tenant(&world.tenants[id], id, commit);
-        let name = match commit.kind.plural {
-            "pods" => text(object, "/metadata/uid").to_owned(),
-            "workloadrules" => commit.name.clone(),
+        let (name, differs) = match commit.kind.plural {
+            "pods" => (text(object, "/metadata/uid").to_owned(), matching::differs(commit)),
+            "workloadrules" => (commit.name.clone(), true),
             // The claim of a Pod says where it is going to be.
             "resourceclaims" => {
                 let uid = text(object, "/metadata/ownerReferences/0/uid").to_owned();
                 let pool = |claim: &Option<Arc<Value>>| {
                     claim.as_ref().and_then(|claim| allocated_to(claim).map(str::to_owned))
                 };
-                if pool(&commit.old) != pool(&commit.new) {
+                let differs = pool(&commit.old) != pool(&commit.new);
+                if differs {
                     found.placed_at.insert(uid.clone(), commit.time);
                 }
-                uid
+                (uid, differs)
             }
             _ => return,
         };
@@ -135,7 +137,9 @@ impl Judge {
             found.workload((id, name.clone()), commit);
         }
         found.known.insert((id, name.clone()));
-        found.changed.insert((id, name));
+        if differs {
+            found.changed.insert((id, name));
+        }
     }
 
     /// A write in the infrastructure cluster.
@@ -283,6 +287,7 @@ impl Judge {
         found.restored = true;
         // A snapshot may name an earlier holder, who serves on without a claim that could be seen.
         found.holders.clear();
+        found.lost.clear();
         found.possible.restored(&world);
     }
 

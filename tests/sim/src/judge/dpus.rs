@@ -23,6 +23,9 @@ use crate::world::{TENANTS, World, namespace_of, text};
 /// After so long every agent knows of a DPU: one whose stream is half-open notices that within 20 s, and hears it from another manager.
 const HEARD: Duration = Duration::from_secs(35);
 
+/// After so long an agent knows that a companion isn't Ready any more.
+const CEASED: Duration = Duration::from_secs(10);
+
 /// The policy of a rule with a companion on each DPU.
 const ALL: &str = "SameNodeAll";
 
@@ -117,7 +120,7 @@ impl Judge {
         }
     }
 
-    /// Of the companions that a rule has for a workload (`of`: without a DPU), those have been Ready without which no agent lets the workload go
+    /// Of the companions that a rule has for a workload (`of`: without a DPU), those have been Ready, and haven't ceased to be long ago, without which no agent lets the workload go
     /// on at this time: all on the DPUs that everybody knows, and one at least. `serves`: that for these hosts is enough.
     pub(super) fn were_ready(
         &self,
@@ -136,7 +139,10 @@ impl Judge {
             key.3.is_none() || !is_new
         });
         let found = self.found.lock();
-        let is_ready = |key: &Key| found.ready_on.get(key).is_some_and(&serves);
+        // While nothing disturbs the system, agents hear soon that a companion has ceased to be Ready.
+        let calm = !found.disturbed && !found.moved;
+        let is_lost = |key: &Key| calm && found.lost.get(key).is_some_and(|lost| *lost + CEASED <= at);
+        let is_ready = |key: &Key| found.ready_on.get(key).is_some_and(&serves) && !is_lost(key);
         let is_of = |other: &Key| (other.0, &other.1, &other.2) == (of.0, &of.1, &of.2);
         known.iter().all(is_ready) && found.ready_on.iter().any(|(key, hosts)| is_of(key) && serves(hosts))
     }

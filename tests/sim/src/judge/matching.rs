@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::wanted::is_workload;
+use crate::model::Commit;
 use crate::world::{at, is_queued, text};
 
 /// What an expression's key names in a Pod.
@@ -48,6 +50,13 @@ pub(super) fn read(pod: &Value) -> [Value; 4] {
     let (metadata, spec) = (&pod["metadata"], &pod["spec"]);
     [&metadata["labels"], &metadata["annotations"], &spec["nodeName"], &spec["schedulingGates"]]
         .map(Value::clone)
+}
+
+/// Whether a write of a Pod changes what its companions depend on: what its kubelet and agents report isn't part of that.
+pub(super) fn differs(commit: &Commit) -> bool {
+    let facts = |pod: &Value| (read(pod), is_workload(pod), pod["metadata"]["deletionTimestamp"].clone());
+    let [before, now] = [&commit.old, &commit.new].map(|pod| pod.as_deref().map(facts));
+    before != now
 }
 
 /// Whether a rule may match a Pod that has no Node yet.

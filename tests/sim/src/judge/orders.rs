@@ -49,18 +49,23 @@ fn ordering(rule: &Value) -> &str {
 }
 
 impl Judge {
-    /// A companion is written: it may be Ready now, for a host.
+    /// A companion is written: it may be Ready now, for a host, or have ceased to be.
     pub(super) fn companion_ready(&self, commit: &Commit) {
-        let Some(pod) = &commit.new else { return };
+        let Some(pod) = commit.new.as_ref().or(commit.old.as_ref()) else { return };
         let (mut found, uid) = (self.found.lock(), text(pod, "/metadata/uid"));
-        if !is_ready(pod) {
+        let serves = commit.new.is_some() && is_ready(pod);
+        if !serves {
             found.ready_since.remove(uid);
-            return;
         }
-        found.ready_since.entry(uid.to_owned()).or_insert(commit.time);
-        if let Some(key) = companion(pod) {
-            let host = text_of(pod, keys::HOST).to_owned();
-            found.ready_on.entry(key).or_default().insert(host);
+        let Some(key) = companion(pod) else { return };
+        if !serves || !pod["metadata"]["deletionTimestamp"].is_null() {
+            found.lost.entry(key.clone()).or_insert(commit.time);
+        } else {
+            found.lost.remove(&key);
+        }
+        if serves {
+            found.ready_since.entry(uid.to_owned()).or_insert(commit.time);
+            found.ready_on.entry(key).or_default().insert(text_of(pod, keys::HOST).to_owned());
         }
     }
 
@@ -334,9 +339,12 @@ impl Judge {
                         "the gate of {name} of {id} is open: {open}, and its companions aren't so: {says:?}"
                     ));
                 }
-                let starts = held(&pod).is_some() && pod["spec"]["nodeName"].is_string() && all_ready(holds);
+                let starts = held(&pod).is_some() && node.is_some() && all_ready(holds);
                 if starts && text(&pod, "/status/phase") == "Pending" {
-                    missing.push(format!("Pod {name} of {id} doesn't start, and its companions are ready"));
+                    let bound = pod["spec"]["nodeName"].is_string();
+                    missing.push(format!(
+                        "Pod {name} of {id} doesn't start (bound: {bound}), and its companions are ready"
+                    ));
                 }
             }
         }

@@ -25,6 +25,7 @@ const WHILE: Duration = Duration::from_secs(120);
 impl Judge {
     /// A write in the infrastructure cluster that may be about what others have made.
     pub(super) fn others_written(&self, world: &World, commit: &Commit) {
+        self.event(world, commit);
         if !commit.client.starts_with("manager") {
             return;
         }
@@ -35,7 +36,6 @@ impl Judge {
                 self.settled(world, commit);
             }
             "leases" if commit.name == keys::MANAGER => self.lease(world, commit),
-            "events" => self.event(world, commit),
             _ => {}
         }
     }
@@ -125,9 +125,9 @@ impl Judge {
         }
     }
 
-    /// The same Event doesn't come again and again.
-    fn event(&self, world: &World, commit: &Commit) {
-        let Some(event) = commit.new.as_ref().filter(|_| commit.old.is_none()) else { return };
+    /// The same Event doesn't come again and again, be it as another object or as one more of its series.
+    pub(super) fn event(&self, world: &World, commit: &Commit) {
+        let Some(event) = commit.new.as_ref().filter(|_| commit.kind.plural == "events") else { return };
         let about =
             [text(event, "/regarding/name"), text(event, "/reason"), text(event, "/note")].map(str::to_owned);
         let times: usize = {
