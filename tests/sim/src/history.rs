@@ -104,7 +104,7 @@ impl History {
         let world = World::new(seed, Trace::default());
         let judge = Judge::watch(&world);
         let mut this = Self {
-            mix: Mix::new(&world.environment.random),
+            mix: Mix::new(&world.environment.random, &world.scope),
             world: world.clone(),
             judge: judge.clone(),
             snapshot: None,
@@ -144,6 +144,7 @@ impl History {
                     break;
                 }
                 this.bring_back();
+                this.upgrade();
                 this.change_in_calm().await;
             }
             if judge.has_found() {

@@ -10,6 +10,7 @@ pub mod history;
 pub mod judge;
 pub mod model;
 pub mod network;
+pub mod older;
 pub mod process;
 pub mod trace;
 pub mod world;

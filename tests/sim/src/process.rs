@@ -24,6 +24,7 @@ use tokio::io::DuplexStream;
 use tower::service_fn;
 
 use crate::network::Network;
+use crate::older;
 
 /// The user that a part of Outrigger is in its cluster.
 pub fn user(part: &str) -> String {
@@ -67,11 +68,17 @@ fn parse<A: Args + FromArgMatches>(arguments: &[&str]) -> A {
 static ANY: LazyLock<ProcessArgs> = LazyLock::new(|| parse(&[]));
 static MANAGER: LazyLock<ManagerArgs> = LazyLock::new(|| parse(&["--insecure", "--reservation-image=pause"]));
 
-/// Starts a manager.
-pub fn manager(name: &str, environment: Environment, client: Client) -> anyhow::Result<Running> {
+/// Starts a manager. `is_older`: it knows only the protocol of the release before.
+pub fn manager(
+    name: &str,
+    environment: Environment,
+    client: Client,
+    is_older: bool,
+) -> anyhow::Result<Running> {
     let mut process = Process::simulated(ANY.clone(), environment);
     let router = outrigger_manager::assemble(&mut process, MANAGER.clone(), client)?;
     let router = router.layer(axum::Extension(Peer::default()));
+    let router = if is_older { older::between(router) } else { router };
     Ok(Running::new(name, process, Some(router)))
 }
 
@@ -108,13 +115,25 @@ impl Running {
     }
 }
 
-/// Starts an agent. `orders`: it enforces orderings.
+/// What an agent is started with.
+pub struct Surroundings<'a> {
+    /// The network.
+    pub network: &'a Network,
+    /// The managers that it may connect to.
+    pub managers: &'a Replicas,
+    /// It enforces orderings.
+    pub orders: bool,
+    /// It knows only the protocol of the release before.
+    pub is_older: bool,
+}
+
+/// Starts an agent.
 pub fn agent(
     name: &str,
     tenant: &str,
     environment: Environment,
     client: Client,
-    (network, managers, orders): (&Network, &Replicas, bool),
+    Surroundings { network, managers, orders, is_older }: Surroundings<'_>,
 ) -> anyhow::Result<Running> {
     let random = environment.random.clone();
     let mut process = Process::simulated(ANY.clone(), environment);
@@ -139,7 +158,7 @@ pub fn agent(
                     return Err(refused());
                 }
                 let (client, server) = way.connection();
-                accept(&manager, server);
+                accept(&manager, server, is_older);
                 Ok(TokioIo::new(client))
             }
         };
@@ -152,9 +171,10 @@ pub fn agent(
 /// Time between two pings of a connection, and for the answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Serves a connection until it or the manager ends.
-fn accept(manager: &Running, stream: DuplexStream) {
+/// Serves a connection until it or the manager ends. `is_older`: its client knows only the protocol of the release before.
+fn accept(manager: &Running, stream: DuplexStream, is_older: bool) {
     let Some(router) = manager.router.clone() else { return };
+    let router = if is_older { older::between(router) } else { router };
     let force = manager.process.force.clone();
     tokio::spawn(async move {
         let service = TowerToHyperService::new(router);

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use crate::admission;
 use crate::model::{BUILT_IN, Model, ModelKind, More};
 use crate::network::{Network, Wire};
-use crate::process::{self, Replicas, Running};
+use crate::older::Side;
+use crate::process::{self, Replicas, Running, Surroundings};
 use crate::trace::Trace;
 
 pub(crate) mod budgets;
@@ -99,6 +100,8 @@ pub struct World {
     pub(crate) admissions: Mutex<Admissions>,
     /// What the history has besides.
     pub scope: Scope,
+    /// The side that was of the release before is of the present one.
+    upgraded: Mutex<bool>,
     /// The agents whose gates have let Pods pass, and when they were asked, by the Pods' uids.
     pub(crate) gated: Mutex<BTreeMap<String, (String, Timestamp)>>,
     /// The agents that have let Pods start, and when they said so, by the Pods' uids.
@@ -131,6 +134,7 @@ impl World {
             adopts: environment.random.seed().is_multiple_of(2),
             admissions: Mutex::default(),
             scope: Scope::of(seed),
+            upgraded: Mutex::default(),
             gated: Mutex::default(),
             permitted: Mutex::default(),
             asking: Mutex::default(),
@@ -229,12 +233,29 @@ impl World {
         format!("{what}-{started}")
     }
 
+    /// The side whose processes start with the protocol of the release before.
+    pub fn older(&self) -> Option<Side> {
+        self.scope.older.filter(|_| !*self.upgraded.lock())
+    }
+
+    /// Processes start with the present protocol from now on.
+    pub fn upgrade(&self) {
+        *self.upgraded.lock() = true;
+    }
+
+    fn starts(&self, name: &str, is_older: bool) {
+        let with = if is_older { " with the protocol of the release before" } else { "" };
+        self.trace.line(&self.environment, format_args!("{name} starts{with}"));
+    }
+
     /// Starts a manager.
     pub fn start_manager(&self) {
         let name = self.name("manager");
         let client = self.infra.client(self.network.way(&name, INFRA), &process::user(keys::MANAGER));
-        let manager = process::manager(&name, self.environment(), client).expect("a manager starts");
-        self.trace.line(&self.environment, format_args!("{name} starts"));
+        let is_older = self.older() == Some(Side::Managers);
+        let manager =
+            process::manager(&name, self.environment(), client, is_older).expect("a manager starts");
+        self.starts(&name, is_older);
         self.managers.lock().push(Arc::new(manager));
     }
 
@@ -251,10 +272,16 @@ impl World {
         let name = self.name(&format!("agent-{tenant}"));
         let way = self.network.way(&name, &cluster(tenant));
         let client = self.tenants[tenant].client(way, &process::user(keys::AGENT));
-        let network = (&self.network, &self.managers, self.scope.orderings);
+        let is_older = self.older() == Some(Side::Agents);
+        let surroundings = Surroundings {
+            network: &self.network,
+            managers: &self.managers,
+            orders: self.scope.orderings,
+            is_older,
+        };
         let agent =
-            process::agent(&name, tenant, self.environment(), client, network).expect("an agent starts");
-        self.trace.line(&self.environment, format_args!("{name} starts"));
+            process::agent(&name, tenant, self.environment(), client, surroundings).expect("an agent starts");
+        self.starts(&name, is_older);
         self.agents.lock().insert(tenant, Arc::new(agent));
     }
 

@@ -250,6 +250,10 @@ impl History {
         if self.world.scope.orderings {
             spec["ordering"] = json!(ORDERINGS.get(number(name)));
         }
+        if self.world.scope.older.is_some() {
+            // An older peer drops the field.
+            spec["lingerSeconds"] = json!(null);
+        }
         self.put_on_all_dpus(&mut spec, ALL_DPUS.get(number(name)));
         if let Some(most) = MOST.get(number(name)).copied().flatten() {
             let most = most.parse::<u64>().map_or_else(|_| json!(most), |most| json!(most));

@@ -328,6 +328,17 @@ pub const PROMISES: &[Promise] = &[
         "no reservation starts in its place before it is gone",
         Not("guests are gone within half a second of their end"),
     ),
+    (
+        "grpc",
+        "Agent and manager may be one minor version apart, in either direction",
+        By(&["created", "deleted", "newer", REST]),
+    ),
+    (
+        "grpc",
+        "A peer that doesn't send them is served as before; a peer that doesn't know them ignores them",
+        By(&[REST, "devices_missing"]),
+    ),
+    ("grpc", "if it doesn't exist, the agent uses `WorkloadStream`", By(&[REST])),
 ];
 
 #[cfg(test)]

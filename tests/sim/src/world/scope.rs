@@ -4,6 +4,8 @@
 use jiff::Timestamp;
 use outrigger_runtime::environment::Environment;
 
+use crate::older::Side;
+
 /// What a history has besides.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Scope {
@@ -47,6 +49,8 @@ pub struct Scope {
     pub updates: bool,
     /// Queues hold Pods of tenants back with scheduling gates, and let them go later.
     pub queues: bool,
+    /// The side that is of the release before until it is upgraded. Then nothing happens that the protocol of that release can't say.
+    pub older: Option<Side>,
 }
 
 impl Scope {
@@ -61,7 +65,7 @@ impl Scope {
         }
         let random = Environment::simulated(seed ^ OTHER, Timestamp::UNIX_EPOCH).random;
         let has = |of_six: u64| random.seed() % 6 < of_six;
-        Self {
+        let scope = Self {
             selectors: has(4),
             foreign: has(3),
             pages: has(2),
@@ -82,11 +86,52 @@ impl Scope {
             all_dpus: has(2),
             updates: has(2),
             queues: has(2),
+            older: has(1).then(|| if has(3) { Side::Agents } else { Side::Managers }),
+        };
+        if scope.older.is_some() { scope.without_additions() } else { scope }
+    }
+
+    /// What is left of it without what was added to the protocol, or to the values of its fields, after the release before: which annotations
+    /// an agent sends, groups of workloads, orderings, further policies, changes in place, and workloads with scheduling gates. Rules of
+    /// administrators in a tenant's namespace are left out because an agent's deletion names no version there: a late one may be of theirs.
+    fn without_additions(self) -> Self {
+        Self {
+            selectors: false,
+            foreign: false,
+            owners: false,
+            orderings: false,
+            budgets: false,
+            primaries: false,
+            resizes: false,
+            all_dpus: false,
+            updates: false,
+            queues: false,
+            ..self
         }
     }
 
     /// Whether it has anything.
     pub fn is_wide(&self) -> bool {
         *self != Self::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_six_histories_one_has_older_peers_and_nothing_that_they_cannot_say() {
+        let scopes: Vec<Scope> = (Scope::FIRST..Scope::FIRST + 600).map(Scope::of).collect();
+        let of = |side| scopes.iter().filter(move |scope| scope.older == side).count();
+        let (agents, managers) = (of(Some(Side::Agents)), of(Some(Side::Managers)));
+        assert!((20..=80).contains(&agents) && (20..=80).contains(&managers), "{agents}, {managers}");
+        for scope in scopes.iter().filter(|scope| scope.older.is_some()) {
+            assert_eq!(scope.without_additions(), *scope);
+            assert!(!scope.orderings && !scope.queues && !scope.owners, "{scope:?}");
+        }
+        // The others go on to have these.
+        assert!(scopes.iter().any(|scope| scope.older.is_none() && scope.orderings && scope.queues));
+        assert!((0..Scope::FIRST).all(|seed| Scope::of(seed).older.is_none()));
     }
 }
