@@ -36,15 +36,30 @@ use crate::tenants::first::FirstPass;
 
 /// The context that all parts of a manager share. There is one in a process.
 pub(crate) struct Context {
+    pub(crate) replica: Replica,
+    pub client: Client,
+    pub environment: Environment,
+    /// What this replica knows of the workloads, rules and companions of each tenant.
+    pub(crate) states: TenantStates,
+    pub(crate) caches: Caches,
+    pub(crate) queues: Queues,
+    /// Where the objects of each kind come in.
+    pub(crate) feeds: Feeds,
+    pub(crate) telemetry: Telemetry,
+}
+
+/// Which of the managers this one is.
+pub(crate) struct Replica {
     pub args: ManagerArgs,
     /// The name of this replica in claims and in the Lease: no other replica has it, and an earlier process didn't.
     pub identity: Arc<str>,
-    pub client: Client,
-    pub environment: Environment,
     /// Whether this replica leads. The leader acts for tenants without a stream, and runs the controllers of Tenants, Machines and
     /// NamespaceOffloadings.
     pub leadership: Leadership,
-    pub(crate) states: TenantStates,
+}
+
+/// What a replica knows beside the states of tenants.
+pub(crate) struct Caches {
     pub(crate) registry: Registry,
     /// The Tenants that this replica has to reconcile before it is ready.
     pub(crate) first_pass: FirstPass,
@@ -53,16 +68,17 @@ pub(crate) struct Context {
     pub(crate) templates: Templates,
     pub(crate) offloadings: OffloadingCache,
     pub(crate) machines: MachineCache,
-    pub(crate) queues: Queues,
-    /// Where the objects of each kind come in.
-    pub(crate) feeds: Feeds,
+}
+
+/// What a replica says of itself and of the objects that it looks after.
+pub(crate) struct Telemetry {
     pub(crate) events: Events,
     pub(crate) metrics: Metrics,
 }
 
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("identity", &self.identity).finish_non_exhaustive()
+        f.debug_struct("Context").field("identity", &self.replica.identity).finish_non_exhaustive()
     }
 }
 
@@ -75,9 +91,11 @@ impl Context {
         registry: &mut MetricsRegistry,
     ) -> Arc<Self> {
         let identity = instance(&environment);
-        let metrics = Metrics::new(registry, environment.clock);
-        Arc::new_cyclic(|context| Self {
-            states: TenantStates::new(args.admin_namespaces()),
+        let telemetry = Telemetry {
+            events: Events::new(client.clone(), identity.clone(), environment.clock),
+            metrics: Metrics::new(registry, environment.clock),
+        };
+        let caches = Caches {
             registry: Registry::new(args.host_labels.clone(), args.admin_identity.clone()),
             first_pass: FirstPass::default(),
             tenant_statuses: Mutex::default(),
@@ -85,15 +103,16 @@ impl Context {
             templates: Templates::default(),
             offloadings: OffloadingCache::default(),
             machines: MachineCache::new(&args.core_namespace),
+        };
+        Arc::new_cyclic(|context| Self {
+            states: TenantStates::new(args.admin_namespaces()),
+            caches,
             queues: Queues::new(&environment, args.companions_of_one_tenant()),
             feeds: Feeds::new(context),
-            events: Events::new(client.clone(), identity.clone(), environment.clock),
-            identity: identity.into(),
-            leadership: Leadership::default(),
-            args,
+            telemetry,
+            replica: Replica { args, identity: identity.into(), leadership: Leadership::default() },
             client,
             environment,
-            metrics,
         })
     }
 }
@@ -102,12 +121,16 @@ impl Context {
     /// When a decision about a rollout is made now.
     pub(crate) fn moment(&self) -> Moment {
         let clock = self.environment.clock;
-        Moment { now: clock.now(), wall: clock.wall(), admin_deadline: self.args.admin_rollout_deadline }
+        Moment {
+            now: clock.now(),
+            wall: clock.wall(),
+            admin_deadline: self.replica.args.admin_rollout_deadline,
+        }
     }
 
     /// Machines or pools have changed, which concerns these keys.
     fn machines_touched(&self, keys: Vec<machines::Key>) {
-        let contested = self.machines.contested();
+        let contested = self.caches.machines.contested();
         contested.into_iter().for_each(|key| self.queues.machines.add_after(key, CONTESTED));
         self.queues.machines.add(keys);
     }
@@ -187,14 +210,16 @@ impl Feeds {
             templates: feed(context, Context::template),
             offloadings: feed(context, Context::offloading),
             machines: feed(context, |context, change| {
-                context.machines_touched(context.machines.machine(change));
+                context.machines_touched(context.caches.machines.machine(change));
             }),
             pools: feed(context, |context, change| {
-                context.machines_touched(context.machines.pool(change));
+                context.machines_touched(context.caches.machines.pool(change));
             }),
-            sets: feed(context, |context, change| context.queues.machines.add(context.machines.set(change))),
+            sets: feed(context, |context, change| {
+                context.queues.machines.add(context.caches.machines.set(change))
+            }),
             services: feed(context, |context, change| {
-                context.queues.machines.add(context.machines.service(change));
+                context.queues.machines.add(context.caches.machines.service(change));
             }),
             slot_pods: feed(context, Context::slot_pod),
         }

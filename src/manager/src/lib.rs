@@ -131,10 +131,10 @@ fn start(process: &mut Process, context: &Arc<Context>) {
     worker::start(process, context, tenants::claim::UnusedClaims(context.clone()));
     worker::start(process, context, tenants::claim::StreamStatuses(context.clone()));
     tenants::replicas::start(process, context);
-    if context.args.manage_offloading {
+    if context.replica.args.manage_offloading {
         worker::start(process, context, offloading::Offloadings(context.clone()));
     }
-    if context.args.manage_machines {
+    if context.replica.args.manage_machines {
         worker::start(process, context, machines::Machines::new(context));
     }
 }
@@ -144,13 +144,13 @@ fn start(process: &mut Process, context: &Arc<Context>) {
 /// agents have been asked to reconnect: another replica leads by then.
 fn elect(process: &Process, context: &Context) {
     let lease = LeaseArgs {
-        namespace: context.args.lease_namespace.clone(),
+        namespace: context.replica.args.lease_namespace.clone(),
         name: keys::MANAGER.to_owned(),
-        identity: context.identity.to_string(),
+        identity: context.replica.identity.to_string(),
         field_manager: keys::MANAGER.to_owned(),
     };
-    let Context { client, leadership, environment, .. } = context;
-    let (client, leadership, environment) = (client.clone(), leadership.clone(), environment.clone());
+    let Context { client, replica, environment, .. } = context;
+    let (client, leadership, environment) = (client.clone(), replica.leadership.clone(), environment.clone());
     let (lists, ending) = (process.readiness.clone(), process.ending.clone());
     process.drained(async move {
         tokio::select! {

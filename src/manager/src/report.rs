@@ -27,7 +27,7 @@ type Number = Gauge<i64, AtomicI64>;
 pub(crate) fn start(process: &mut Process, context: &Arc<Context>) {
     let reporter = Reporter(context.clone());
     collect(&mut process.registry, reporter.clone());
-    LEADER.register(&mut process.registry, context.leadership.gauge());
+    LEADER.register(&mut process.registry, context.replica.leadership.gauge());
     process.report("manager", move || reporter.state());
 }
 
@@ -77,7 +77,7 @@ struct OfTenant {
 impl Reporter {
     /// Counts by rule are kept anyway, so this takes a moment for each rule, not for each companion.
     fn look(&self) -> Vec<OfTenant> {
-        let leads = self.0.leadership.leads();
+        let leads = self.0.replica.leadership.leads();
         let all = self.0.states.all();
         all.iter().filter_map(|state| of_tenant(state, leads)).collect()
     }
@@ -99,10 +99,10 @@ impl Reporter {
     fn levels(&self) -> (BTreeMap<Enforcement, i64>, Option<i64>) {
         let mut counts: BTreeMap<_, _> = Enforcement::ALL.map(|level| (level, 0)).into();
         let mut first: Option<i64> = None;
-        let registry = &self.0.registry;
+        let registry = &self.0.caches.registry;
         for entry in registry.ids().iter().filter_map(|id| registry.get(id)) {
             let Ok(tenant) = &entry.tenant else { continue };
-            *counts.entry(tenant.level(self.0.args.enforcement)).or_default() += 1;
+            *counts.entry(tenant.level(self.0.replica.args.enforcement)).or_default() += 1;
             let since = entry.below_enforce_since().map(|since| since.as_second());
             first = first.into_iter().chain(since).min();
         }
@@ -127,7 +127,7 @@ impl Reporter {
             })
             .collect();
         json!({
-            "leads": self.0.leadership.leads(),
+            "leads": self.0.replica.leadership.leads(),
             "queues": self.queues().into_iter().collect::<BTreeMap<_, _>>(),
             "tenants": tenants,
         })
@@ -286,7 +286,7 @@ mod tests {
             let condition = json!({"type": "Enforced", "status": status, "reason": "x", "message": "", "lastTransitionTime": at});
             let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": name},
                 "spec": {"enforcement": level}, "status": {"conditions": [condition]}});
-            context.registry.tenant(outrigger_api::Change::Applied(fixtures::object(tenant)));
+            context.caches.registry.tenant(outrigger_api::Change::Applied(fixtures::object(tenant)));
         }
         let (counts, first) = reporter.levels();
         assert_eq!(counts.into_values().collect::<Vec<_>>(), [1, 2, 1]);

@@ -40,7 +40,7 @@ pub(crate) fn start(process: &Process, context: &Context) {
     Watch::all(client, "quotas").labels(keys::TENANT).start(process, feeds.quotas.sink());
     Watch::all(client, "workload rules").start(process, feeds.rules.sink());
     // RBAC grants access to the namespace of admin rules only.
-    let rules = Api::namespaced(client.clone(), &context.args.admin_rules_namespace);
+    let rules = Api::namespaced(client.clone(), &context.replica.args.admin_rules_namespace);
     Watch::of(rules, "admin rules").start(process, feeds.admin_rules.sink());
     Watch::all(client, "companions").labels(keys::RULE).start(process, feeds.pods.sink());
     // A cluster may have Dynamic Resource Allocation turned off.
@@ -49,17 +49,17 @@ pub(crate) fn start(process: &Process, context: &Context) {
         .labels(keys::RULE)
         .optional()
         .start(process, feeds.templates.sink());
-    if context.args.manage_offloading {
+    if context.replica.args.manage_offloading {
         Watch::all(client, "namespace offloadings").optional().start(process, feeds.offloadings.sink());
     }
-    if context.args.manage_machines {
+    if context.replica.args.manage_machines {
         Watch::all(client, "machines").optional().start(process, feeds.machines.sink());
         Watch::all(client, "machine node pools").optional().start(process, feeds.pools.sink());
         let roles = format!("{} in ({}, {})", keys::POD_ROLE, keys::GUEST, keys::RESERVATION);
         let slot_pods = Watch::all(client, "guests and reservations").labels(&roles);
         slot_pods.complete().start(process, feeds.slot_pods.sink());
         let reservation = format!("{}={}", keys::POD_ROLE, keys::RESERVATION);
-        let core = &context.args.core_namespace;
+        let core = &context.replica.args.core_namespace;
         let sets = Watch::of(Api::namespaced(client.clone(), core), "reservations").labels(&reservation);
         sets.start(process, feeds.sets.sink());
         let services = Watch::of(Api::namespaced(client.clone(), core), "reservations' services");
@@ -93,27 +93,28 @@ impl Context {
             self.update_admin_rules(&state);
             self.queues.rules.add(state.rule_ids());
         }
-        if self.args.manage_offloading {
+        if self.replica.args.manage_offloading {
             // A label that somebody else has changed is put right, and one that is left over is removed.
-            let concerned = self.offloadings.namespace(&name, namespace);
+            let concerned = self.caches.offloadings.namespace(&name, namespace);
             self.queues.offloadings.add(concerned.then(|| name.as_str().into()));
         }
-        if self.args.manage_machines {
-            self.queues.machines.add(self.machines.namespace(&name, namespace));
+        if self.replica.args.manage_machines {
+            self.queues.machines.add(self.caches.machines.namespace(&name, namespace));
         }
     }
 
     /// A Tenant says which callers may act for it, which hosts it has, and which replica serves it.
     pub(crate) fn tenant(&self, change: Change<Tenant>) {
         let (name, _) = changed(&change);
-        let touched = self.registry.tenant(change);
+        let touched = self.caches.registry.tenant(change);
         self.queues.tenants.add(touched.nodes.into_iter().map(Key::Node));
         self.queues.tenants.add(touched.tenants.into_iter().map(Key::Tenant));
         let Ok(id) = TenantId::new(&name) else { return };
         self.states.of(&id).iter().for_each(|state| self.update_host_names(state));
-        match self.registry.get(&id) {
+        match self.caches.registry.get(&id) {
             Some(entry) => {
-                let differs = self.tenant_statuses.lock().differs(&id, Some(ControllerStatus::now(&entry)));
+                let differs =
+                    self.caches.tenant_statuses.lock().differs(&id, Some(ControllerStatus::now(&entry)));
                 if differs {
                     self.queues.tenants.add_after(Key::Tenant(id.clone()), CONTESTED);
                 }
@@ -121,7 +122,7 @@ impl Context {
             }
             // Nothing more is created for a tenant that is deleted, whatever the state of its namespace.
             None => {
-                self.tenant_statuses.lock().forget(&id);
+                self.caches.tenant_statuses.lock().forget(&id);
                 self.states.of(&id).iter().for_each(|state| state.lock().closing = true);
             }
         }
@@ -134,7 +135,7 @@ impl Context {
     fn update_host_names(&self, state: &TenantState) {
         let keys = {
             let mut data = state.lock();
-            let entry = data.tenant.as_ref().and_then(|tenant| self.registry.get(tenant));
+            let entry = data.tenant.as_ref().and_then(|tenant| self.caches.registry.get(tenant));
             let Some(Ok(tenant)) = entry.as_ref().map(|entry| &entry.tenant) else { return };
             data.set_host_names(&tenant.host_names)
         };
@@ -145,7 +146,7 @@ impl Context {
 
     /// Other admin rules may be about the tenant of a namespace now.
     fn update_admin_rules(&self, state: &TenantState) {
-        let (companions, rules) = self.admin_rules.update_admin_rules(self, state);
+        let (companions, rules) = self.caches.admin_rules.update_admin_rules(self, state);
         self.all_touched(companions);
         self.queues.rules.add(rules);
     }
@@ -157,7 +158,7 @@ impl Context {
             // Under the lock: of two threads that come here, the later one has the later state of the Tenant.
             let mut data = state.lock();
             let Some(id) = data.tenant.clone() else { return };
-            let entry = self.registry.get(&id);
+            let entry = self.caches.registry.get(&id);
             let Some(entry) = entry.filter(|entry| entry.object.target_namespace() == namespace) else {
                 return;
             };
@@ -178,21 +179,21 @@ impl Context {
                 claim: stream.claim,
                 holder: &stream.holder,
             };
-            let lost = data.claim_observed(claim, &self.identity);
+            let lost = data.claim_observed(claim, &self.replica.identity);
             if !stream.connected && stream.claim > 0 {
                 data.stream.lost_since(stream.since.as_ref().map(|since| since.0));
             }
-            if *stream.holder == *self.identity && data.stream.shown(stream.claim, &json!(stream)) {
+            if *stream.holder == *self.replica.identity && data.stream.shown(stream.claim, &json!(stream)) {
                 self.queues.stream_statuses.add([id.clone()]);
             }
-            matched.extend(data.assess_hosts(&self.registry, self.environment.clock.wall()));
+            matched.extend(data.assess_hosts(&self.caches.registry, self.environment.clock.wall()));
             if data.stream.unused_claim().is_some() {
                 self.queues.unused_claims.add_after(id.clone(), UNUSED);
             }
             let changed = before != serving(&data);
             // What came while no replica acted for the tenant was left alone.
             if changed
-                && data.acts(self.leadership.leads())
+                && data.acts(self.replica.leadership.leads())
                 && !fault("tenant-without-a-replica-is-left-alone")
             {
                 matched.extend(data.companion_keys());
@@ -211,16 +212,16 @@ impl Context {
     /// A Node says in which host a DPU is, and which tenant has it. It may be virtual, or belong to Machines.
     pub(crate) fn node(&self, change: Change<Node>) {
         let (name, node) = changed(&change);
-        if self.args.manage_offloading && self.offloadings.node(&name, node) {
-            self.queues.offloadings.add(self.offloadings.keys());
+        if self.replica.args.manage_offloading && self.caches.offloadings.node(&name, node) {
+            self.queues.offloadings.add(self.caches.offloadings.keys());
         }
-        if self.args.manage_machines {
-            self.queues.machines.add(self.machines.node(&name, node));
+        if self.replica.args.manage_machines {
+            self.queues.machines.add(self.caches.machines.node(&name, node));
         }
-        let NodeChange { concerned, changed, hosts } = self.registry.node(&name, node);
+        let NodeChange { concerned, changed, hosts } = self.caches.registry.node(&name, node);
         for state in concerned.iter().flat_map(|tenant| self.states.of(tenant)) {
             let now = self.environment.clock.wall();
-            let of_host = |host: &String| state.lock().assess_host(host, &self.registry, now);
+            let of_host = |host: &String| state.lock().assess_host(host, &self.caches.registry, now);
             let touched: Vec<CompanionKey> = hosts.iter().flat_map(of_host).collect();
             if !touched.is_empty() {
                 self.companions_touched(&state, touched);
@@ -233,7 +234,7 @@ impl Context {
                 let moment = self.moment();
                 let (turns, looks) = {
                     let mut data = state.lock();
-                    (data.all_turns(&self.registry, moment), data.rollouts.look_at_all(moment.now))
+                    (data.all_turns(&self.caches.registry, moment), data.rollouts.look_at_all(moment.now))
                 };
                 self.queues.companions.add(state.ids(turns));
                 for (key, pause) in looks {
@@ -248,7 +249,7 @@ impl Context {
 
     /// A quota says which limit has been reached.
     pub(crate) fn quota(&self, change: Change<ResourceQuota>) {
-        let (namespace, changed) = self.registry.quota(change);
+        let (namespace, changed) = self.caches.registry.quota(change);
         if changed {
             self.queues.tenants.add(self.states.tenant_of(&namespace).map(Key::Tenant));
         }
@@ -280,8 +281,8 @@ impl Context {
     pub(crate) fn admin_rule(&self, change: Change<AdminWorkloadRule>) {
         let (name, rule) = changed(&change);
         let companions = match rule {
-            Some(rule) => self.admin_rules.apply(self, rule),
-            None => self.admin_rules.remove(self, &name),
+            Some(rule) => self.caches.admin_rules.apply(self, rule),
+            None => self.caches.admin_rules.remove(self, &name),
         };
         self.all_touched(companions);
         self.queues.rules.add(RuleName::admin(&name).ok().map(|name| self.states.admin_rule_id(&name)));
@@ -289,7 +290,7 @@ impl Context {
 
     /// A ResourceClaimTemplate is a rule's. The rule that loses one gets it again, and one that isn't wanted is deleted.
     pub(crate) fn template(&self, change: Change<PartialObjectMeta<ResourceClaimTemplate>>) {
-        if let Some((namespace, rule, pause)) = self.templates.changed(change) {
+        if let Some((namespace, rule, pause)) = self.caches.templates.changed(change) {
             let rule = self.states.state(&namespace).rule_id(&rule);
             self.queues.rules.add_after(rule, pause);
         }
@@ -358,7 +359,7 @@ impl Context {
 
     /// A replica whose cache was stale may have created something for a tenant that is deleted: the leader deletes it.
     fn queue_if_deleted(&self, tenant: &TenantId) {
-        if self.registry.get(tenant).is_none() {
+        if self.caches.registry.get(tenant).is_none() {
             self.queues.tenants.add([Key::Tenant(tenant.clone())]);
         }
     }
@@ -382,12 +383,12 @@ impl Context {
         let now = self.environment.clock.wall();
         if keys.is_empty() {
             // Matches may have been left out, which touches no companion.
-            return state.lock().assess(&[], &self.registry, now);
+            return state.lock().assess(&[], &self.caches.registry, now);
         }
         // Whoever else needs the tenant's state waits for so many at most.
         for some in keys.chunks(256) {
             let mut data = state.lock();
-            data.assess(some, &self.registry, now);
+            data.assess(some, &self.caches.registry, now);
             MutexGuard::unlock_fair(data);
         }
         self.queues.companions.add(state.ids(keys));
@@ -404,12 +405,12 @@ impl Context {
 
     /// A NamespaceOffloading says where the Pods of its namespace may run.
     pub(crate) fn offloading(&self, change: Change<NamespaceOffloading>) {
-        self.queues.offloadings.add(self.offloadings.object(change));
+        self.queues.offloadings.add(self.caches.offloadings.object(change));
     }
 
     /// A guest takes a slot of a Machine, or a reservation holds one.
     pub(crate) fn slot_pod(&self, change: Change<Pod>) {
-        for key in self.machines.pod(change) {
+        for key in self.caches.machines.pod(change) {
             self.queues.machines.add_after(key, machines::SETTLE);
         }
     }
@@ -455,7 +456,7 @@ mod tests {
         };
         let blue = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
             "metadata": {"name": "blue", "uid": "t"}, "spec": {}});
-        context.registry.tenant(Change::Applied(fixtures::object(blue)));
+        context.caches.registry.tenant(Change::Applied(fixtures::object(blue)));
         context.feeds.pods.event(Event::Applied(companion("blue")));
         assert_eq!(context.queues.tenants.counts().ready, 0);
         context.feeds.pods.event(Event::Applied(companion("gone")));
@@ -465,7 +466,7 @@ mod tests {
     #[tokio::test]
     async fn companions_are_looked_at_when_this_replica_begins_to_act_for_their_tenant() {
         let context = fixtures::context(FakeApi::default().client());
-        context.leadership.lead_without_lease();
+        context.replica.leadership.lead_without_lease();
         context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
         let key = fixtures::key("w");
         let state = context.states.state("tenant-blue");
@@ -501,10 +502,10 @@ mod tests {
         );
         let machine = json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
             "metadata": {"name": "m"}, "spec": {"nodePool": [], "machineTypes": []}});
-        context.machines.machine(Change::Applied(fixtures::object(machine)));
+        context.caches.machines.machine(Change::Applied(fixtures::object(machine)));
         let offloading = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
             "metadata": {"name": "offloading", "namespace": "n"}, "spec": {}});
-        context.offloadings.object(Change::Applied(fixtures::object(offloading)));
+        context.caches.offloadings.object(Change::Applied(fixtures::object(offloading)));
         let guests = json!({keys::INJECT_RESOURCE: keys::INJECT_ENABLED});
         context.feeds.namespaces.event(Event::Applied(namespace(guests)));
         assert_eq!(queued(), (0, 1, 1));

@@ -60,7 +60,7 @@ pub(crate) fn start<C: Controller>(process: &Process, context: &Arc<Context>, co
 }
 
 async fn run<C: Controller>(context: Arc<Context>, controller: Arc<C>) {
-    let (leadership, queue) = (context.leadership.clone(), C::QUEUE(&context));
+    let (leadership, queue) = (context.replica.leadership.clone(), C::QUEUE(&context));
     let slots = Arc::new(Semaphore::new(controller.at_once()));
     loop {
         let mut term = None;
@@ -169,7 +169,7 @@ mod tests {
         const QUEUE: fn(&Context) -> &Queue<CompanionId> = |context| &context.queues.companions;
 
         fn at_once(&self) -> usize {
-            self.context.args.max_concurrent_reconciles
+            self.context.replica.args.max_concurrent_reconciles
         }
 
         async fn step(&self, _: &CompanionId) -> Result<Action, kube::Error> {
@@ -255,7 +255,7 @@ mod tests {
             identity: "me".to_owned(),
             field_manager: "manager".to_owned(),
         };
-        let (leadership, environment) = (context.leadership.clone(), context.environment.clone());
+        let (leadership, environment) = (context.replica.leadership.clone(), context.environment.clone());
         let drain = tokio_util::sync::CancellationToken::new();
         let election =
             tokio::spawn(lead(api.client(), election, leadership.clone(), environment, drain.clone()));

@@ -125,7 +125,11 @@ fn assign_admin_companions(
 }
 
 fn is_home(context: &Context, tenant: &TenantId, state: &TenantState) -> bool {
-    context.registry.get(tenant).is_some_and(|entry| *entry.object.target_namespace() == *state.namespace)
+    context
+        .caches
+        .registry
+        .get(tenant)
+        .is_some_and(|entry| *entry.object.target_namespace() == *state.namespace)
 }
 
 fn update_states(context: &Context, name: &RuleName, entry: Option<&AdminRuleEntry>) -> Vec<CompanionId> {
@@ -167,7 +171,7 @@ fn is_about(context: &Context, entry: &AdminRuleEntry, data: &TenantData) -> boo
     };
     match &entry.compiled {
         Ok((_, selector)) => {
-            let known = context.registry.get(tenant);
+            let known = context.caches.registry.get(tenant);
             known.is_some_and(|known| {
                 selector.selects(tenant, known.object.labels()) || fault("admin-rule-is-for-all-tenants")
             })

@@ -45,8 +45,8 @@ const MAX_KEYS: usize = 256;
 
 /// One step for an admin rule: its finalizer, then its status.
 pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube::Error> {
-    let Some(entry) = context.admin_rules.get(&id.name) else { return Ok(Action::Done) };
-    let leads = context.leadership.leads();
+    let Some(entry) = context.caches.admin_rules.get(&id.name) else { return Ok(Action::Done) };
+    let leads = context.replica.leadership.leads();
     if leads && let Some(pause) = finalizer::step(context, id, &entry).await? {
         context.queues.rules.add_after(id.clone(), pause);
     }
@@ -79,7 +79,7 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
             let look = |tenant: TenantId| async move { tenants::claim::look(context, &tenant).await };
             let looks = futures::stream::iter(overwritten).map(look).buffer_unordered(VALIDATIONS);
             looks.try_collect::<()>().await?;
-            let (leads, now) = (context.leadership.leads(), context.environment.clock.wall());
+            let (leads, now) = (context.replica.leadership.leads(), context.environment.clock.wall());
             match changes(&context.states, &id.name, &entry, leads, now) {
                 Some(changed) => status = changed,
                 None => return Ok(Action::Done),
@@ -92,7 +92,7 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
     let entries = object.status.as_ref().map(|status| status.tenants.clone()).unwrap_or_default();
     let written = WrittenEntries::new(&object, entries, context.environment.clock.now());
     context.feeds.admin_rules.answer(object);
-    context.admin_rules.wrote(&id.name, &entry.object, written);
+    context.caches.admin_rules.wrote(&id.name, &entry.object, written);
     // What has changed meanwhile is written then; if nothing has, nothing is.
     Ok(Action::Requeue(PACE))
 }

@@ -46,14 +46,17 @@ impl World {
         let object = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
             "metadata": {"name": name, "labels": labels}, "spec": {}});
         let tenant: Tenant = fixtures::object(object);
-        self.0.registry.tenant(Change::Applied(tenant));
+        self.0.caches.registry.tenant(Change::Applied(tenant));
         let states = self.0.states.of(&id(name));
-        states.iter().flat_map(|state| self.0.admin_rules.update_admin_rules(&self.0, state).0).collect()
+        states
+            .iter()
+            .flat_map(|state| self.0.caches.admin_rules.update_admin_rules(&self.0, state).0)
+            .collect()
     }
 
     fn namespace(&self, name: &str, tenant: Option<&str>) -> Vec<CompanionId> {
         self.0.states.set_tenant(name, tenant.map(id));
-        self.0.admin_rules.update_admin_rules(&self.0, &self.0.states.state(name)).0
+        self.0.caches.admin_rules.update_admin_rules(&self.0, &self.0.states.state(name)).0
     }
 
     fn rule(&self, generation: i64, change: Value) -> Vec<CompanionId> {
@@ -62,7 +65,7 @@ impl World {
         for (key, value) in change.as_object().unwrap() {
             object["spec"][key] = value.clone();
         }
-        self.0.admin_rules.apply(&self.0, &fixtures::object(object))
+        self.0.caches.admin_rules.apply(&self.0, &fixtures::object(object))
     }
 
     fn sync(&self, tenant: &str, workloads: &[&str]) {
@@ -72,7 +75,7 @@ impl World {
 
     /// What of the rule's status has to change.
     fn changes(&self, leads: bool) -> Option<Value> {
-        let entry = self.0.admin_rules.get(&name())?;
+        let entry = self.0.caches.admin_rules.get(&name())?;
         status::changes(&self.0.states, &name(), &entry, leads, Timestamp::UNIX_EPOCH)
     }
 

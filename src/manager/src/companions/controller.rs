@@ -60,13 +60,13 @@ impl Controller for Companions {
     const QUEUE: fn(&Context) -> &Queue<CompanionId> = |context| &context.queues.companions;
 
     fn at_once(&self) -> usize {
-        self.context.args.max_concurrent_reconciles
+        self.context.replica.args.max_concurrent_reconciles
     }
 
     async fn step(&self, id: &CompanionId) -> Result<Action, Error> {
         let context = &*self.context;
         let state = context.states.state(&id.namespace);
-        let mut traced = context.metrics.latency.begin(id);
+        let mut traced = context.telemetry.metrics.latency.begin(id);
         let Some(location) = context.states.location(id) else { return Ok(Action::Done) };
         let Self { resizes, deleted_rules, .. } = self;
         let companion = Companion { context, resizes, deleted_rules, state: &state, id, location };
@@ -74,9 +74,13 @@ impl Controller for Companions {
         // Whatever the result, it may be another companion's turn now, or another one may have to give way.
         let (others, on_dpus) = {
             let mut data = state.lock();
-            data.assess(std::slice::from_ref(&id.key), &context.registry, context.environment.clock.wall());
+            data.assess(
+                std::slice::from_ref(&id.key),
+                &context.caches.registry,
+                context.environment.clock.wall(),
+            );
             let moment = context.moment();
-            let mut others = data.turns(&id.key.rule, &context.registry, moment);
+            let mut others = data.turns(&id.key.rule, &context.caches.registry, moment);
             others.extend(data.lingering_beyond(&id.key.rule));
             let mut on_dpus = BTreeSet::new();
             if id.key.dpu().is_none() {
@@ -244,7 +248,7 @@ impl Companion<'_> {
         let key = &self.id.key;
         let mut data = self.state.lock();
         let data = &mut *data;
-        let acts = data.acts(self.context.leadership.leads());
+        let acts = data.acts(self.context.replica.leadership.leads());
         if !acts || data.tenant.as_ref() != Some(&self.location.tenant) {
             return Err(Undecided::Ends(Action::Done));
         }
@@ -279,7 +283,7 @@ impl Companion<'_> {
         let moment = self.context.moment();
         if !is_replaced {
             data.rollouts.stays(key);
-        } else if !data.may_replace(key, &self.context.registry, moment) {
+        } else if !data.may_replace(key, &self.context.caches.registry, moment) {
             let change = meanwhile(data, key, moment).ok_or(Undecided::Ends(Action::Done))?;
             return Ok((Plan::Annotate(change), kind));
         }
@@ -324,7 +328,7 @@ impl Companion<'_> {
         let CompanionLocation { name, namespace, .. } = &self.location;
         self.device_templates().await?;
         // Their creation may have taken so long that another replica serves the tenant by now, which decides itself.
-        if !self.state.lock().acts(self.context.leadership.leads()) {
+        if !self.state.lock().acts(self.context.replica.leadership.leads()) {
             return Ok(Action::Done);
         }
         let started = self.now();
@@ -355,7 +359,7 @@ impl Companion<'_> {
         let Some(rule) = rule.filter(|rule| !rule.devices().claims().is_empty()) else { return Ok(()) };
         let CompanionLocation { tenant, namespace, owned, .. } = &self.location;
         let wanted = claim::templates(&rule, Some(tenant), namespace, *owned);
-        self.context.templates.ensure(self.context, namespace, &rule, &wanted).await
+        self.context.caches.templates.ensure(self.context, namespace, &rule, &wanted).await
     }
 
     /// An object of the companion's name exists: the cache is stale, or the object is no companion. A read tells which.
@@ -385,7 +389,7 @@ impl Companion<'_> {
     }
 
     fn wrote<T>(&self, operation: Operation, result: &Result<T, Error>, started: Instant) {
-        self.context.metrics.wrote(operation, WriteOutcome::of(result), self.now() - started);
+        self.context.telemetry.metrics.wrote(operation, WriteOutcome::of(result), self.now() - started);
     }
 
     /// Takes in the object that the API server has answered with. Whether it is the companion.

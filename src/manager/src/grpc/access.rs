@@ -73,7 +73,7 @@ impl Access {
 
     /// Who calls. Returns UNAUTHENTICATED when there is no certificate, or it is none of a client.
     pub(super) fn caller(&self, peer: Option<&Peer>) -> Result<Caller, Status> {
-        Caller::of(peer, self.context.args.insecure)
+        Caller::of(peer, self.context.replica.args.insecure)
             .inspect_err(|status| warn!(reason = status.message(), "refused call"))
     }
 
@@ -89,7 +89,7 @@ impl Access {
     /// Admits administrators only, whatever the call is about. Returns PERMISSION_DENIED to all other callers, tenants included;
     /// UNAVAILABLE when this replica isn't ready.
     pub(super) fn admin(&self, caller: &Caller) -> Result<(), Status> {
-        if !self.context.registry.is_admin(caller) {
+        if !self.context.caches.registry.is_admin(caller) {
             warn!(%caller, "refused call: the caller is no administrator");
             return Err(Status::permission_denied("the client certificate is no administrator's"));
         }
@@ -107,7 +107,7 @@ impl Access {
     /// Whether the caller may act for the tenant now. Fails as [`crate::state::registry::Registry::authorize`]. The log has both
     /// names.
     pub(super) fn authorize(&self, caller: &Caller, id: &TenantId) -> Result<Arc<Tenant>, Status> {
-        self.context.registry.authorize(caller, id).inspect_err(|status| {
+        self.context.caches.registry.authorize(caller, id).inspect_err(|status| {
             warn!(%caller, tenant = %id, code = %status.code(), reason = status.message(), "refused call");
         })
     }

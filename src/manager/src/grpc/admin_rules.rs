@@ -22,8 +22,8 @@ pub(super) struct AdminRules(pub Arc<Access>);
 impl AdminRules {
     fn api<T>(&self, request: &Request<T>) -> Result<Api<AdminWorkloadRule>, Status> {
         self.0.admin(&self.0.caller(request.extensions().get::<Peer>())?)?;
-        let Context { client, args, .. } = &*self.0.context;
-        Ok(Api::namespaced(client.clone(), &args.admin_rules_namespace))
+        let Context { client, replica, .. } = &*self.0.context;
+        Ok(Api::namespaced(client.clone(), &replica.args.admin_rules_namespace))
     }
 }
 

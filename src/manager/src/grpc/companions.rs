@@ -83,7 +83,7 @@ enum Next {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.state.lock().outcomes.leave(self.number);
-        self.context.metrics.watches.dec();
+        self.context.telemetry.metrics.watches.dec();
     }
 }
 
@@ -120,7 +120,7 @@ impl CompanionOutcomes {
     fn open(&self, admitted: Admitted) -> Result<Watch, Status> {
         let Admitted { caller, id, tenant } = admitted;
         let state = self.context.states.state(&tenant.namespace);
-        let most = self.context.args.max_streams_per_tenant.max(1);
+        let most = self.context.replica.args.max_streams_per_tenant.max(1);
         let (number, changed) = {
             let mut data = state.lock();
             if data.tenant.as_ref() != Some(&id) {
@@ -131,7 +131,7 @@ impl CompanionOutcomes {
                 Status::resource_exhausted(message)
             })?
         };
-        self.context.metrics.watches.inc();
+        self.context.telemetry.metrics.watches.inc();
         Ok(Watch {
             context: self.context.clone(),
             caller,
@@ -162,7 +162,7 @@ impl CompanionOutcomes {
 
     /// Waits until the caller may no longer be served. Returns why.
     async fn over(&self, caller: &Caller, id: &TenantId) -> Status {
-        let changes = self.context.registry.changes(caller, id);
+        let changes = self.context.caches.registry.changes(caller, id);
         let mut expired = pin!(sleep_until(super::workloads::expiry(&self.context, caller)));
         loop {
             // It may have changed since the call began.

@@ -45,7 +45,7 @@ type Answer<T> = Result<Response<T>, Status>;
 pub(crate) fn router(process: &Process, context: &Arc<Context>) -> anyhow::Result<axum::Router> {
     let access = Arc::new(Access::new(context, &process.readiness));
     let clock = context.environment.clock;
-    let intake = Arc::new(Intake::new(access.clone(), clock, context.args.max_message_bytes));
+    let intake = Arc::new(Intake::new(access.clone(), clock, context.replica.args.max_message_bytes));
     let router = routes(process, context, &access).into_axum_router().fallback_service(reflection()?);
     Ok(router.layer(from_fn_with_state(intake, Intake::take_in)))
 }

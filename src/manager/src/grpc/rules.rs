@@ -150,12 +150,12 @@ mod tests {
         let api = FakeApi::default();
         let context = fixtures::context(api.client());
         let tenant = fixtures::tenant_claimed(1, "me");
-        context.registry.tenant(Change::Applied(fixtures::object(tenant)));
+        context.caches.registry.tenant(Change::Applied(fixtures::object(tenant)));
         let state = fixtures::served_tenant(&context);
         state.lock().apply_rule(&fixtures::object(fixtures::rule()));
         let rules = Rules(Arc::new(Access::new(&context, &Readiness::default())));
         let id = TenantId::new("blue").unwrap();
-        let tenant = context.registry.authorize(&Caller::Local, &id).unwrap();
+        let tenant = context.caches.registry.authorize(&Caller::Local, &id).unwrap();
         let about = |extensions: &mut tonic::Extensions| {
             let (id, tenant) = (id.clone(), tenant.clone());
             extensions.insert(Some(Admitted { caller: Caller::Local, id, tenant }));

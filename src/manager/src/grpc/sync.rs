@@ -143,7 +143,7 @@ impl Sync {
             data.refuse_workload(&workload, size);
             return Vec::new();
         }
-        let (registry, now) = (&self.context.registry, self.context.environment.clock.wall());
+        let (registry, now) = (&self.context.caches.registry, self.context.environment.clock.wall());
         let keys = data.update_workload(workload, registry, now);
         if data.index.synced() { keys } else { Vec::new() }
     }

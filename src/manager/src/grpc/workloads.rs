@@ -116,9 +116,9 @@ impl Workloads {
         let _cancels_when_dropped = gone.drop_guard();
         let this = self.clone();
         let served = tokio::spawn(async move {
-            this.context.metrics.streams.inc();
+            this.context.telemetry.metrics.streams.inc();
             let result = this.serve(session, Box::pin(messages.decoded())).await;
-            this.context.metrics.streams.dec();
+            this.context.telemetry.metrics.streams.dec();
             result
         });
         served.await.map_err(|e| Status::internal(e.to_string()))??;
@@ -128,7 +128,7 @@ impl Workloads {
     fn open(&self, admitted: Admitted, chunked: bool, gone: CancellationToken) -> Result<Session, Status> {
         let Admitted { caller, id, tenant } = admitted;
         let state = self.context.states.state(&tenant.namespace);
-        let most = self.context.args.max_streams_per_tenant.max(1);
+        let most = self.context.replica.args.max_streams_per_tenant.max(1);
         let begun = {
             let mut data = state.lock();
             if data.tenant.as_ref() != Some(&id) {
@@ -224,7 +224,7 @@ impl Workloads {
     }
 
     async fn take_in(&self, session: &mut Session, mut messages: Messages) -> Result<(), Status> {
-        let changes = self.context.registry.changes(&session.caller, &session.id);
+        let changes = self.context.caches.registry.changes(&session.caller, &session.id);
         // It may have changed since the call began.
         session.tenant = self.access.authorize(&session.caller, &session.id)?;
         // Made once: registering them again for each message would cost more than the message.
@@ -233,7 +233,7 @@ impl Workloads {
         let (mut ended, mut left_off) = (pin!(end.cancelled()), pin!(gone.cancelled()));
         let mut draining = pin!(self.drain.cancelled());
         let mut pace = Bucket::new(self.now());
-        let per_second: u64 = self.context.args.max_messages_per_second.max(10).into();
+        let per_second: u64 = self.context.replica.args.max_messages_per_second.max(10).into();
         let rate = Rate::per_second(per_second, BURST);
         let mut report_at = self.now();
         let mut look = self.now() + LOOK;
@@ -271,7 +271,7 @@ impl Workloads {
             // What it holds of the budget is given back when it has been taken in.
             let Some(DecodedMessage { message, held }) = message else { return Ok(()) };
             let span = debug_span!("workload message", otel.kind = "consumer", tenant = %session.id, kind = message.message.as_ref().map_or("none", |message| kind(message).0));
-            let request = self.context.metrics.latency.request(&span);
+            let request = self.context.telemetry.metrics.latency.request(&span);
             let amount = if says_what_is_sent(&message) { per_second / STATEMENTS } else { 1 };
             let keys = self.apply(session, message).instrument(span).await?;
             self.queue(session, keys, &request);
@@ -292,7 +292,11 @@ impl Workloads {
         }
         // Most messages are about workloads that no rule matches.
         if !keys.is_empty() {
-            self.context.metrics.latency.requested(&session.state.ids(keys.iter().cloned()), request);
+            self.context
+                .telemetry
+                .metrics
+                .latency
+                .requested(&session.state.ids(keys.iter().cloned()), request);
         }
         self.context.companions_touched(&session.state, keys);
         if session.synced.is_some() {
@@ -310,7 +314,7 @@ impl Workloads {
 
     async fn apply(&self, session: &mut Session, message: Received) -> Result<Vec<CompanionKey>, Status> {
         let Some(message) = message.message else { return Err(none_set(session.chunked)) };
-        self.context.metrics.received(kind(&message).1);
+        self.context.telemetry.metrics.received(kind(&message).1);
         match message {
             Message::WorkloadUpdate(_) | Message::WorkloadDelete(_) | Message::WorkloadSync(_)
                 if session.sync.is_some() =>

@@ -76,7 +76,7 @@ impl Machines {
         let known =
             |c: &Condition| c.type_ == new.type_ && c.status == new.status && c.message == new.message;
         if new.status == "False" && !old.iter().any(known) {
-            self.context.events.machine(about, Cause::Failure, &new.message).await;
+            self.context.telemetry.events.machine(about, Cause::Failure, &new.message).await;
         }
     }
 
@@ -114,7 +114,7 @@ impl Controller for Machines {
     fn gained(&self) {
         // Another replica may have written the status since.
         self.ledgers.lock().clear();
-        self.context.queues.machines.add(self.context.machines.all());
+        self.context.queues.machines.add(self.context.caches.machines.all());
     }
 
     async fn step(&self, key: &Key) -> Result<Action, kube::Error> {

@@ -22,8 +22,8 @@ use crate::writes;
 
 impl Machines {
     pub(super) async fn left(&self, group: &str) -> Result<Action, kube::Error> {
-        let marked = self.context.machines.marked(group);
-        if marked.is_empty() || self.context.machines.first_pool_of(group).is_some() {
+        let marked = self.context.caches.machines.marked(group);
+        if marked.is_empty() || self.context.caches.machines.first_pool_of(group).is_some() {
             return Ok(Action::Done);
         }
         // Nodes are read before pools: marks that are written meanwhile, for a new pool, give the Node another resourceVersion.
@@ -111,8 +111,8 @@ mod tests {
             api.answers("PATCH", NODE, 200, node(manager));
             let context = fixtures::context(api.client());
             let seen = fixtures::object(node(manager));
-            assert_eq!(context.machines.node("n", Some(&seen)), [Key::Left("g".into())]);
-            context.leadership.lead_without_lease();
+            assert_eq!(context.caches.machines.node("n", Some(&seen)), [Key::Left("g".into())]);
+            context.replica.leadership.lead_without_lease();
             let done = Machines::new(&context).left("g").await;
             assert_eq!(done.is_ok(), code != 503, "{manager} {pools:?}");
             let patch = json!({"metadata": {"uid": "u", "resourceVersion": "7",
@@ -128,7 +128,7 @@ mod tests {
         let left = Key::Left("g".into());
         let pool = json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "MachineNodePool", "metadata": {"name": "p"},
             "spec": {"machineGroupName": "g", "nodePool": [], "machineTypeStock": []}});
-        let cache = &context.machines;
+        let cache = &context.caches.machines;
         cache.pool(Change::Applied(fixtures::object(pool)));
         let seen = fixtures::object(node(keys::MANAGER));
         assert!(!cache.node("n", Some(&seen)).contains(&left));

@@ -33,7 +33,7 @@ use crate::writes::{self, Version, only};
 impl Machines {
     pub(super) async fn machine(&self, name: &str) -> Result<Action, kube::Error> {
         let exists = |object: &Arc<Machine>| object.metadata.deletion_timestamp.is_none();
-        let Some(object) = self.context.machines.get(|all| &all.machines, name).filter(exists) else {
+        let Some(object) = self.context.caches.machines.get(|all| &all.machines, name).filter(exists) else {
             // The garbage collector does the rest, by the owner references.
             self.ledgers.lock().remove(name);
             return Ok(Action::Done);
@@ -59,7 +59,7 @@ impl Machines {
         };
         step.keep_pool().await;
         for (type_, plan) in machine.types.iter().zip(&plans) {
-            if !self.context.leadership.leads() {
+            if !self.context.replica.leadership.leads() {
                 // If it leads again before the controller notices, nothing else would bring the key back.
                 return Ok(Action::Wait);
             }
@@ -96,7 +96,7 @@ impl Machines {
                 keys::MACHINE_GROUP
             ));
         };
-        if let Some(first) = self.context.machines.first_of(group)
+        if let Some(first) = self.context.caches.machines.first_of(group)
             && first != machine.name
         {
             return Err(format!(
@@ -125,12 +125,13 @@ impl Machines {
         let step = |type_: &MachineType| {
             let ledger = ledgers.entry(type_.name.clone()).or_insert_with(|| {
                 // What the status says is of this group only if its reservations are there.
-                let set = self.context.machines.get(|all| &all.sets, &reservation_name(group, &type_.name));
+                let set =
+                    self.context.caches.machines.get(|all| &all.sets, &reservation_name(group, &type_.name));
                 let usage =
                     set.filter(|set| is_owned_by(&**set, &uid)).and_then(|_| object.usage(&type_.name));
                 Ledger::new(usage.and_then(|usage| usage.slots).unwrap_or_default())
             });
-            let plan = ledger.step(&self.context.machines.seen(machine, group, type_), now);
+            let plan = ledger.step(&self.context.caches.machines.seen(machine, group, type_), now);
             offered(plan, group, &type_.name)
         };
         machine.types.iter().map(step).collect()
@@ -146,7 +147,7 @@ impl Machines {
         let (ready, conditions) = self.conditions(object, &before.conditions, problems);
         let observed_generation = object.metadata.generation;
         let wanted = MachineStatus { observed_generation, conditions, available_machines };
-        self.context.machines.machine_status(object.name_any(), wanted.clone());
+        self.context.caches.machines.machine_status(object.name_any(), wanted.clone());
         if object.status.as_ref() == Some(&wanted) {
             return Ok(());
         }
@@ -200,14 +201,14 @@ impl MachineStep<'_> {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
-        Api::namespaced(self.context.client.clone(), &self.context.args.core_namespace)
+        Api::namespaced(self.context.client.clone(), &self.context.replica.args.core_namespace)
     }
 
     async fn keep_pool(&mut self) {
         let name = pool_name(self.group);
         let wanted = objects::pool(self.object, self.group);
         let what = format!("MachineNodePool {name}");
-        if let Some(live) = self.context.machines.get(|all| &all.pools, &name) {
+        if let Some(live) = self.context.caches.machines.get(|all| &all.pools, &name) {
             if let Some(problem) = other_owner_problem(&*live, &what, self.object) {
                 return self.problems.push(problem);
             }
@@ -238,10 +239,14 @@ impl MachineStep<'_> {
                 "{} of {} slots of machine type {} find no place on the nodes of group {}; lower available, or add nodes",
                 plan.short, type_.available, type_.name, self.group
             );
-            self.context.events.machine(&self.object.object_ref(&()), Cause::NoRoom, &message).await;
+            self.context
+                .telemetry
+                .events
+                .machine(&self.object.object_ref(&()), Cause::NoRoom, &message)
+                .await;
         }
-        if let Some(cause) = self.context.machines.trouble(self.group, &type_.name) {
-            let args = &self.context.args;
+        if let Some(cause) = self.context.caches.machines.trouble(self.group, &type_.name) {
+            let args = &self.context.replica.args;
             self.problems.push(format!(
                 "StatefulSet {}/{name}: its reservations don't run ({cause}), because the program of image {} ends or can't be \
                  started; give the manager another --reservation-image, or --reservation-sleeps=true where the image has \
@@ -255,10 +260,10 @@ impl MachineStep<'_> {
     }
 
     async fn keep_service(&mut self, name: &str, type_: &MachineType) {
-        let (services, args) = (self.api::<Service>(), &self.context.args);
+        let (services, args) = (self.api::<Service>(), &self.context.replica.args);
         let what = format!("Service {}/{name}", args.core_namespace);
         let wanted = objects::service(self.object, self.group, &type_.name, args);
-        let live = self.context.machines.get(|all| &all.services, name);
+        let live = self.context.caches.machines.get(|all| &all.services, name);
         if self.has_to_write(&services, live.as_deref(), name, &wanted, &what).await
             && let Some(service) = self.apply(&services, name, &wanted, &what).await
         {
@@ -267,10 +272,10 @@ impl MachineStep<'_> {
     }
 
     async fn keep_set(&mut self, name: &str, type_: &MachineType, replicas: u32) {
-        let (sets, args) = (self.api::<StatefulSet>(), &self.context.args);
+        let (sets, args) = (self.api::<StatefulSet>(), &self.context.replica.args);
         let what = format!("StatefulSet {}/{name}", args.core_namespace);
         let wanted = objects::stateful_set(self.object, self.group, type_, replicas, args);
-        let live = self.context.machines.get(|all| &all.sets, name);
+        let live = self.context.caches.machines.get(|all| &all.sets, name);
         if live.is_none() && !self.has_priority().await
             || !self.has_to_write(&sets, live.as_deref(), name, &wanted, &what).await
         {
@@ -302,7 +307,7 @@ impl MachineStep<'_> {
     /// Deletes objects of the Machine that it no longer needs.
     async fn delete_unused(&mut self) {
         const UNUSED: &str = "deleted: its Machine no longer needs it";
-        let (cache, uid) = (&self.context.machines, self.object.uid().unwrap_or_default());
+        let (cache, uid) = (&self.context.caches.machines, self.object.uid().unwrap_or_default());
         let names = |types: &mut dyn Iterator<Item = &MachineType>| -> BTreeSet<String> {
             types.map(|t| reservation_name(self.group, &t.name)).collect()
         };

@@ -40,7 +40,7 @@ struct PoolWork {
 
 impl Machines {
     pub(super) async fn pool(&self, name: &str) -> Result<Action, kube::Error> {
-        let Some(mut pool) = self.context.machines.get(|all| &all.pools, name) else {
+        let Some(mut pool) = self.context.caches.machines.get(|all| &all.pools, name) else {
             return Ok(Action::Done);
         };
         if pool.metadata.deletion_timestamp.is_some() {
@@ -55,7 +55,7 @@ impl Machines {
         }
         let mut work = self.work(name, &pool);
         let failed = self.write_nodes(std::mem::take(&mut work.patches), &mut work.problems).await;
-        if !self.context.leadership.leads() {
+        if !self.context.replica.leadership.leads() {
             return Ok(Action::Wait);
         }
         self.write_pool(&pool, work).await?;
@@ -78,8 +78,8 @@ impl Machines {
                 work.problems.extend(problems.iter().map(ToString::to_string));
                 continue;
             };
-            let node = self.context.machines.get(|all| &all.nodes, &entry.name);
-            let owner = self.context.machines.owner_of(&entry.name);
+            let node = self.context.caches.machines.get(|all| &all.nodes, &entry.name);
+            let owner = self.context.caches.machines.owner_of(&entry.name);
             if owner.as_deref().is_some_and(|owner| owner != name) {
                 let owner = owner.unwrap_or_default();
                 work.problems.push(format!(
@@ -103,11 +103,11 @@ impl Machines {
                 work.patches.insert(entry.name.clone(), patch);
             }
         }
-        for (node, seen) in self.context.machines.marked(group) {
+        for (node, seen) in self.context.caches.machines.marked(group) {
             if own.contains(node.as_str()) {
                 continue;
             }
-            let shared = self.context.machines.owner_of(&node).is_some();
+            let shared = self.context.caches.machines.owner_of(&node).is_some();
             if let Some(patch) = seen.patch(group, &Marks::none(), shared) {
                 work.patches.insert(node, patch);
             }
@@ -117,7 +117,7 @@ impl Machines {
 
     /// The pool that a group belongs to, if it isn't this one. Two would each take off what the other one has written.
     fn other_first(&self, name: &str, group: &str) -> Option<String> {
-        self.context.machines.first_pool_of(group).filter(|first| first != name)
+        self.context.caches.machines.first_pool_of(group).filter(|first| first != name)
     }
 
     /// Writes all of them, whatever becomes of each. Returns what has to be tried again.
@@ -131,7 +131,7 @@ impl Machines {
             let api = api.clone();
             async move {
                 // There may be very many of them.
-                if !self.context.leadership.leads() {
+                if !self.context.replica.leadership.leads() {
                     return None;
                 }
                 let result = api.patch(&name, &writes::patch(), &Patch::Merge(&patch)).await;
@@ -187,6 +187,7 @@ impl Machines {
             if let Some(error) = self.write_nodes(patches, &mut problems).await {
                 if !problems.is_empty() {
                     self.context
+                        .telemetry
                         .events
                         .machine(&pool.object_ref(&()), Cause::Failure, &problems.join("; "))
                         .await;
@@ -202,7 +203,7 @@ impl Machines {
         let api: Api<Node> = Api::all(self.context.client.clone());
         let mut patches = BTreeMap::new();
         watch::list(&api, ListParams::default(), |node: Node| {
-            let owner = self.context.machines.owner_of(&node.name_any());
+            let owner = self.context.caches.machines.owner_of(&node.name_any());
             let shared = owner.is_some_and(|owner| owner != name);
             if let Some(mut patch) = NodeSummary::of(&node).patch(group, &Marks::none(), shared) {
                 patch["metadata"]["resourceVersion"] = json!(node.resource_version());
@@ -233,7 +234,7 @@ impl Machines {
         let (ready, conditions) = self.conditions(pool, &before.conditions, &work.problems);
         let observed_generation = pool.metadata.generation;
         let wanted = MachineNodePoolStatus { observed_generation, conditions, node_pool: work.conditions };
-        self.context.machines.pool_status(pool.name_any(), wanted.clone());
+        self.context.caches.machines.pool_status(pool.name_any(), wanted.clone());
         if pool.status.as_ref() == Some(&wanted) {
             return Ok(());
         }
@@ -282,9 +283,9 @@ mod tests {
             api.answers("GET", POOL, code, live);
             api.answers("PATCH", "/api/v1/nodes/n", 200, node.clone());
             let context = fixtures::context(api.client());
-            context.leadership.lead_without_lease();
+            context.replica.leadership.lead_without_lease();
             let known: MachineNodePool = serde_json::from_value(pool("u")).unwrap();
-            context.machines.pool(Change::Applied(known.clone()));
+            context.caches.machines.pool(Change::Applied(known.clone()));
             let done = Machines::new(&context).release("g-node-pool", &known).await.unwrap();
             assert_eq!(done, if cleaned { Action::Requeue(PAUSE) } else { Action::Wait }, "{code}");
             let written = api.calls("PATCH");

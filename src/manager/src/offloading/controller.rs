@@ -41,13 +41,14 @@ impl Controller for Offloadings {
     }
 
     fn gained(&self) {
-        let Context { queues, offloadings, .. } = &*self.0;
+        let Context { queues, caches, .. } = &*self.0;
+        let offloadings = &caches.offloadings;
         queues.offloadings.add(offloadings.keys().into_iter().chain(offloadings.labelled()));
     }
 
     async fn step(&self, namespace: &Namespace) -> Result<Action, kube::Error> {
         let context = &*self.0;
-        let Some(mut object) = context.offloadings.get(namespace) else {
+        let Some(mut object) = context.caches.offloadings.get(namespace) else {
             remove_left_label(context, namespace).await?;
             return Ok(Action::Done);
         };
@@ -67,7 +68,7 @@ impl Controller for Offloadings {
                     let key = keys::OFFLOADED;
                     let message =
                         format!("the label {key} of namespace {namespace} can't be written: {refused}");
-                    context.events.offloading(&object, Cause::NotOffloaded, &message).await;
+                    context.telemetry.events.offloading(&object, Cause::NotOffloaded, &message).await;
                 }
                 if !labelled? {
                     return Ok(Action::Wait);
@@ -90,7 +91,7 @@ impl Controller for Offloadings {
             }
         }
         let now = context.environment.clock.wall();
-        let (wanted, trouble) = context.offloadings.with_nodes(|nodes| {
+        let (wanted, trouble) = context.caches.offloadings.with_nodes(|nodes| {
             let wanted = status::compute(&object, nodes, now);
             let trouble = status::trouble(&object, &wanted, nodes.len());
             (wanted, trouble)
@@ -101,7 +102,7 @@ impl Controller for Offloadings {
             context.feeds.offloadings.answer(written);
         }
         if let Some((cause, message)) = trouble.filter(|_| status::is_news(object.status.as_ref(), &wanted)) {
-            context.events.offloading(&object, cause, &message).await;
+            context.telemetry.events.offloading(&object, cause, &message).await;
         }
         Ok(Action::Done)
     }
@@ -267,7 +268,7 @@ mod tests {
             api.answers("GET", OBJECT, code, body.clone());
             let context = fixtures::context(api.client());
             let known = fixtures::object(object(known, &held));
-            context.offloadings.object(outrigger_runtime::cache::Change::Applied(known));
+            context.caches.offloadings.object(outrigger_runtime::cache::Change::Applied(known));
             let done = Offloadings(context).step(&"n".into()).await;
             let written = api.calls("PATCH").iter().filter(|(path, _)| path.starts_with(NAMESPACE)).count();
             assert_eq!(written == 1, changes, "{code} {body}");

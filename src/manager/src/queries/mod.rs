@@ -157,7 +157,7 @@ async fn workloads(
         )),
     };
     let outcome = answer.as_ref().map_or_else(|refusal| refusal.outcome, |_| QueryOutcome::Answered);
-    queries.context.metrics.queried(outcome, clock.now() - began);
+    queries.context.telemetry.metrics.queried(outcome, clock.now() - began);
     let mut response = match answer {
         Ok(answer) => axum::Json(answer).into_response(),
         Err(Refusal { status, message, .. }) => {
@@ -181,7 +181,7 @@ impl Queries {
             context: context.clone(),
             readiness: readiness.clone(),
             callers: Callers::new(client.clone(), clock, None, readiness.warning("tokens of queries"))
-                .reviewing(reviews(context.args.query_reviews_per_minute)),
+                .reviewing(reviews(context.replica.args.query_reviews_per_minute)),
             rights: Rights::new(client.clone(), clock, readiness.warning("rights of queries")),
             users: Users::new(clock),
             pages: Arc::new(Pages::new(clock)),
@@ -201,7 +201,7 @@ impl Queries {
             return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, QueryOutcome::Failed, why));
         }
         let (id, state) = self.authorized(&caller, tenant).await?;
-        let (pages, replica) = (self.pages.clone(), self.context.identity.clone());
+        let (pages, replica) = (self.pages.clone(), self.context.replica.identity.clone());
         let now = self.context.environment.clock.wall();
         let (of, asked) = (id.clone(), state.clone());
         let page = tokio::task::spawn_blocking(move || pages.page(&asked, &of, &replica, &ask, now)).await;
@@ -244,11 +244,11 @@ impl Queries {
 
     /// This replica doesn't know the tenant's workloads: who does.
     fn elsewhere(&self, id: &TenantId) -> Refusal {
-        let entry = self.context.registry.get(id);
+        let entry = self.context.caches.registry.get(id);
         let stream =
             entry.as_ref().and_then(|entry| entry.object.status.as_ref()).and_then(|s| s.stream.as_ref());
         let holder = stream.map(|stream| stream.holder.as_str()).filter(|holder| !holder.is_empty());
-        let me = &*self.context.identity;
+        let me = &*self.context.replica.identity;
         match holder.filter(|holder| *holder != me) {
             Some(holder) => Refusal::new(
                 StatusCode::MISDIRECTED_REQUEST,

@@ -51,7 +51,7 @@ pub(super) async fn keep(context: &Context, id: &RuleId) {
         let Some(tenant) = data.tenant.clone() else { return };
         let served = data.rules.get(&id.name).is_some_and(|e| !e.deleting && e.validation.has_passed());
         let Some(rule) = data.index.rule(&id.name).filter(|_| served) else { return };
-        if !data.acts(context.leadership.leads()) || !context.templates.concern(rule) {
+        if !data.acts(context.replica.leadership.leads()) || !context.caches.templates.concern(rule) {
             return;
         }
         (tenant, rule.clone(), TemplateUse::of(&data.companions, rule))
@@ -62,7 +62,7 @@ pub(super) async fn keep(context: &Context, id: &RuleId) {
 
 /// The templates of an admin rule, which serve the companions of all tenants: the leader's to keep.
 pub(crate) async fn keep_admins(context: &Context, id: &RuleId, rule: &Rule) {
-    if !context.templates.concern(rule) {
+    if !context.caches.templates.concern(rule) {
         return;
     }
     let mut found = TemplateUse::default();
@@ -76,7 +76,7 @@ pub(crate) async fn keep_admins(context: &Context, id: &RuleId, rule: &Rule) {
 
 /// `tenant`: the rule's; `None` for an admin rule.
 async fn step(context: &Context, id: &RuleId, tenant: Option<&TenantId>, rule: &Rule, found: TemplateUse) {
-    let (client, known) = (&context.client, &context.templates);
+    let (client, known) = (&context.client, &context.caches.templates);
     let (namespace, owned) = context.states.resources(id.name.is_admin(), &id.namespace);
     let wanted = claim::templates(rule, tenant, &namespace, owned);
     if found.any && known.lacks(&namespace, rule, &wanted) {
@@ -121,7 +121,7 @@ async fn create(
     wanted: &[Template],
 ) -> Result<(), WriteFailure> {
     match is_known(&context.client, id, rule).await {
-        Ok(true) => context.templates.ensure(context, namespace, rule, wanted).await,
+        Ok(true) => context.caches.templates.ensure(context, namespace, rule, wanted).await,
         Ok(false) => Err(WriteFailure::CacheStale),
         Err(error) => Err(WriteFailure::of(&error)),
     }
@@ -236,7 +236,7 @@ mod tests {
         };
         let api = FakeApi::default();
         let context = fixtures::context(api.client());
-        context.templates.changed(Change::Applied(template("before")));
+        context.caches.templates.changed(Change::Applied(template("before")));
         api.answers("GET", RULE, 200, object(1));
         // The rule's next state, which is as the first, gets its template from another replica.
         let others = context.clone();
@@ -267,7 +267,7 @@ mod tests {
         let context = fixtures::context(api.client());
         let template = json!({"metadata": {"namespace": "universe", "name": "t", "uid": "t",
             "annotations": {keys::RULE_UID: "u", keys::ADMIN_RULE: "r"}}});
-        context.templates.changed(Change::Applied(fixtures::object(template)));
+        context.caches.templates.changed(Change::Applied(fixtures::object(template)));
         let object: AdminWorkloadRule = fixtures::object(fixtures::admin_rule());
         let rule = object.compile().unwrap().rule;
         api.answers("GET", ADMIN_RULE, 200, fixtures::admin_rule());

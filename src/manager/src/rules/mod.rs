@@ -79,7 +79,7 @@ async fn step(context: &Context, id: &RuleId) -> Result<Action, kube::Error> {
     // The replica whose dry run was refused writes the Event of a refusal.
     let news = status.news(&before);
     for (reason, message) in news.iter().filter(|(reason, _)| !reason.ends_with("Refused")) {
-        context.events.rule(&state.namespace, id, &over.uid, reason, message).await;
+        context.telemetry.events.rule(&state.namespace, id, &over.uid, reason, message).await;
     }
     // What has changed meanwhile is written then; if nothing has, nothing is.
     Ok(Action::Requeue(PACE))
@@ -90,7 +90,7 @@ async fn still_acts(context: &Context, state: &TenantState, id: &RuleId) -> Resu
     if let Some(tenant) = context.states.tenant_of(&id.namespace) {
         tenants::claim::look(context, &tenant).await?;
     }
-    Ok(state.lock().acts(context.leadership.leads()))
+    Ok(state.lock().acts(context.replica.leadership.leads()))
 }
 
 /// Where matches were left out for the tenant's limit and there is room by now, they are taken in, a few at a time.
@@ -133,11 +133,11 @@ fn status_change(context: &Context, state: &TenantState, id: &RuleId) -> Option<
     let data = state.lock();
     // The status of a rule that is being deleted stays as it is.
     let entry = data.rules.get(&id.name).filter(|entry| !entry.deleting)?;
-    if !data.acts(context.leadership.leads()) {
+    if !data.acts(context.replica.leadership.leads()) {
         return None;
     }
     let now = context.environment.clock.wall();
-    let status = status::compute(&id.name, entry, &data, &context.registry, now);
+    let status = status::compute(&id.name, entry, &data, &context.caches.registry, now);
     let over = Version {
         name: id.name.to_string(),
         uid: entry.uid.clone(),
@@ -180,7 +180,7 @@ fn dry_run(context: &Context, state: &TenantState, id: &RuleId) -> Option<DryRun
     let location = context.states.location(&CompanionId { namespace: state.namespace.clone(), key })?;
     let data = state.lock();
     let entry = data.rules.get(&id.name)?;
-    if !data.acts(context.leadership.leads()) {
+    if !data.acts(context.replica.leadership.leads()) {
         return None;
     }
     let now = context.environment.clock.now();
@@ -229,7 +229,7 @@ pub(crate) async fn validate_template(context: &Context, state: &TenantState, id
         if refusal.is_some() {
             let key = |workload: &Arc<Workload>| CompanionKey::of(&id.name, &workload.id);
             let keys: Vec<_> = data.index.workloads_of(&id.name).map(key).collect();
-            data.assess(&keys, &context.registry, context.environment.clock.wall());
+            data.assess(&keys, &context.caches.registry, context.environment.clock.wall());
         }
         let released = if again.is_none() { data.released(&id.name, before.is_some()) } else { Vec::new() };
         (released, again, refusal)
@@ -239,7 +239,11 @@ pub(crate) async fn validate_template(context: &Context, state: &TenantState, id
         context.queues.rules.add_after(id.clone(), pause);
     }
     if let Some(why) = refusal {
-        context.events.rule(&state.namespace, id, &dry_run.uid, "TemplateRefused", &why.message).await;
+        context
+            .telemetry
+            .events
+            .rule(&state.namespace, id, &dry_run.uid, "TemplateRefused", &why.message)
+            .await;
     }
 }
 
@@ -248,13 +252,13 @@ pub(crate) async fn report_refusals(context: &Context, state: &TenantState, id: 
     let (uid, news) = {
         let mut data = state.lock();
         let Some(uid) = data.rules.get(&id.name).map(|entry| entry.uid.clone()) else { return };
-        if !data.acts(context.leadership.leads()) {
+        if !data.acts(context.replica.leadership.leads()) {
             return;
         }
         (uid, data.refusals.news(&id.name, context.environment.clock.now()))
     };
     for message in news {
-        context.events.companion_refused(&state.namespace, id, &uid, &message).await;
+        context.telemetry.events.companion_refused(&state.namespace, id, &uid, &message).await;
     }
 }
 

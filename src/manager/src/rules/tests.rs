@@ -123,7 +123,7 @@ async fn a_status_that_another_has_written_is_not_written_over_at_once() {
     assert_eq!(writes(), 1);
     // Nobody else has claimed the tenant: a user has written it.
     tokio::time::advance(PACE).await;
-    api.answers("GET", TENANT, 200, fixtures::tenant_claimed(1, &context.identity));
+    api.answers("GET", TENANT, 200, fixtures::tenant_claimed(1, &context.replica.identity));
     api.answers("PATCH", STATUS, 200, rule("8"));
     step(&context, &id).await.unwrap();
     assert_eq!(writes(), 2);

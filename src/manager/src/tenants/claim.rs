@@ -46,7 +46,7 @@ pub(crate) async fn raise(
     stream: u64,
 ) -> Result<RaisedClaim, Status> {
     let gone = || Status::not_found(format!("tenant {id} no longer exists"));
-    let mut tenant = context.registry.get(id).ok_or_else(gone)?.object.as_ref().clone();
+    let mut tenant = context.caches.registry.get(id).ok_or_else(gone)?.object.as_ref().clone();
     for _ in 0..ATTEMPTS {
         let before = tenant.status.clone().and_then(|status| status.stream).unwrap_or_default();
         let uid = tenant.uid().unwrap_or_default();
@@ -57,7 +57,7 @@ pub(crate) async fn raise(
         };
         let stream = StreamStatus {
             claim: before.claim.max(highest) + 1,
-            holder: context.identity.to_string(),
+            holder: context.replica.identity.to_string(),
             connected: true,
             since: Some(Time(context.environment.clock.wall())),
             ..before
@@ -91,8 +91,8 @@ pub(crate) async fn write_status(
         debug!(tenant = %id, claim = unwritten.claim.number, "stream status not written: the claim is not the latest");
     }
     // The answer may be of a state before which the cluster was restored, and come after a list of the restored one.
-    let shown = context.registry.get(id).and_then(|entry| entry.object.status.clone()?.stream);
-    let shown = shown.filter(|shown| *shown.holder == *context.identity);
+    let shown = context.caches.registry.get(id).and_then(|entry| entry.object.status.clone()?.stream);
+    let shown = shown.filter(|shown| *shown.holder == *context.replica.identity);
     let mut data = state.lock();
     data.stream.written(&unwritten, stored);
     if shown.is_some_and(|shown| data.stream.shown(shown.claim, &json!(shown))) {
@@ -108,7 +108,7 @@ async fn write(context: &Context, id: &TenantId, what: &StreamFields) -> Result<
         // Another Tenant of the name counts its claims from the beginning.
         json!({"op": "test", "path": "/metadata/uid", "value": claim.tenant_uid}),
         json!({"op": "test", "path": "/status/stream/claim", "value": claim.number}),
-        json!({"op": "test", "path": "/status/stream/holder", "value": &*context.identity}),
+        json!({"op": "test", "path": "/status/stream/holder", "value": &*context.replica.identity}),
     ];
     // `add` replaces what is there.
     patch.extend(fields.iter().map(
@@ -258,7 +258,7 @@ mod tests {
         let state = fixtures::state_of_blue(&context);
         let listed = |version| list(&context, fixtures::tenant_claimed(1, "another"), version);
         listed(9);
-        let (id, me) = (TenantId::new("blue").unwrap(), context.identity.clone());
+        let (id, me) = (TenantId::new("blue").unwrap(), context.replica.identity.clone());
         let stream = state.lock().stream.begin(1, tokio::time::Instant::now()).unwrap().number;
         api.answers("PATCH", &format!("{TENANT}/status"), 200, fixtures::tenant_claimed(2, &me));
         let raised = raise(&context, &id, &state, stream).await.unwrap();
@@ -274,7 +274,7 @@ mod tests {
         let context = fixtures::context(api.client());
         let state = fixtures::state_of_blue(&context);
         list(&context, fixtures::tenant_claimed(1, "another"), 9);
-        let (id, me) = (TenantId::new("blue").unwrap(), context.identity.clone());
+        let (id, me) = (TenantId::new("blue").unwrap(), context.replica.identity.clone());
         let stream = state.lock().stream.begin(1, tokio::time::Instant::now()).unwrap().number;
         let status = "/apis/outrigger.dev/v1alpha1/tenants/blue/status";
         api.answers("PATCH", status, 200, fixtures::tenant_claimed(2, &me));
@@ -290,7 +290,7 @@ mod tests {
     async fn a_restored_status_has_again_what_was_written_of_the_stream() {
         let context = fixtures::context(FakeApi::default().client());
         let state = fixtures::state_of_blue(&context);
-        let (number, me) = (fixtures::connect(&state), context.identity.clone());
+        let (number, me) = (fixtures::connect(&state), context.replica.identity.clone());
         let shown = || {
             let tenant = fixtures::object(fixtures::tenant_claimed(1, &me));
             context.tenant(Change::Applied(tenant));
@@ -317,7 +317,7 @@ mod tests {
         let context = fixtures::context(api.client());
         let state = fixtures::state_of_blue(&context);
         let number = fixtures::connect(&state);
-        let connected = fixtures::tenant_claimed(1, &context.identity);
+        let connected = fixtures::tenant_claimed(1, &context.replica.identity);
         list(&context, connected.clone(), 9);
         let claim = state.lock().stream.end(number, jiff::Timestamp::UNIX_EPOCH).unwrap();
         state.lock().stream.say(&claim, [("connected", json!(false))]);
@@ -346,7 +346,7 @@ mod tests {
         let context = fixtures::context(api.client());
         let state = fixtures::served_tenant(&context);
         let tenant = fixtures::object(fixtures::tenant_claimed(1, ""));
-        context.registry.tenant(Change::Applied(tenant));
+        context.caches.registry.tenant(Change::Applied(tenant));
         let begin = move |state: &TenantState| {
             state.lock().stream.begin(9, tokio::time::Instant::now()).map(|begun| begun.number).unwrap()
         };

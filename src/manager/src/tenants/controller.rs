@@ -20,7 +20,7 @@ use super::nodes::Handovers;
 use super::second;
 use super::status::{self, ControllerStatus};
 use crate::admin;
-use crate::context::Context;
+use crate::context::{Caches, Context};
 use crate::queue::{self, Queue};
 use crate::state::TenantState;
 use crate::state::registry::TenantEntry;
@@ -73,7 +73,8 @@ impl Controller for Tenants {
     const QUEUE: fn(&Context) -> &Queue<Key> = |context| &context.queues.tenants;
 
     fn gained(&self) {
-        let Context { registry, states, queues, admin_rules, first_pass, .. } = &*self.context;
+        let Context { states, queues, caches, .. } = &*self.context;
+        let Caches { registry, admin_rules, first_pass, .. } = caches;
         // Other replicas have led meanwhile.
         self.handovers.forget();
         let tenants = registry.ids();
@@ -99,7 +100,7 @@ impl Controller for Tenants {
         match key {
             Key::Tenant(id) => {
                 let result = self.tenant(id).await;
-                self.context.first_pass.attempted(id);
+                self.context.caches.first_pass.attempted(id);
                 result
             }
             Key::Node(name) => self.handovers.step(&self.context, name).await,
@@ -109,7 +110,7 @@ impl Controller for Tenants {
 
 impl Tenants {
     async fn tenant(&self, id: &TenantId) -> Result<Action, kube::Error> {
-        let Some(entry) = self.context.registry.get(id) else { return self.release_deleted(id).await };
+        let Some(entry) = self.context.caches.registry.get(id) else { return self.release_deleted(id).await };
         if entry.deleting() {
             return self.release(id, &entry).await;
         }
@@ -123,13 +124,13 @@ impl Tenants {
                     entry.object.controller_owner_ref(&()).and_then(|owner| serde_json::to_value(owner).ok());
                 let state =
                     namespace::ensure(&self.context, tenant, &owner.unwrap_or_default(), myself).await?;
-                let level = tenant.level(self.context.args.enforcement);
+                let level = tenant.level(self.context.replica.args.enforcement);
                 let refused = enforcement::would_be_refused(&self.context.client, tenant, level).await?;
                 Some((state, level, refused))
             }
         };
         let wanted = status::compute(
-            &self.context.registry,
+            &self.context.caches.registry,
             &self.context.states,
             id,
             &entry,
@@ -188,7 +189,7 @@ impl Tenants {
             return Ok(Action::Requeue(PAUSE));
         }
         let namespace = entry.object.target_namespace();
-        let dpus = self.context.registry.dpus_of(id);
+        let dpus = self.context.caches.registry.dpus_of(id);
         let count = i64::try_from(dpus.len()).unwrap_or(i64::MAX);
         let companions = admin::release(&former, &self.context.states.admin().resources).await?;
         let mut held_up = None;
@@ -227,9 +228,9 @@ impl Tenants {
         wanted: &ControllerStatus,
     ) -> Result<(), kube::Error> {
         {
-            let mut computed = self.context.tenant_statuses.lock();
+            let mut computed = self.context.caches.tenant_statuses.lock();
             // Under the lock, because the status of a deleted Tenant is forgotten after the registry has lost it.
-            computed.set(id.clone(), wanted.clone(), self.context.registry.get(id).is_some());
+            computed.set(id.clone(), wanted.clone(), self.context.caches.registry.get(id).is_some());
         }
         let now = ControllerStatus::now(entry);
         if *wanted == now {
@@ -244,7 +245,7 @@ impl Tenants {
         if let Some((status, reason, message)) = ready(wanted)
             && ready(&now).is_none_or(|(_, before, _)| before != reason)
         {
-            self.context.events.tenant(&entry.object, status == "True", &reason, &message).await;
+            self.context.telemetry.events.tenant(&entry.object, status == "True", &reason, &message).await;
         }
         Ok(())
     }

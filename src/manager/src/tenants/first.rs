@@ -71,7 +71,7 @@ pub(crate) fn start(process: &Process, context: &Arc<Context>) {
 }
 
 async fn wait(context: &Context) {
-    let Context { leadership, first_pass, .. } = context;
+    let (leadership, first_pass) = (&context.replica.leadership, &context.caches.first_pass);
     let pass = async {
         let Some(term) = leadership.settled().await else { return };
         tokio::select! {

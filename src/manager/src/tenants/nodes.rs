@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::Former;
-use crate::context::Context;
+use crate::context::{Caches, Context};
 use crate::dpu::Dpu;
 use crate::state::TenantStates;
 use crate::state::pauses::WritePauses;
@@ -48,7 +48,7 @@ pub(super) struct Handovers {
 
 impl Handovers {
     pub(super) async fn step(&self, context: &Context, name: &str) -> Result<Action, kube::Error> {
-        let Context { client, registry, states, .. } = context;
+        let Context { client, caches: Caches { registry, .. }, states, .. } = context;
         let Some(dpu) = registry.dpu(name) else {
             self.empty_since.lock().remove(name);
             return Ok(Action::Done);
@@ -68,7 +68,7 @@ impl Handovers {
             verdict = Ownership::Nobody;
         }
         // Asked without the Node's Pods first: mostly they don't matter, and listing them costs a request.
-        let (tainted, mut wait) = (context.args.taint_dpus, PAUSE);
+        let (tainted, mut wait) = (context.replica.args.taint_dpus, PAUSE);
         let next = match step(&dpu.marks, &verdict, tainted, || Err(())) {
             Ok(next) => next,
             Err(()) => {
@@ -162,7 +162,7 @@ fn holds(registry: &Registry, verdict: &Ownership) -> bool {
 /// after the Tenant's DPUs had been released. That is so if a manager has written the label, by `managedFields`, and if the API server
 /// says that there is no such Tenant; otherwise the answer is `None`.
 async fn left(context: &Context, name: &str, dpu: &Dpu) -> Result<Option<Vec<Owned>>, kube::Error> {
-    let Context { client, registry, states, .. } = context;
+    let Context { client, caches: Caches { registry, .. }, states, .. } = context;
     let owner = dpu.marks.owner.as_deref().and_then(|owner| TenantId::new(owner).ok());
     // One whose spec isn't valid exists.
     let Some(owner) = owner.filter(|owner| registry.get(owner).is_none()) else { return Ok(None) };

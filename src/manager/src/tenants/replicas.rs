@@ -113,7 +113,7 @@ pub(crate) fn start(process: &Process, context: &Arc<Context>) {
 async fn round(context: &Context, sightings: &mut Sightings) -> Duration {
     match renew(context).await {
         Ok(lease) => {
-            if context.leadership.leads() {
+            if context.replica.leadership.leads() {
                 look(context, sightings, &lease).await;
             } else {
                 sightings.forget();
@@ -142,14 +142,14 @@ fn prefix() -> &'static str {
 }
 
 fn leases(context: &Context) -> Api<Lease> {
-    Api::namespaced(context.client.clone(), &context.args.lease_namespace)
+    Api::namespaced(context.client.clone(), &context.replica.args.lease_namespace)
 }
 
 /// Writes this replica's entry. Others write theirs, so the write has no precondition. Returns the Lease with all entries as they are
 /// stored.
 async fn renew(context: &Context) -> Result<Lease, kube::Error> {
     let now = context.environment.clock.wall().to_string();
-    let annotations = json!({format!("{}{}", prefix(), entry(&context.identity)): now});
+    let annotations = json!({format!("{}{}", prefix(), entry(&context.replica.identity)): now});
     let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
     let renew = async || leases(context).patch(keys::MANAGER_REPLICAS, &writes::patch(), &patch).await;
     let is = |error: &kube::Error, code: u16| matches!(error, kube::Error::Api(s) if s.code == code);
@@ -181,7 +181,7 @@ async fn look(context: &Context, sightings: &mut Sightings, lease: &Lease) {
         (replica.clone(), claims.collect())
     });
     let mut dead = sightings.look(&entries, claims.collect(), context.environment.clock.now());
-    dead.remove(&entry(&context.identity));
+    dead.remove(&entry(&context.replica.identity));
     let orphaned: Vec<_> = dead.iter().filter_map(|replica| held.get(replica)).flatten().collect();
     for (id, tenant) in orphaned {
         let (claim, holder) = claim_of(&tenant.object);
@@ -218,10 +218,10 @@ fn is_old(entry: &str, now: Timestamp) -> bool {
 /// The Tenants on whose streams replicas hold claims, by the names of the replicas' entries.
 fn held(context: &Context) -> BTreeMap<String, Vec<(TenantId, Arc<TenantEntry>)>> {
     let mut held: BTreeMap<String, Vec<_>> = BTreeMap::new();
-    for id in context.registry.ids() {
-        let Some(tenant) = context.registry.get(&id) else { continue };
+    for id in context.caches.registry.ids() {
+        let Some(tenant) = context.caches.registry.get(&id) else { continue };
         let (_, holder) = claim_of(&tenant.object);
-        if !holder.is_empty() && *holder != *context.identity {
+        if !holder.is_empty() && *holder != *context.replica.identity {
             held.entry(entry(holder)).or_default().push((id, tenant));
         }
     }

@@ -50,7 +50,7 @@ impl Companion<'_> {
         let node = found(nodes.get(name).await).map_err(|error| {
             WriteFailure::Transient(format!("the Node of the companion's DPU can't be read: {error}"))
         })?;
-        let dpu = node.and_then(|node| Dpu::of(&node, self.context.registry.host_labels()));
+        let dpu = node.and_then(|node| Dpu::of(&node, self.context.caches.registry.host_labels()));
         let tenant = self.location.tenant.as_str();
         if dpu.is_some_and(|dpu| dpu.host == host && dpu.for_tenant(tenant).is_settled())
             && !fault("absence-of-a-dpu-is-believed")

@@ -217,7 +217,7 @@ async fn a_companion_made_under_a_later_claim_is_the_later_holders() {
 async fn a_claim_that_no_tenant_has_doesnt_count() {
     // The cluster's state was restored, and with it an earlier claim.
     let world = world_with_later_companion();
-    let me = world.controller.context.identity.clone();
+    let me = world.controller.context.replica.identity.clone();
     world.api.answers("GET", TENANT, 200, fixtures::tenant_claimed(1, &me));
     world.step().await;
     assert_eq!(world.deletions(), 1);
@@ -238,7 +238,7 @@ async fn a_companion_that_another_deletes_is_not_created_again_and_again() {
     let world = World::new();
     world.shows_rule("u", 1, "web");
     let created = || world.api.calls("POST").len();
-    let me = world.controller.context.identity.clone();
+    let me = world.controller.context.replica.identity.clone();
     let made = || json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "r-w", "namespace": "tenant-blue", "uid": "pod"}});
     world.api.answers("POST", PODS, 201, made());
     world.step().await;

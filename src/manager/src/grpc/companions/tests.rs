@@ -26,12 +26,12 @@ impl World {
         let context = fixtures::context(FakeApi::default().client());
         let mut tenant = fixtures::tenant_claimed(1, "me");
         tenant["spec"]["hosts"] = json!(["h"]);
-        context.registry.tenant(Change::Applied(fixtures::object(tenant)));
+        context.caches.registry.tenant(Change::Applied(fixtures::object(tenant)));
         let state = fixtures::served_tenant(&context);
         let touched = {
             let mut data = state.lock();
             data.apply_rule(&fixtures::object(fixtures::rule()));
-            data.assess_hosts(&context.registry, context.environment.clock.wall());
+            data.assess_hosts(&context.caches.registry, context.environment.clock.wall());
             data.outcomes.complete = data.stream.number();
             data.index.sync(["v", "w"].map(fixtures::workload).into())
         };
@@ -43,7 +43,7 @@ impl World {
     async fn watch(&self) -> Result<Messages, Status> {
         let context = &self.service.context;
         let id = TenantId::new("blue").unwrap();
-        let tenant = context.registry.authorize(&Caller::Local, &id)?;
+        let tenant = context.caches.registry.authorize(&Caller::Local, &id)?;
         let mut request = Request::new(WatchRequest {});
         request.extensions_mut().insert(Some(Admitted { caller: Caller::Local, id, tenant }));
         self.service.watch(request).await.map(Response::into_inner)
@@ -135,7 +135,7 @@ async fn a_reader_that_sleeps_hears_the_last_state_once() {
 #[tokio::test(start_paused = true)]
 async fn a_tenant_has_so_many_calls_and_one_that_is_not_read_ends() {
     let world = World::new();
-    let most = world.service.context.args.max_streams_per_tenant;
+    let most = world.service.context.replica.args.max_streams_per_tenant;
     let mut open = Vec::new();
     for _ in 0..most {
         open.push(world.watch().await.unwrap());
@@ -143,16 +143,20 @@ async fn a_tenant_has_so_many_calls_and_one_that_is_not_read_ends() {
     let refused = world.watch().await.err().unwrap();
     assert_eq!(refused.code(), Code::ResourceExhausted);
     assert!(refused.message().contains("has 4 calls of Watch open already"), "{refused}");
-    assert_eq!(world.service.context.metrics.watches.get(), 4);
+    assert_eq!(world.service.context.telemetry.metrics.watches.get(), 4);
     // Nobody reads: one message waits, and then the call ends.
     tokio::time::sleep(2 * WATCH_STALL).await;
-    assert_eq!(world.service.context.metrics.watches.get(), 0);
+    assert_eq!(world.service.context.telemetry.metrics.watches.get(), 0);
     let last = open.remove(0).collect::<Vec<_>>().await.pop().unwrap().unwrap_err();
     assert_eq!(last.code(), Code::ResourceExhausted, "{last}");
     let one = world.watch().await.unwrap();
     drop(one);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(world.service.context.metrics.watches.get(), 0, "a caller that goes away is noticed");
+    assert_eq!(
+        world.service.context.telemetry.metrics.watches.get(),
+        0,
+        "a caller that goes away is noticed"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -255,7 +259,7 @@ async fn a_call_ends_with_the_process_and_with_the_callers_rights() {
     let mut messages = world.watch().await.unwrap();
     synced(&mut messages).await;
     let gone = Change::Gone { namespace: String::new(), name: "blue".into(), uid: String::new() };
-    world.service.context.registry.tenant(gone);
+    world.service.context.caches.registry.tenant(gone);
     let ended = messages.next().await.unwrap().unwrap_err();
     assert_eq!(ended.code(), Code::NotFound, "to an administrator: {ended}");
     let world = World::new();
@@ -283,7 +287,7 @@ async fn what_is_reported_names_the_node_that_it_is_about_and_is_reported_again_
     synced(&mut messages).await;
     let update = |workload| {
         let now = context.environment.clock.wall();
-        let touched = state.lock().update_workload(workload, &context.registry, now);
+        let touched = state.lock().update_workload(workload, &context.caches.registry, now);
         context.companions_touched(state, touched);
     };
     let ready = ("w".to_owned(), vec![(CompanionState::Ready, String::new())]);
@@ -335,7 +339,7 @@ async fn a_call_hears_nothing_of_the_tenant_that_gets_its_namespace() {
             assert_eq!(ended.code(), Code::Unavailable, "{ended}");
             assert!(messages.next().await.is_none());
         }
-        assert_eq!(context.metrics.watches.get(), 0);
+        assert_eq!(context.telemetry.metrics.watches.get(), 0);
         // The control: who may hear it hears it.
         assert_eq!(world.watch().await.is_ok(), back);
         if back {

@@ -35,7 +35,7 @@ impl Workloads {
         // It is about all workloads, also where this one has no room.
         let said = data.said(statement);
         let mut keys = match kept {
-            Ok(()) => data.update_workload(workload, &self.context.registry, self.wall()),
+            Ok(()) => data.update_workload(workload, &self.context.caches.registry, self.wall()),
             Err(_) => {
                 data.refuse_workload(&workload, size);
                 Vec::new()

@@ -191,7 +191,7 @@ async fn what_only_lost_its_label_is_seen_again_and_an_answer_brings_nothing_bac
             json!({"name": "g-t", "namespace": "core", "uid": "u", "resourceVersion": version.to_string()});
         fixtures::object(json!({"metadata": metadata}))
     };
-    let is_known = || context.machines.get(|all| &all.sets, "g-t").is_some();
+    let is_known = || context.caches.machines.get(|all| &all.sets, "g-t").is_some();
     feeds.sets.answer(set(1));
     assert!(is_known());
     feeds.sets.event(Event::Deleted(set(2)));

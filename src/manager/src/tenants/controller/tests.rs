@@ -98,7 +98,7 @@ async fn rules_of_a_tenant_that_is_recreated_meanwhile_stay_in_its_adopted_names
     let api = FakeApi::default();
     let controller = controller(&api);
     let former: Tenant = fixtures::object(tenant("former", true));
-    controller.context.registry.tenant(Change::Applied(former));
+    controller.context.caches.registry.tenant(Change::Applied(former));
     let namespace =
         json!({"metadata": {"name": "tenant-blue", "uid": "n", "labels": {keys::TENANT: "blue"}}});
     api.answers("GET", "/api/v1/namespaces/tenant-blue", 200, namespace);
@@ -141,7 +141,7 @@ async fn what_belongs_to_a_tenant_that_was_recreated_is_not_released_with_the_fo
     let api = FakeApi::default();
     let controller = controller(&api);
     with_companion(&api, &controller);
-    controller.context.registry.tenant(Change::Applied(fixtures::object(tenant("former", true))));
+    controller.context.caches.registry.tenant(Change::Applied(fixtures::object(tenant("former", true))));
     for live in [tenant("new", false), tenant("former", false)] {
         api.answers("GET", TENANT, 200, live);
         assert_eq!(controller.tenant(&blue()).await.unwrap(), Action::Requeue(PAUSE));
@@ -158,8 +158,8 @@ async fn what_belongs_to_a_tenant_that_was_recreated_is_not_released_with_the_fo
 async fn a_status_is_not_written_over_that_of_another_leader() {
     let api = FakeApi::default();
     let controller = controller(&api);
-    controller.context.registry.tenant(Change::Applied(fixtures::object(tenant("u", false))));
-    let entry = controller.context.registry.get(&blue()).unwrap();
+    controller.context.caches.registry.tenant(Change::Applied(fixtures::object(tenant("u", false))));
+    let entry = controller.context.caches.registry.get(&blue()).unwrap();
     let wanted = status::terminating(&entry, "Pods", None, 0, Timestamp::UNIX_EPOCH);
     api.answers("PATCH", STATUS, 409, failure(409, "Conflict"));
     let conflict = controller.write(&blue(), &entry, &Version::of(&*entry.object), &wanted).await;
@@ -172,7 +172,7 @@ async fn a_status_is_not_written_over_that_of_another_leader() {
 async fn a_status_that_comes_to_be_another_than_the_computed_one_queues_its_tenant() {
     let api = FakeApi::default();
     let controller = controller(&api);
-    let Context { feeds, queues, registry, .. } = &*controller.context;
+    let Context { feeds, queues, caches: Caches { registry, .. }, .. } = &*controller.context;
     let shown = |version: &str, status: Value| -> Tenant {
         let mut shown = tenant("u", false);
         shown["metadata"]["resourceVersion"] = json!(version);
@@ -217,7 +217,7 @@ fn a_namespace_of_somebody_else_is_looked_at_more_often() {
 async fn a_deletion_that_waits_for_a_second_namespace_names_it_in_a_condition_and_an_event() {
     let api = FakeApi::default();
     let controller = controller(&api);
-    let Context { registry, states, .. } = &*controller.context;
+    let Context { caches: Caches { registry, .. }, states, .. } = &*controller.context;
     registry.tenant(Change::Applied(fixtures::object(tenant("u", true))));
     let labels = json!({keys::DPU_HOST: "h", keys::NODE_TENANT: "blue"});
     registry.node("dpu", Some(&fixtures::object(json!({"metadata": {"name": "dpu", "labels": labels}}))));

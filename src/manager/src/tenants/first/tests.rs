@@ -32,7 +32,7 @@ impl Replica {
         for id in ["blue", "red"] {
             let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
                 "metadata": {"name": id, "uid": id, "resourceVersion": "1"}, "spec": {}});
-            context.registry.tenant(Change::Applied(fixtures::object(tenant)));
+            context.caches.registry.tenant(Change::Applied(fixtures::object(tenant)));
         }
         Self { api, process, context }
     }
@@ -50,7 +50,7 @@ const SOON: Duration = Duration::from_millis(50);
 async fn a_leader_is_ready_when_each_tenant_has_been_reconciled_once_also_where_that_fails() {
     let replica = Replica::new();
     assert!(!replica.is_ready_after(SOON).await, "it doesn't know whether it leads");
-    let first = |id: &str| replica.context.first_pass.attempted(&TenantId::new(id).unwrap());
+    let first = |id: &str| replica.context.caches.first_pass.attempted(&TenantId::new(id).unwrap());
     replica.api.answers("PATCH", "/apis/outrigger.dev/v1alpha1/tenants/blue", 500, failure(500, ""));
     replica.api.answers("PATCH", "/apis/outrigger.dev/v1alpha1/tenants/red", 403, failure(403, ""));
     let missing = Arc::new(Mutex::new(Vec::new()));
@@ -59,7 +59,7 @@ async fn a_leader_is_ready_when_each_tenant_has_been_reconciled_once_also_where_
         at_first.lock().extend(readiness.missing());
     });
     first("blue");
-    replica.context.leadership.lead_without_lease();
+    replica.context.replica.leadership.lead_without_lease();
     assert!(replica.is_ready_after(SOON).await);
     assert_eq!(replica.api.calls("PATCH").len(), 2, "it doesn't wait for the second attempt");
     assert_eq!(*missing.lock(), [TASK], "it wasn't ready before the last Tenant");
@@ -69,7 +69,7 @@ async fn a_leader_is_ready_when_each_tenant_has_been_reconciled_once_also_where_
 async fn a_replica_that_does_not_lead_waits_for_no_tenant() {
     let replica = Replica::new();
     assert!(!replica.is_ready_after(SOON).await, "it may be the one that leads");
-    replica.context.leadership.follow_without_lease();
+    replica.context.replica.leadership.follow_without_lease();
     assert!(replica.is_ready_after(SOON).await);
     assert!(replica.api.calls("PATCH").is_empty());
 }
@@ -77,8 +77,8 @@ async fn a_replica_that_does_not_lead_waits_for_no_tenant() {
 #[tokio::test(start_paused = true)]
 async fn a_first_pass_is_no_longer_than_a_minute() {
     let replica = Replica::new();
-    replica.context.first_pass.begin([TenantId::new("green").unwrap()]);
-    replica.context.leadership.lead_without_lease();
+    replica.context.caches.first_pass.begin([TenantId::new("green").unwrap()]);
+    replica.context.replica.leadership.lead_without_lease();
     assert!(!replica.is_ready_after(PATIENCE - SOON).await, "nothing attempts that one");
     assert!(replica.is_ready_after(SOON * 2).await);
 }
@@ -86,10 +86,10 @@ async fn a_first_pass_is_no_longer_than_a_minute() {
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_stops_leading_is_ready() {
     let replica = Replica::new();
-    replica.context.first_pass.begin([TenantId::new("green").unwrap()]);
-    replica.context.leadership.lead_without_lease();
+    replica.context.caches.first_pass.begin([TenantId::new("green").unwrap()]);
+    replica.context.replica.leadership.lead_without_lease();
     assert!(!replica.is_ready_after(SOON).await);
-    replica.context.leadership.follow_without_lease();
+    replica.context.replica.leadership.follow_without_lease();
     assert!(replica.is_ready_after(SOON).await);
 }
 
@@ -98,7 +98,8 @@ async fn a_tenant_whose_namespace_was_just_made_is_served_before_the_watch_shows
     const NAMESPACES: &str = "/api/v1/namespaces";
     let replica = Replica::new();
     let Replica { api, context, .. } = &replica;
-    let tenant = context.registry.get(&TenantId::new("blue").unwrap()).unwrap().tenant.clone().unwrap();
+    let tenant =
+        context.caches.registry.get(&TenantId::new("blue").unwrap()).unwrap().tenant.clone().unwrap();
     let namespace = json!({"metadata": {"name": "tenant-blue", "uid": "n", "resourceVersion": "7",
         "labels": {outrigger_core::keys::TENANT: "blue"}}});
     api.answers("GET", &format!("{NAMESPACES}/tenant-blue"), 404, outrigger_runtime::fake_api::not_found());

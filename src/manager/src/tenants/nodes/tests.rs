@@ -92,15 +92,15 @@ async fn a_tenant_gets_a_dpu_when_its_deletion_waits_for_the_manager() {
     };
     let dpu = json!({"metadata": {"name": "dpu", "labels": {keys::DPU_HOST: "h"}}});
     let registered: Node = fixtures::object(dpu.clone());
-    context.registry.node("dpu", Some(&registered));
+    context.caches.registry.node("dpu", Some(&registered));
     api.answers("GET", "/api/v1/pods", 200, json!({"metadata": {}, "items": []}));
     api.answers("GET", "/apis/outrigger.dev/v1alpha1/tenants/blue", 200, json!(tenant(json!([]))));
     api.answers("PATCH", node, 200, dpu);
     let handovers = Handovers::default();
-    context.registry.tenant(Change::Applied(tenant(json!([]))));
+    context.caches.registry.tenant(Change::Applied(tenant(json!([]))));
     assert_eq!(handovers.step(&context, "dpu").await.unwrap(), Action::Done);
     assert!(api.calls("PATCH").is_empty(), "it may be gone already");
-    let touched = context.registry.tenant(Change::Applied(tenant(json!([keys::TENANT_FINALIZER]))));
+    let touched = context.caches.registry.tenant(Change::Applied(tenant(json!([keys::TENANT_FINALIZER]))));
     assert_eq!(touched.nodes, ["dpu"]);
     assert_eq!(handovers.step(&context, "dpu").await.unwrap(), Action::Requeue(Duration::ZERO));
     assert_eq!(api.calls("PATCH").len(), 1);
@@ -114,12 +114,12 @@ async fn marks_that_somebody_removes_each_time_are_written_with_exponential_back
         "metadata": {"name": "blue", "uid": "u", "finalizers": [keys::TENANT_FINALIZER]}, "spec": {"hosts": ["h"]}});
     let unmarked = json!({"metadata": {"name": "dpu", "labels": {keys::DPU_HOST: "h"}}});
     let registered: Node = fixtures::object(unmarked.clone());
-    context.registry.node("dpu", Some(&registered));
+    context.caches.registry.node("dpu", Some(&registered));
     api.answers("GET", "/api/v1/pods", 200, json!({"metadata": {}, "items": []}));
     api.answers("GET", "/apis/outrigger.dev/v1alpha1/tenants/blue", 200, tenant.clone());
     // Whatever is written, the Node has no marks when the next step looks at it.
     api.answers("PATCH", "/api/v1/nodes/dpu", 200, unmarked);
-    context.registry.tenant(Change::Applied(fixtures::object(tenant)));
+    context.caches.registry.tenant(Change::Applied(fixtures::object(tenant)));
     let handovers = Handovers::default();
     let mut pauses = Vec::new();
     for writes in 1..8 {
@@ -149,13 +149,13 @@ async fn a_dpu_is_not_taken_from_a_tenant_that_has_got_it_since() {
     };
     // The cache has the Tenants of before.
     for known in [tenant("red", 1, &["h"]), tenant("blue", 1, &[])] {
-        context.registry.tenant(Change::Applied(serde_json::from_value(known.clone()).unwrap()));
+        context.caches.registry.tenant(Change::Applied(serde_json::from_value(known.clone()).unwrap()));
         has(known);
     }
     let dpu = json!({"metadata": {"name": "dpu", "resourceVersion": "1",
         "labels": {keys::DPU_HOST: "h", keys::NODE_TENANT: "blue"}}});
     let registered: Node = serde_json::from_value(dpu.clone()).unwrap();
-    context.registry.node("dpu", Some(&registered));
+    context.caches.registry.node("dpu", Some(&registered));
     api.answers("GET", "/api/v1/pods", 200, json!({"metadata": {}, "items": []}));
     api.answers("PATCH", node, 200, dpu);
     let handovers = Handovers::default();
@@ -195,7 +195,7 @@ async fn a_label_without_a_tenant_is_removed_if_a_manager_has_written_it() {
         let context = fixtures::context(api.client());
         context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
         let seen: Node = fixtures::object(node(manager));
-        context.registry.node("dpu", Some(&seen));
+        context.caches.registry.node("dpu", Some(&seen));
         api.answers("GET", NODE, 200, node(manager));
         let (code, found) = if exists { (200, tenant.clone()) } else { (404, not_found()) };
         api.answers("GET", TENANT, code, found);
@@ -246,7 +246,7 @@ async fn a_dpu_with_pods_of_a_second_namespace_is_given_to_nobody() {
         let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
             "metadata": {"name": name, "uid": name, "generation": 1, "finalizers": [keys::TENANT_FINALIZER]},
             "spec": {"hosts": hosts}});
-        context.registry.tenant(Change::Applied(fixtures::object(tenant.clone())));
+        context.caches.registry.tenant(Change::Applied(fixtures::object(tenant.clone())));
         api.answers("GET", &format!("/apis/outrigger.dev/v1alpha1/tenants/{name}"), 200, tenant);
     }
     for namespace in ["tenant-red", "stray"] {
@@ -256,7 +256,7 @@ async fn a_dpu_with_pods_of_a_second_namespace_is_given_to_nobody() {
             "labels": {keys::DPU_HOST: "h", keys::NODE_TENANT: "red"}},
         "spec": {"taints": [{"key": keys::HANDOVER, "value": "blue", "effect": "NoSchedule"}]}});
     let dpu: Node = fixtures::object(dpu);
-    context.registry.node("dpu", Some(&dpu));
+    context.caches.registry.node("dpu", Some(&dpu));
     let pod = json!({"metadata": {"name": "p", "namespace": "stray", "uid": "p"}});
     api.answers("GET", "/api/v1/pods", 200, json!({"metadata": {}, "items": [pod]}));
     api.answers("DELETE", "/api/v1/namespaces/stray/pods/p", 403, failure(403, "Forbidden"));

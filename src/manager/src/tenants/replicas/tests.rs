@@ -74,9 +74,9 @@ fn an_entry_has_a_name_that_an_annotation_may_have() {
 fn world(renewed: &str) -> (FakeApi, Arc<Context>) {
     let api = FakeApi::default();
     let context = fixtures::context(api.client());
-    context.leadership.lead_without_lease();
+    context.replica.leadership.lead_without_lease();
     let tenant = fixtures::object(fixtures::tenant_claimed(4, "other-1"));
-    context.registry.tenant(Change::Applied(tenant));
+    context.caches.registry.tenant(Change::Applied(tenant));
     let key = format!("{}other-1", prefix());
     let lease = json!({"metadata": {"name": keys::MANAGER_REPLICAS, "uid": "l", "resourceVersion": "9",
         "annotations": {key: renewed}}});
@@ -117,12 +117,12 @@ async fn the_leader_takes_over_the_claim_of_a_replica_that_has_died() {
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_does_not_lead_takes_over_no_claim_and_renews_its_entry() {
     let (api, context) = world("2026-01-01T00:00:00Z");
-    context.leadership.follow_without_lease();
+    context.replica.leadership.follow_without_lease();
     rounds(&context, &mut Sightings::default(), 3 * EXPIRES).await;
     let calls = api.calls("PATCH");
     assert!(calls.iter().all(|(path, _)| path.starts_with(LEASE)), "{calls:?}");
     assert!((12..=15).contains(&calls.len()), "one in 12 to 15 s: {}", calls.len());
-    let key = format!("{}{}", prefix(), entry(&context.identity));
+    let key = format!("{}{}", prefix(), entry(&context.replica.identity));
     assert!(calls.iter().all(|(_, body)| body["metadata"]["annotations"][&key].is_string()));
 }
 
@@ -145,7 +145,7 @@ async fn the_entry_of_a_former_replica_is_removed_when_it_holds_no_claim() {
         let (api, context) = world(&(Timestamp::now() - age).to_string());
         if !holds {
             let tenant = fixtures::object(fixtures::tenant_claimed(5, ""));
-            context.registry.tenant(Change::Applied(tenant));
+            context.caches.registry.tenant(Change::Applied(tenant));
         }
         round(&context, &mut Sightings::default()).await;
         let calls = api.calls("PATCH");

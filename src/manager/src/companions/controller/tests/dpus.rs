@@ -32,9 +32,9 @@ impl World {
     fn shows_dpu(&self, is_there: bool) {
         let context = &self.controller.context;
         let node: Option<Node> = is_there.then(|| fixtures::object(node("h")));
-        context.registry.node("d1", node.as_ref());
+        context.caches.registry.node("d1", node.as_ref());
         let now = context.environment.clock.wall();
-        let touched = self.state().lock().assess_host("h", &context.registry, now);
+        let touched = self.state().lock().assess_host("h", &context.caches.registry, now);
         assert_eq!(touched, [id().key]);
     }
 }
@@ -46,7 +46,7 @@ async fn the_step_without_a_dpu_makes_nothing_and_queues_one_for_each_dpu() {
     let queued = || world.controller.context.queues.companions.counts().ready;
     assert_eq!(queued(), 0, "there is no DPU");
     world.shows_dpu(true);
-    let latency = &world.controller.context.metrics.latency;
+    let latency = &world.controller.context.telemetry.metrics.latency;
     latency.requested(&[id()], &latency.request(&tracing::Span::none()));
     world.step().await;
     assert_eq!((queued(), world.api.calls("POST").len()), (1, 0));

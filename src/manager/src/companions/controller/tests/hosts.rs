@@ -10,7 +10,7 @@ impl World {
     fn shows_host_names(&self, generation: i64, entries: &[(&str, &str)]) {
         let entries: Vec<Value> =
             entries.iter().map(|(node, host)| json!({"node": node, "host": host})).collect();
-        let mut tenant = fixtures::tenant_claimed(1, &self.controller.context.identity);
+        let mut tenant = fixtures::tenant_claimed(1, &self.controller.context.replica.identity);
         tenant["metadata"]["generation"] = json!(generation);
         tenant["metadata"]["resourceVersion"] = json!((100 + generation).to_string());
         tenant["spec"] = json!({"hosts": ["h", "i"], "hostNames": entries});

@@ -251,7 +251,7 @@ async fn a_deletion_whose_answer_is_lost_keeps_its_place_in_the_rollout() {
         let context = &t.world.controller.context;
         let state = t.world.state();
         state.lock().companions.applied("v", v.clone(), Observed { ready: true, ..Observed::default() });
-        let other = state.lock().may_replace(&v, &context.registry, context.moment());
+        let other = state.lock().may_replace(&v, &context.caches.registry, context.moment());
         assert_eq!(other, is_over, "{code}: of two one may be down");
     }
 }
