@@ -16,7 +16,7 @@ mod objects;
 pub use compile::{DeviceClaimSpec, DevicesSpec, MAX_BYTES, MAX_CLAIMS, MAX_CONTAINERS};
 pub use objects::{Template, own_shared_name, templates};
 
-pub(crate) use compile::compile;
+pub(crate) use compile::{RuleParts, compile};
 pub(crate) use objects::shared_name;
 
 /// `apiVersion` of ResourceClaims.
