@@ -14,9 +14,14 @@ use crate::review::Request;
 
 /// The rule whose companion the Pod is. `None` for all other Pods: only the manager creates companions.
 pub(crate) fn rule_of(cx: Context<'_>, request: &Request) -> Result<Option<Cached<RuleSpec>>, Refusal> {
-    if !cx.is_manager(request) {
-        return Ok(None);
-    }
+    if cx.is_manager(request) { rule_of_managers(cx, request) } else { Ok(None) }
+}
+
+/// The rule whose companion a Pod is that the manager creates.
+pub(crate) fn rule_of_managers(
+    cx: Context<'_>,
+    request: &Request,
+) -> Result<Option<Cached<RuleSpec>>, Refusal> {
     let Some((name, uid)) = companion::owner(&request.object) else { return Ok(None) };
     current_rule(cx, request, &name, uid).map(Some)
 }

@@ -6,8 +6,46 @@ pub mod machine;
 use outrigger_core::slots::Ask;
 
 use crate::decision::Decision;
-pub use guests::{GuestOutcome, Slot};
+pub use guests::Slot;
 pub use machine::{MachineClaim, claimed};
+
+/// The outcome of admission for a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GuestOutcome {
+    /// The guest has a slot.
+    Admitted,
+    /// The guest has scheduling gates, and takes its slot when the last one is removed.
+    Gated,
+    /// There is no such machine group.
+    UnknownGroup,
+    /// The group has no such machine type.
+    UnknownType,
+    /// The Machine can't be read.
+    WrongMachine,
+    /// The slots have not been counted yet.
+    NotCounted,
+    /// No slot is left.
+    NoneLeft,
+    /// Slots can't be counted now.
+    Unavailable,
+    /// The update would have changed which slot the guest has, or the slot's size.
+    Changed,
+}
+
+impl GuestOutcome {
+    /// All outcomes, which metrics show by their names.
+    pub const ALL: [Self; 9] = [
+        Self::Admitted,
+        Self::Gated,
+        Self::UnknownGroup,
+        Self::UnknownType,
+        Self::WrongMachine,
+        Self::NotCounted,
+        Self::NoneLeft,
+        Self::Unavailable,
+        Self::Changed,
+    ];
+}
 
 /// What an admitted object needs and no other object may have. Who executes the request reserves it first.
 #[derive(Debug, Clone)]

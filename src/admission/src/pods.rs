@@ -9,7 +9,7 @@ use outrigger_core::tenant::Tenant;
 use outrigger_core::validate::{self, ValidationContext};
 
 use crate::bindings;
-use crate::companions::{made_by, rule_of, rule_origin};
+use crate::companions::{made_by, rule_of_managers, rule_origin};
 use crate::decision::Decision;
 use crate::handler::{Admission, CacheStale, Context, Refusal};
 use crate::provenance::{Origin, VALIDATION};
@@ -28,33 +28,37 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
     let created = request.operation == "CREATE" && request.sub_resource.is_empty();
     let (bytes, before) = request.sizes();
     let before = if created { 0 } else { before };
+    let by_manager = cx.is_manager(request);
+    let decider = || origin(cx, request, &id, created && by_manager);
     // Only the manager creates what a rule owns.
-    let companion = cx.is_manager(request) || companion::owner(&request.old_object).is_some();
+    let companion = by_manager || companion::owner(&request.old_object).is_some();
     let most = if companion { validate::MAX_COMPANION_BYTES } else { validate::MAX_BYTES };
     if let Some(error) = validate::too_large(&request.object, bytes, before, most) {
         let decision = Decision::deny_fields(403, &[error]);
-        return Ok(decision.decided_by(|| origin(cx, request, &id, created)).into());
+        return Ok(decision.decided_by(decider).into());
     }
     // What the rule says of claims concerns companions with claims only. Later the Pod's claims can't change.
     let has_claims = !list(&request.object, "/spec/resourceClaims").is_empty();
-    let rule = if created && has_claims { rule_of(cx, request)? } else { None };
+    let has_rule = by_manager && created && has_claims;
+    let rule = if has_rule { rule_of_managers(cx, request)? } else { None };
     let rule = rule.and_then(|cached| cached.spec.rule);
     let (tenant, faults) = with_facts(cx, request, &id, |facts| {
+        let facts = ValidationContext { manager: by_manager, rule: rule.as_deref(), ..*facts };
         if created {
-            validate::create(&request.object, &ValidationContext { rule: rule.as_deref(), ..*facts })
+            validate::create(&request.object, &facts)
         } else {
-            validate::update(&request.object, &request.old_object, facts)
+            validate::update(&request.object, &request.old_object, &facts)
         }
     })?;
     let pod = text(&request.object, "/metadata/name");
     let exception = |check: &str| cx.exception(&tenant, check, pod);
     let level = cx.enforcement(&tenant);
-    Ok(Decision::at_level(level, 403, faults, exception, || origin(cx, request, &id, created)).into())
+    Ok(Decision::at_level(level, 403, faults, exception, decider).into())
 }
 
-/// What decides about a Pod, for audit: the rule whose companion is created, or else the Tenant.
-fn origin(cx: Context<'_>, request: &Request, id: &TenantId, created: bool) -> String {
-    let rule = companion::owner(&request.object).filter(|_| created && cx.is_manager(request));
+/// What decides about a Pod, for audit: the rule whose companion the manager `creates`, or else the Tenant.
+fn origin(cx: Context<'_>, request: &Request, id: &TenantId, creates: bool) -> String {
+    let rule = companion::owner(&request.object).filter(|_| creates);
     let origin = match (&rule, made_by(&request.object)) {
         (Some((name, _)), Ok(generation)) => rule_origin(cx, request, name, generation),
         _ => Origin::object("Tenant", id.as_str()),
@@ -62,7 +66,8 @@ fn origin(cx: Context<'_>, request: &Request, id: &TenantId, created: bool) -> S
     origin.in_step(VALIDATION).to_string()
 }
 
-/// Calls `judge` with what the caches show of a tenant. Returns the tenant beside the result.
+/// Calls `judge` with what the caches show of a tenant, for what somebody else than the manager makes. Returns the tenant beside the
+/// result.
 pub(crate) fn with_facts<T>(
     cx: Context<'_>,
     request: &Request,
@@ -80,7 +85,7 @@ pub(crate) fn with_facts<T>(
     let judged = judge(&ValidationContext {
         policy: &tenant.policy,
         namespace: &request.namespace,
-        manager: cx.is_manager(request),
+        manager: false,
         rule: None,
         schedulers: &settings.schedulers,
         default_priority_class: default_priority_class.as_deref(),

@@ -20,7 +20,8 @@ use crate::{admin, claims, mutate, offloading, pods, rules, tenants};
 use endpoints::Needs;
 
 pub use decide::{Call, calls, decide, decide_observed, kind_named};
-pub use endpoints::{Endpoint, endpoint, endpoints, gate_endpoints, watches};
+pub use endpoints::{Endpoint, endpoint, endpoints, watches};
+pub use gates::gate_endpoints;
 pub use yaml::configurations;
 
 struct Webhook {
@@ -407,6 +408,11 @@ static WEBHOOKS: &[Webhook] = &[
         ..DEFAULTS
     },
 ];
+
+/// The rows of both tables: of the webhook's server, and of the agent's.
+fn both_tables() -> impl Iterator<Item = &'static Webhook> {
+    WEBHOOKS.iter().chain(gates::GATES)
+}
 
 const CLAIMS: &str = "resource.k8s.io";
 

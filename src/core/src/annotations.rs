@@ -8,7 +8,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::path::Path;
-use crate::rule::Rule;
 
 /// The name of the map of a workload's annotations in `state.extra`.
 pub const MAP: &str = "annotations";
@@ -241,7 +240,7 @@ impl Known {
         self.now == Reading::Silent
     }
 
-    /// What is known of the annotation with this key for a rule; `copied`: see [`Rule::is_copied`].
+    /// What is known of the annotation with this key for a rule; `copied`: see [`crate::rule::Rule::is_copied`].
     pub fn answer(&self, copied: bool, key: &str) -> Answer {
         match self.said_of(copied, key) {
             Answer::Pending if self.overdue.contains(key) => Answer::Withheld,
@@ -256,13 +255,6 @@ impl Known {
         }
         let readings = std::iter::once(&self.now).chain(&self.before);
         readings.map(|reading| reading.answer(copied, key)).max().unwrap_or(Answer::Sent)
-    }
-
-    /// The keys of annotations that a rule names and of which it isn't known whether a Pod that lacks them has them.
-    pub fn unsent<'a>(&self, rule: &'a Rule) -> BTreeSet<&'a str> {
-        let mut keys = rule.annotation_keys();
-        keys.retain(|key| self.answer(rule.is_copied(), key) != Answer::Sent);
-        keys
     }
 }
 

@@ -12,7 +12,7 @@ use outrigger_core::text::quoted;
 use outrigger_core::{keys, validate};
 use serde_json::Value;
 
-use super::{Reservation, SlotReservation};
+use super::{GuestOutcome, Reservation, SlotReservation};
 use crate::caches::{CachedMachine, Caches};
 use crate::decision::Decision;
 use crate::handler::{Admission, CacheStale, Context, Refusal};
@@ -22,43 +22,7 @@ use crate::review::Request;
 /// How Imperator's webhook refuses an update.
 const NO_UPDATE: &str = "it is forbidden to update the Pod";
 
-/// The outcome of admission for a guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum GuestOutcome {
-    /// The guest has a slot.
-    Admitted,
-    /// The guest has scheduling gates, and takes its slot when the last one is removed.
-    Gated,
-    /// There is no such machine group.
-    UnknownGroup,
-    /// The group has no such machine type.
-    UnknownType,
-    /// The Machine can't be read.
-    WrongMachine,
-    /// The slots have not been counted yet.
-    NotCounted,
-    /// No slot is left.
-    NoneLeft,
-    /// Slots can't be counted now.
-    Unavailable,
-    /// The update would have changed which slot the guest has, or the slot's size.
-    Changed,
-}
-
 impl GuestOutcome {
-    /// All outcomes, which metrics show by their names.
-    pub const ALL: [Self; 9] = [
-        Self::Admitted,
-        Self::Gated,
-        Self::UnknownGroup,
-        Self::UnknownType,
-        Self::WrongMachine,
-        Self::NotCounted,
-        Self::NoneLeft,
-        Self::Unavailable,
-        Self::Changed,
-    ];
-
     /// The decision with this outcome.
     pub fn denied(self, decision: Decision) -> Admission {
         Admission { guest: Some(self), ..decision.into() }

@@ -1,7 +1,6 @@
 //! The paths of the server, each with its handler. Several webhooks may share one.
 
-use super::gates::{self, GATES};
-use super::{WEBHOOKS, Webhook};
+use super::{WEBHOOKS, both_tables};
 use crate::decision::Decision;
 use crate::handler::{Admission, CacheStale, Context, Handler, Refusal};
 use crate::machines::GuestOutcome;
@@ -67,19 +66,9 @@ pub fn endpoints() -> Vec<&'static Endpoint> {
     all
 }
 
-/// Every path of the agent's server in a tenant's cluster.
-pub fn gate_endpoints() -> Vec<&'static Endpoint> {
-    vec![&gates::MATCHING, &gates::ALL, &gates::MATCHING_REQUIRED, &gates::ALL_REQUIRED]
-}
-
-/// The rows of both tables: of the webhook's server, and of the agent's.
-fn all() -> impl Iterator<Item = &'static Webhook> {
-    WEBHOOKS.iter().chain(GATES)
-}
-
 /// The endpoint of a path that the shipped configurations name.
 pub fn endpoint(path: &str) -> Option<&'static Endpoint> {
-    all().map(|webhook| webhook.endpoint).find(|endpoint| endpoint.path == path)
+    both_tables().map(|webhook| webhook.endpoint).find(|endpoint| endpoint.path == path)
 }
 
 impl Endpoint {
@@ -102,7 +91,7 @@ impl Endpoint {
         };
         let kind = &request.kind;
         let mut expected: Vec<String> = Vec::new();
-        for webhook in all().filter(|webhook| webhook.endpoint.path == self.path) {
+        for webhook in both_tables().filter(|webhook| webhook.endpoint.path == self.path) {
             for (group, version, of) in webhook.kinds() {
                 if (&*kind.group, &*kind.version, &*kind.kind) == (group, version, of) {
                     return Ok(());

@@ -8,7 +8,7 @@ use super::{DEFAULTS, Endpoint, PLAIN, Requirement, Webhook};
 use crate::gates::{Asks, order};
 
 /// For Pods that a rule with an ordering matches.
-pub(super) static MATCHING: Endpoint = Endpoint {
+static MATCHING: Endpoint = Endpoint {
     path: "/gate/pods",
     label: "GatePods",
     mutates: true,
@@ -18,7 +18,7 @@ pub(super) static MATCHING: Endpoint = Endpoint {
 };
 
 /// For all Pods of namespaces whose label asks for it.
-pub(super) static ALL: Endpoint = Endpoint {
+static ALL: Endpoint = Endpoint {
     path: "/gate/all-pods",
     label: "GateAllPods",
     mutates: true,
@@ -28,7 +28,7 @@ pub(super) static ALL: Endpoint = Endpoint {
 };
 
 /// For Pods of namespaces in which no Pod may start too early, if a rule with an ordering matches them.
-pub(super) static MATCHING_REQUIRED: Endpoint = Endpoint {
+static MATCHING_REQUIRED: Endpoint = Endpoint {
     path: "/companions-first/pods",
     label: "HoldPods",
     mutates: true,
@@ -37,7 +37,7 @@ pub(super) static MATCHING_REQUIRED: Endpoint = Endpoint {
 };
 
 /// For all Pods of such namespaces whose labels ask for it.
-pub(super) static ALL_REQUIRED: Endpoint = Endpoint {
+static ALL_REQUIRED: Endpoint = Endpoint {
     path: "/companions-first/all-pods",
     label: "HoldAllPods",
     mutates: true,
@@ -98,3 +98,8 @@ pub(super) static GATES: &[Webhook] = &[
         ..DEFAULTS
     },
 ];
+
+/// Every path of the agent's server in a tenant's cluster.
+pub fn gate_endpoints() -> Vec<&'static Endpoint> {
+    vec![&MATCHING, &ALL, &MATCHING_REQUIRED, &ALL_REQUIRED]
+}

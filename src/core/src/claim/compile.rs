@@ -9,7 +9,7 @@ use crate::device::{self, MAX_DRIVER, MAX_SELECTORS, is_identifier};
 use crate::field::{FieldError, FieldErrors};
 use crate::ids::RuleName;
 use crate::json::{Json, list, text};
-use crate::rule::{DpuSelectionPolicy, RuleSpec};
+use crate::rule::DpuSelectionPolicy;
 use crate::syntax::{Form, is_dns_subdomain};
 use crate::template::{self, Kind};
 
@@ -49,9 +49,18 @@ pub struct DeviceClaimSpec {
     pub request: String,
 }
 
+/// The parts of a rule that its claims depend on, as written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RuleParts<'a> {
+    pub(crate) name: &'a RuleName,
+    pub(crate) uid: &'a str,
+    pub(crate) policy: DpuSelectionPolicy,
+    pub(crate) devices: &'a DevicesSpec,
+}
+
 /// Checks what a rule says of devices. `template` is the tree of the rule's template. Adds what is wrong with it.
-pub(crate) fn compile(rule: &RuleSpec, template: &Value, errors: &mut Vec<FieldError>) -> Devices {
-    let spec = &rule.devices;
+pub(crate) fn compile(rule: &RuleParts<'_>, template: &Value, errors: &mut Vec<FieldError>) -> Devices {
+    let spec = rule.devices;
     let host_attribute = host_attribute(rule, template, errors);
     let is_for_pods =
         matches!(rule.policy, DpuSelectionPolicy::SameNodePrimary | DpuSelectionPolicy::SameNodeAll);
@@ -84,7 +93,12 @@ pub(crate) fn compile(rule: &RuleSpec, template: &Value, errors: &mut Vec<FieldE
     Devices { claims, default_containers, host_attribute }
 }
 
-fn one(rule: &RuleSpec, template: &Value, i: usize, errors: &mut Vec<FieldError>) -> Option<DeviceClaim> {
+fn one(
+    rule: &RuleParts<'_>,
+    template: &Value,
+    i: usize,
+    errors: &mut Vec<FieldError>,
+) -> Option<DeviceClaim> {
     let claim = rule.devices.claims.get(i)?;
     let root = format!("{CLAIMS}[{i}]");
     let before = errors.len();
@@ -97,8 +111,7 @@ fn one(rule: &RuleSpec, template: &Value, i: usize, errors: &mut Vec<FieldError>
                 Some(excess) => errors.add(path, excess),
                 None => errors.extend(device::faults_of_rule(&tree, &path)),
             }
-            let name =
-                |spec: &Value| companion::device_template_name(&rule.name, &rule.uid, &claim.name, spec);
+            let name = |spec: &Value| companion::device_template_name(rule.name, rule.uid, &claim.name, spec);
             let content = name(&template::meaning::of_claim_spec(&tree));
             Some(Source::Template { name: name(&tree), content, spec: spec.clone() })
         }
@@ -119,7 +132,7 @@ fn one(rule: &RuleSpec, template: &Value, i: usize, errors: &mut Vec<FieldError>
     })
 }
 
-fn check_name(rule: &RuleSpec, template: &Value, i: usize, root: &str, errors: &mut Vec<FieldError>) {
+fn check_name(rule: &RuleParts<'_>, template: &Value, i: usize, root: &str, errors: &mut Vec<FieldError>) {
     let Some(claim) = rule.devices.claims.get(i) else { return };
     let (path, name) = (format!("{root}.name"), &claim.name);
     if let Some(fault) = Form::DnsLabel.fault(&path, name) {
@@ -134,7 +147,7 @@ fn check_name(rule: &RuleSpec, template: &Value, i: usize, root: &str, errors: &
     }
 }
 
-fn other_rule(rule: &RuleSpec, name: &str, path: &str, errors: &mut Vec<FieldError>) -> Option<Source> {
+fn other_rule(rule: &RuleParts<'_>, name: &str, path: &str, errors: &mut Vec<FieldError>) -> Option<Source> {
     match RuleName::new(name) {
         Ok(_) if rule.policy.is_on_all() => {
             let message = "names one claim for the workload, whose devices are on one DPU, and with SameNodeAll each DPU has a companion: \
@@ -142,7 +155,7 @@ fn other_rule(rule: &RuleSpec, name: &str, path: &str, errors: &mut Vec<FieldErr
             errors.refuse(path, name, message);
             None
         }
-        Ok(other) if other == rule.name => {
+        Ok(other) if other == *rule.name => {
             errors.refuse(path, name, "is the rule itself; name one whose template is a ResourceClaim");
             None
         }
@@ -190,7 +203,7 @@ fn check_request(claim: &DeviceClaimSpec, spec: &Value, path: &str, errors: &mut
     }
 }
 
-fn host_attribute(rule: &RuleSpec, template: &Value, errors: &mut Vec<FieldError>) -> Option<Attribute> {
+fn host_attribute(rule: &RuleParts<'_>, template: &Value, errors: &mut Vec<FieldError>) -> Option<Attribute> {
     let name = &rule.devices.host_attribute;
     if name.is_empty() {
         return None;

@@ -1,12 +1,14 @@
 use serde_json::json;
 
 use super::*;
-use crate::companion::{Action, Observed};
+use crate::companion::{self, Action, Observed};
 use crate::ids::{TenantId, WorkloadId};
+use crate::index::CompanionKey;
 use crate::json::Json;
+use crate::keys;
 use crate::lint::{self, LintContext};
 use crate::rule::tests::{compiled, named};
-use crate::rule::{DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, RuleSpec};
+use crate::rule::{DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, Rule, RuleSpec};
 use crate::template::Kind;
 use crate::tenant::Policy;
 use crate::validate::{self, ValidationContext};

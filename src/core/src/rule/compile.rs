@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{DpuSelectionPolicy, Expression, MAX_LINGER, Operator, Ordering, Rule, Test};
-use crate::claim::{self, DevicesSpec};
+use crate::claim::{self, DevicesSpec, RuleParts};
 use crate::companion;
 use crate::field::{FieldError, FieldErrors};
 use crate::gate::OF_NODES;
@@ -134,7 +134,9 @@ impl Rule {
         let linger = compile_linger(spec.linger_seconds, &mut errors);
         let injections = compile_injections(&spec.injections, &mut errors);
         let template = spec.template.tree();
-        let devices = claim::compile(&spec, &template, &mut errors);
+        let parts =
+            RuleParts { name: &spec.name, uid: &spec.uid, policy: spec.policy, devices: &spec.devices };
+        let devices = claim::compile(&parts, &template, &mut errors);
         if !errors.is_empty() {
             return Err(errors);
         }

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::shape::{CLAIM, Field, POD, Shape};
+use super::shape::{CLAIM, Field, Joint, POD, Shape};
 use super::{Kind, kind};
 use crate::quantity::Quantity;
 use crate::syntax::is_dns_label;
@@ -46,8 +46,12 @@ fn reduce(object: &mut Map<String, Value>, shape: &Shape) {
             }
         }
     }
-    if let Some(after) = shape.after {
-        after(object);
+    match shape.joint {
+        None => {}
+        Some(Joint::PodSpec) => of_pod(object),
+        Some(Joint::Container) => of_container(object),
+        Some(Joint::Volume) => of_volume(object),
+        Some(Joint::Request) => of_request(object),
     }
 }
 
@@ -113,7 +117,7 @@ fn amount(value: &mut Value, rounded: bool) {
 
 /// Ports of the host's network are ports of the host, and the former name of a field is as good as its name. No cluster can do
 /// without the admission plugin that sets the service account `default`.
-pub(super) fn of_pod(spec: &mut Map<String, Value>) {
+fn of_pod(spec: &mut Map<String, Value>) {
     if let Some(former) = spec.remove("serviceAccount") {
         spec.entry("serviceAccountName").or_insert(former);
     }
@@ -134,7 +138,7 @@ pub(super) fn of_pod(spec: &mut Map<String, Value>) {
 }
 
 /// How images are pulled, and what is requested, depends on other fields where it isn't said.
-pub(super) fn of_container(container: &mut Map<String, Value>) {
+fn of_container(container: &mut Map<String, Value>) {
     let policy = container.get("image").and_then(Value::as_str).and_then(pull_policy);
     if policy.is_some() && container.get("imagePullPolicy").and_then(Value::as_str) == policy {
         container.remove("imagePullPolicy");
@@ -193,7 +197,7 @@ fn is_digest(digest: &str) -> bool {
 }
 
 /// A volume that says nothing of what it is is an empty directory.
-pub(super) fn of_volume(volume: &mut Map<String, Value>) {
+fn of_volume(volume: &mut Map<String, Value>) {
     let is_plain = volume.keys().all(|key| key == "name" || key == "emptyDir");
     if is_plain && volume.get("emptyDir").is_some_and(is_empty) {
         volume.remove("emptyDir");
@@ -201,7 +205,7 @@ pub(super) fn of_volume(volume: &mut Map<String, Value>) {
 }
 
 /// One device is asked for where no other number is said.
-pub(super) fn of_request(request: &mut Map<String, Value>) {
+fn of_request(request: &mut Map<String, Value>) {
     if request.get("allocationMode").is_none() && request.get("count").is_some_and(|count| *count == 1) {
         request.remove("count");
     }

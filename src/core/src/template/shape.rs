@@ -5,15 +5,20 @@
 //! aren't known. So the tolerations of `DefaultTolerationSeconds` and the `resizePolicy` of containers are not defaults. A field
 //! that isn't listed keeps its value, except for null.
 
-use super::meaning;
-use serde_json::{Map, Value};
-
 /// The fields of an object, several names to a row.
 pub(super) struct Shape {
     /// Names, separated by spaces, and what their values are.
     pub(super) rows: &'static [(&'static str, Field)],
-    /// What depends on several fields.
-    pub(super) after: Option<fn(&mut Map<String, Value>)>,
+    /// What it is, where some of its fields depend on others.
+    pub(super) joint: Option<Joint>,
+}
+
+/// Objects of which a field's meaning depends on other fields.
+pub(super) enum Joint {
+    PodSpec,
+    Container,
+    Volume,
+    Request,
 }
 
 /// What the value of a field is.
@@ -54,7 +59,7 @@ use Field::{
 };
 
 const fn shape(rows: &'static [(&'static str, Field)]) -> Shape {
-    Shape { rows, after: None }
+    Shape { rows, joint: None }
 }
 
 /// All that a companion gets of its template's metadata is labels and annotations.
@@ -88,7 +93,7 @@ const POD_SPEC: Shape = Shape {
         ("hostAliases", Each(&shape(&[("ip", Text), ("hostnames", Few)]))),
         ("topologySpreadConstraints", Each(&SPREAD)),
     ],
-    after: Some(meaning::of_pod),
+    joint: Some(Joint::PodSpec),
 };
 
 const NAMED: Shape = shape(&[("name", Text)]);
@@ -169,7 +174,7 @@ const CONTAINER: Shape = Shape {
         ("lifecycle", Whole(&shape(&[("postStart preStop", Whole(&HANDLER))]))),
         ("securityContext", Whole(&SECURITY)),
     ],
-    after: Some(meaning::of_container),
+    joint: Some(Joint::Container),
 };
 
 const PORT: Shape = shape(&[
@@ -261,7 +266,7 @@ const VOLUME: Shape = Shape {
         ),
         ("ephemeral", Whole(&shape(&[("volumeClaimTemplate", Whole(&VOLUME_CLAIM))]))),
     ],
-    after: Some(meaning::of_volume),
+    joint: Some(Joint::Volume),
 };
 
 /// 0644.
@@ -321,5 +326,5 @@ const REQUEST: Shape = Shape {
         ("tolerations", Each(&TOLERATION)),
         ("capacity", Whole(&shape(&[("requests", Amounts)]))),
     ],
-    after: Some(meaning::of_request),
+    joint: Some(Joint::Request),
 };
