@@ -51,6 +51,8 @@ pub struct Scope {
     pub queues: bool,
     /// The side that is of the release before until it is upgraded. Then nothing happens that the protocol of that release can't say.
     pub older: Option<Side>,
+    /// Watches of every kind that a process has stand still, some for longer than a watch may be silent. Events are fewer meanwhile.
+    pub freezes: bool,
 }
 
 impl Scope {
@@ -87,6 +89,7 @@ impl Scope {
             updates: has(2),
             queues: has(2),
             older: has(1).then(|| if has(3) { Side::Agents } else { Side::Managers }),
+            freezes: has(2),
         };
         if scope.older.is_some() { scope.without_additions() } else { scope }
     }
