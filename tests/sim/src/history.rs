@@ -247,6 +247,7 @@ impl History {
         }
         self.create_missing_dpus();
         self.uncordon_dpus();
+        world.find_nodes();
     }
 
     async fn event(&mut self) {

@@ -24,6 +24,7 @@ pub(crate) mod hosts;
 pub(crate) mod kubelet;
 mod machines;
 mod names;
+pub(crate) mod nodes;
 pub(crate) mod resizes;
 mod schedule;
 mod scope;
@@ -363,7 +364,7 @@ impl World {
             self.make_claims();
             self.run_sets();
             self.schedule();
-            self.infra.finish_deletions(|pod, node| is_node(node) && !self.ends_later(pod));
+            self.infra.finish_deletions(|pod, node| self.has_kubelet(node) && !self.ends_later(pod));
             self.run_pods(&self.infra);
             if self.scope.resizes {
                 self.run_resizes();

@@ -12,6 +12,7 @@ use super::{APPS, History};
 use crate::model::Model;
 use crate::world::hosts::{allocated_to, free_devices, set_conditions};
 use crate::world::kubelet::{NEVER, SLOW};
+use crate::world::nodes;
 use crate::world::resizes::{DEFERRED, INFEASIBLE};
 use crate::world::{
     ADMIN, DEVICE_CLASS, RULES_NAMESPACE, SCHEDULER, SHOP, Scope, TENANTS, claim_of, namespace_of, text,
@@ -177,7 +178,7 @@ impl History {
             text(pod, "/status/phase") == "Running"
                 && !text(pod, "/spec/containers/0/image").starts_with(NEVER)
         };
-        pods.retain(|pod| runs(pod));
+        pods.retain(|pod| runs(pod) && !nodes::is_on_lost(&self.world.infra, pod));
         let infra = self.world.infra.clone();
         let set = move |pod: &Value, ready: bool| {
             let at = (pod["metadata"]["namespace"].as_str(), text(pod, "/metadata/name"), Some("status"));
@@ -189,6 +190,7 @@ impl History {
         tokio::spawn(async move {
             tokio::time::sleep(takes).await;
             for pod in pods {
+                nodes::heard(&infra, &pod).await;
                 let now =
                     infra.get("pods", pod["metadata"]["namespace"].as_str(), text(&pod, "/metadata/name"));
                 let same = now.filter(|now| now["metadata"]["uid"] == pod["metadata"]["uid"] && runs(now));

@@ -9,6 +9,7 @@ use super::{APPS, History};
 use crate::process::pick;
 use crate::world::hosts::{held, set_conditions};
 use crate::world::kubelet::{LONG_GRACE, NEVER, REFUSED, SLOW};
+use crate::world::nodes;
 use crate::world::{ADMIN, DEVICE_CLASS, MOVING, SCHEDULER, SHOP, Scope, is_queued, namespace_of, text};
 
 /// The values of the label and of the annotation that rules read besides; `None` where a workload has none.
@@ -368,9 +369,9 @@ impl History {
 
     /// A kubelet evicts a companion. Each key's first two only: pauses get long otherwise.
     fn fail_companion(&mut self) {
-        let Some(pod) = self.companion().filter(|pod| text(pod, "/status/phase") == "Running") else {
-            return;
-        };
+        let infra = &self.world.infra;
+        let reports = |pod: &Value| text(pod, "/status/phase") == "Running" && !nodes::is_on_lost(infra, pod);
+        let Some(pod) = self.companion().filter(|pod| reports(pod)) else { return };
         let key = (text(&pod, "/metadata/namespace").to_owned(), text(&pod, "/metadata/name").to_owned());
         let times = self.failed.entry(key).or_insert(0);
         *times += 1;

@@ -365,10 +365,10 @@ fn opened(pod: &Value) -> bool {
 }
 
 /// A Pod is Ready when its containers and its gates are.
-fn write_ready(model: &Model, pod: &Value) {
+pub(super) fn write_ready(model: &Model, pod: &Value) {
     let is_ready = is_true(pod, "ContainersReady") && (!is_gated(pod) || opened(pod));
     if text(pod, "/status/phase") == "Running" && is_ready != is_true(pod, "Ready") {
-        let at = (Some(SHOP), text(pod, "/metadata/name"), Some("status"));
+        let at = (pod["metadata"]["namespace"].as_str(), text(pod, "/metadata/name"), Some("status"));
         let conditions = set_conditions(pod, &[("Ready", is_ready)]);
         let _ = model.merge("kubelet", "pods", at, json!({"status": {"conditions": conditions}}));
     }

@@ -7,7 +7,7 @@ use outrigger_core::keys;
 use serde_json::{Value, json};
 
 use super::hosts::{is_true, set_conditions};
-use super::{World, namespace_of, text};
+use super::{World, namespace_of, nodes, text};
 use crate::model::{Model, Verb};
 use crate::world::TENANTS;
 
@@ -28,9 +28,11 @@ impl World {
     /// Kubelets: Pods that are bound run.
     pub(super) fn run_pods(self: &Arc<Self>, model: &Model) {
         for pod in model.list("pods") {
-            let runs = text(&pod, "/status/phase") != "Pending";
-            if runs || !pod["spec"]["nodeName"].is_string() || !pod["metadata"]["deletionTimestamp"].is_null()
-            {
+            let starts = text(&pod, "/status/phase") == "Pending"
+                && pod["spec"]["nodeName"].is_string()
+                && pod["metadata"]["deletionTimestamp"].is_null()
+                && !nodes::is_on_lost(model, &pod);
+            if !starts {
                 continue;
             }
             let image = text(&pod, "/spec/containers/0/image");
@@ -54,8 +56,9 @@ impl World {
             let world = self.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_secs(grace)).await;
-                let is_node = |node: &str| world.infra.get("nodes", None, node).is_some();
-                world.infra.finish_deletions(|pod, node| is_node(node) && text(pod, "/metadata/uid") == uid);
+                let ends =
+                    |pod: &Value, node: &str| world.has_kubelet(node) && text(pod, "/metadata/uid") == uid;
+                world.infra.finish_deletions(ends);
                 world.asking.lock().remove(&waits);
             });
         }
@@ -83,6 +86,7 @@ impl World {
         let (world, model, pod) = (self.clone(), model.clone(), pod.clone());
         tokio::spawn(async move {
             tokio::time::sleep(takes).await;
+            nodes::heard(&model, &pod).await;
             let namespace = pod["metadata"]["namespace"].as_str();
             if let Some(now) = model.get("pods", namespace, text(&pod, "/metadata/name"))
                 && text(&now, "/metadata/uid") == uid

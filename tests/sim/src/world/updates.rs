@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::hosts::set_conditions;
 use super::kubelet::{NEVER, SLOW};
-use super::{World, text};
+use super::{World, nodes, text};
 
 /// How long it takes at most until a kubelet has stopped the container of the earlier image, and until one of a slow image is ready.
 const STOPS: Duration = Duration::from_secs(5);
@@ -45,10 +45,12 @@ impl World {
             let (world, random) = (self.clone(), self.environment.random.clone());
             tokio::spawn(async move {
                 tokio::time::sleep(random.below(STOPS)).await;
+                nodes::heard(&world.infra, &pod).await;
                 while let Some(now) = world.same(&pod).filter(|now| is_updating(now)) {
                     world.restart(&now);
                     let takes = if image(&now).starts_with(SLOW) { STARTS } else { STOPS };
                     tokio::time::sleep(random.below(takes)).await;
+                    nodes::heard(&world.infra, &now).await;
                     let started = world.same(&now).filter(|now| !is_updating(now));
                     if let Some(now) = started.filter(|now| !image(now).starts_with(NEVER)) {
                         world.say(&now, &json!({"conditions": set_conditions(&now, &READY)}));
