@@ -23,6 +23,7 @@ mod dpus;
 mod faults;
 mod machines;
 mod mix;
+mod nodes;
 mod offloading;
 mod rules;
 mod tenants;

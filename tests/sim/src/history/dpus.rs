@@ -135,7 +135,7 @@ impl History {
 }
 
 /// The hosts of all tenants.
-fn hosts() -> BTreeSet<&'static str> {
+pub(super) fn hosts() -> BTreeSet<&'static str> {
     TENANTS.iter().flat_map(|(_, hosts)| hosts.iter().copied()).collect()
 }
 

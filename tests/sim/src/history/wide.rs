@@ -54,7 +54,9 @@ impl History {
             return false;
         }
         // The last kind that the history has: the numbers of earlier seeds stay.
-        let kinds = [(queues, 40), (updates, 36), (all_dpus, 32), (primaries || names || resizes, 26)];
+        let nodes = self.world.scope.has_node_events();
+        let kinds =
+            [(nodes, 48), (queues, 40), (updates, 36), (all_dpus, 32), (primaries || names || resizes, 26)];
         let kinds = kinds.into_iter().find(|(has, _)| *has).map_or(20, |(_, kinds)| kinds);
         match self.below(kinds) {
             0..3 if selectors => self.change_facts(tenant),
@@ -77,6 +79,7 @@ impl History {
             25 if names => self.change_names(tenant),
             32..36 if updates => self.change_image(),
             36..40 if queues => self.release(tenant),
+            number @ 40.. => return self.node_event(number),
             26 if all_dpus => {
                 self.judge.disturbed(false);
                 self.remove_dpu();

@@ -53,6 +53,8 @@ pub struct Scope {
     pub older: Option<Side>,
     /// Watches of every kind that a process has stand still, some for longer than a watch may be silent. Events are fewer meanwhile.
     pub freezes: bool,
+    /// Nodes of DPUs are lost for a while: their kubelets can't be reached, or can't run containers.
+    pub losses: bool,
 }
 
 impl Scope {
@@ -90,6 +92,7 @@ impl Scope {
             queues: has(2),
             older: has(1).then(|| if has(3) { Side::Agents } else { Side::Managers }),
             freezes: has(2),
+            losses: has(2),
         };
         if scope.older.is_some() { scope.without_additions() } else { scope }
     }
@@ -111,6 +114,11 @@ impl Scope {
             queues: false,
             ..self
         }
+    }
+
+    /// Whether something happens to Nodes by events of their own.
+    pub fn has_node_events(&self) -> bool {
+        self.losses
     }
 
     /// Whether it has anything.

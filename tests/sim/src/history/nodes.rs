@@ -1,0 +1,46 @@
+//! Nodes that are lost and come back.
+
+use std::time::Duration;
+
+use super::History;
+use super::dpus::hosts;
+use crate::world::nodes::{NOT_READY, UNREACHABLE, find, is_lost, lose};
+use crate::world::{Scope, text};
+
+/// How long a DPU is lost at most.
+const LOST: Duration = Duration::from_secs(60);
+
+impl History {
+    /// One of the events that are here happens, by its number among all that a history has besides. Returns whether it does.
+    pub(super) fn node_event(&self, number: u64) -> bool {
+        let Scope { losses, .. } = self.world.scope;
+        match number {
+            40..43 if losses => self.lose_dpu(),
+            _ => return false,
+        }
+        true
+    }
+
+    /// One of the DPUs that are there and aren't lost.
+    fn any_dpu(&self) -> Option<String> {
+        let infra = &self.world.infra;
+        let all = hosts().into_iter().flat_map(|host| self.world.dpus(host));
+        let names = all.map(|node| text(&node, "/metadata/name").to_owned());
+        let there = names.filter(|name| infra.get("nodes", None, name).is_some() && !is_lost(infra, name));
+        self.pick(&there.collect::<Vec<_>>())
+    }
+
+    /// The Node of a DPU is lost for up to a minute.
+    fn lose_dpu(&self) {
+        let Some(name) = self.any_dpu() else { return };
+        let ready = if self.below(3) == 0 { NOT_READY } else { UNREACHABLE };
+        self.line(format_args!("{name} is lost: Ready is {ready}"));
+        lose(&self.world.infra, &name, ready);
+        let (world, until) = (self.world.clone(), self.random().random.below(LOST));
+        tokio::spawn(async move {
+            tokio::time::sleep(until).await;
+            world.trace.line(&world.environment, format_args!("{name} is back"));
+            find(&world.infra, &name);
+        });
+    }
+}
