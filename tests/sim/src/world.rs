@@ -25,6 +25,7 @@ pub(crate) mod kubelet;
 mod machines;
 mod names;
 pub(crate) mod nodes;
+mod reboots;
 pub(crate) mod resizes;
 mod schedule;
 mod scope;
@@ -374,8 +375,8 @@ impl World {
             }
         }
         for ((id, model), _) in self.tenants.iter().zip(changed).filter(|(_, changed)| *changed) {
-            // There are no Nodes: Pods are bound to hosts.
-            model.finish_deletions(|_, _| true);
+            // There may be no Nodes: then Pods are bound to hosts.
+            model.finish_deletions(|_, node| !nodes::is_lost(model, node));
             model.collect_garbage();
             if self.scope.orderings {
                 self.run_hosts(id);

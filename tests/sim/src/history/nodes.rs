@@ -1,21 +1,26 @@
-//! Nodes that are lost and come back.
+//! Nodes that are lost and come back, and machines that reboot.
 
 use std::time::Duration;
 
 use super::History;
 use super::dpus::hosts;
+use crate::world::hosts::start_host;
 use crate::world::nodes::{NOT_READY, UNREACHABLE, find, is_lost, lose};
 use crate::world::{Scope, text};
 
 /// How long a DPU is lost at most.
 const LOST: Duration = Duration::from_secs(60);
+/// How long a reboot takes at most.
+const REBOOTS: Duration = Duration::from_secs(15);
 
 impl History {
     /// One of the events that are here happens, by its number among all that a history has besides. Returns whether it does.
-    pub(super) fn node_event(&self, number: u64) -> bool {
-        let Scope { losses, .. } = self.world.scope;
+    pub(super) fn node_event(&self, number: u64, tenant: &'static str) -> bool {
+        let Scope { losses, reboots, orderings, .. } = self.world.scope;
         match number {
             40..43 if losses => self.lose_dpu(),
+            43 if reboots => self.reboot_dpu(),
+            44..46 if reboots && orderings => self.reboot_host(tenant),
             _ => return false,
         }
         true
@@ -41,6 +46,35 @@ impl History {
             tokio::time::sleep(until).await;
             world.trace.line(&world.environment, format_args!("{name} is back"));
             find(&world.infra, &name);
+        });
+    }
+
+    /// A DPU reboots: the containers of its companions start again after a while.
+    fn reboot_dpu(&self) {
+        let Some(name) = self.any_dpu() else { return };
+        self.line(format_args!("{name} reboots"));
+        lose(&self.world.infra, &name, UNREACHABLE);
+        let (world, until) = (self.world.clone(), self.random().random.below(REBOOTS));
+        tokio::spawn(async move {
+            tokio::time::sleep(until).await;
+            world.trace.line(&world.environment, format_args!("{name} has rebooted"));
+            world.start_dpu(&name);
+        });
+    }
+
+    /// The same of one of a tenant's hosts. Its kubelet asks again before it starts containers of Pods that wait for their companions.
+    fn reboot_host(&self, tenant: &'static str) {
+        let model = self.world.tenants[tenant].clone();
+        let names = model.list("nodes").into_iter().map(|node| text(&node, "/metadata/name").to_owned());
+        let there: Vec<String> = names.filter(|name| !is_lost(&model, name)).collect();
+        let Some(name) = self.pick(&there) else { return };
+        self.line(format_args!("{name} of {tenant} reboots"));
+        lose(&model, &name, UNREACHABLE);
+        let (world, until) = (self.world.clone(), self.random().random.below(REBOOTS));
+        tokio::spawn(async move {
+            tokio::time::sleep(until).await;
+            world.trace.line(&world.environment, format_args!("{name} of {tenant} has rebooted"));
+            start_host(&model, &name);
         });
     }
 }

@@ -79,7 +79,7 @@ impl History {
             25 if names => self.change_names(tenant),
             32..36 if updates => self.change_image(),
             36..40 if queues => self.release(tenant),
-            number @ 40.. => return self.node_event(number),
+            number @ 40.. => return self.node_event(number, tenant),
             26 if all_dpus => {
                 self.judge.disturbed(false);
                 self.remove_dpu();

@@ -19,6 +19,7 @@ use super::wanted::{Place, Wanted, companion, concerns, is_ready, is_workload, s
 use super::{Judge, Key, PLATFORM};
 use crate::model::{Commit, Model};
 use crate::world::hosts::{is_true, node_of};
+use crate::world::nodes::LIFECYCLE;
 use crate::world::resizes::is_resizing;
 use crate::world::updates::is_updating;
 use crate::world::{World, at, text};
@@ -140,6 +141,11 @@ impl Judge {
         let mut found = self.found.lock();
         if commit.old.as_ref().is_none_or(|old| read(old) != read(pod)) {
             found.facts_at.insert(uid.clone(), commit.revision);
+        }
+        if commit.user == LIFECYCLE {
+            // Its host is lost: from now on that is why it isn't ready, and no manager expects that of a rollout that is over.
+            let replaced = found.replaced.iter_mut().filter(|(key, _)| key.2 == uid);
+            replaced.for_each(|(_, replaced)| replaced.was_ready = false);
         }
         if is_true(pod, "Ready") {
             found.unready_since.remove(&uid);

@@ -7,7 +7,7 @@ use outrigger_core::keys;
 use serde_json::{Value, json};
 
 use super::hosts::{is_true, set_conditions};
-use super::{World, namespace_of, nodes, text};
+use super::{Scope, World, namespace_of, nodes, text};
 use crate::model::{Model, Verb};
 use crate::world::TENANTS;
 
@@ -65,10 +65,12 @@ impl World {
         true
     }
 
-    /// A cluster is restored: companions whose DPU was restarting in the state that comes back have been Ready since, and nobody would say it
+    /// A cluster is restored: companions that were restarting in the state that comes back have been Ready since, and nobody would say it
     /// again.
     pub(crate) fn recover(&self) {
-        for pod in self.infra.list("pods").iter().filter(|_| self.scope.drains || self.scope.updates) {
+        let Scope { drains, updates, reboots, .. } = self.scope;
+        let may_restart = drains || updates || reboots;
+        for pod in self.infra.list("pods").iter().filter(|_| may_restart) {
             let is_companion = pod["metadata"]["labels"][keys::WORKLOAD].is_string();
             let runs = text(pod, "/status/phase") == "Running" && !is_true(pod, "Ready");
             if is_companion && runs && !text(pod, "/spec/containers/0/image").starts_with(NEVER) {

@@ -55,6 +55,8 @@ pub struct Scope {
     pub freezes: bool,
     /// Nodes of DPUs are lost for a while: their kubelets can't be reached, or can't run containers.
     pub losses: bool,
+    /// DPUs and hosts reboot: the containers of their Pods start again.
+    pub reboots: bool,
 }
 
 impl Scope {
@@ -93,6 +95,7 @@ impl Scope {
             older: has(1).then(|| if has(3) { Side::Agents } else { Side::Managers }),
             freezes: has(2),
             losses: has(2),
+            reboots: has(2),
         };
         if scope.older.is_some() { scope.without_additions() } else { scope }
     }
@@ -118,7 +121,7 @@ impl Scope {
 
     /// Whether something happens to Nodes by events of their own.
     pub fn has_node_events(&self) -> bool {
-        self.losses
+        self.losses || self.reboots
     }
 
     /// Whether it has anything.

@@ -25,6 +25,13 @@ pub(super) fn containers(pod: &Value, number: u64) -> Value {
         "containerID": format!("sim://{}/{number}", text(pod, "/metadata/uid"))}])
 }
 
+/// The same after a restart.
+pub(super) fn next_containers(pod: &Value) -> Value {
+    let last = text(pod, "/status/containerStatuses/0/containerID").rsplit('/').next();
+    let last = last.and_then(|number| number.parse::<u64>().ok()).unwrap_or_default();
+    containers(pod, last + 1)
+}
+
 /// Whether a companion runs another image than its spec has, so its kubelet has another container to start.
 pub(crate) fn is_updating(pod: &Value) -> bool {
     let runs = text(pod, "/status/containerStatuses/0/image");
@@ -63,30 +70,28 @@ impl World {
 }
 
 /// The conditions of a Pod whose containers are ready.
-const READY: [(&str, bool); 2] = [("Ready", true), ("ContainersReady", true)];
+pub(super) const READY: [(&str, bool); 2] = [("Ready", true), ("ContainersReady", true)];
 
 impl World {
     /// A Pod as it is now, if it is the same one.
-    fn same(&self, pod: &Value) -> Option<Arc<Value>> {
+    pub(super) fn same(&self, pod: &Value) -> Option<Arc<Value>> {
         let found =
             self.infra.get("pods", pod["metadata"]["namespace"].as_str(), text(pod, "/metadata/name"));
         found.filter(|found| found["metadata"]["uid"] == pod["metadata"]["uid"])
     }
 
     /// The kubelet says something of a Pod.
-    fn say(&self, pod: &Value, status: &Value) {
+    pub(super) fn say(&self, pod: &Value, status: &Value) {
         let at = (pod["metadata"]["namespace"].as_str(), text(pod, "/metadata/name"), Some("status"));
         let _ = self.infra.merge("kubelet", "pods", at, json!({"status": status}));
     }
 
     /// The container of a Pod's image runs, and isn't ready.
     fn restart(&self, pod: &Value) {
-        let last = text(pod, "/status/containerStatuses/0/containerID").rsplit('/').next();
-        let last = last.and_then(|number| number.parse::<u64>().ok()).unwrap_or_default();
         let conditions = set_conditions(pod, &READY.map(|(kind, _)| (kind, false)));
         self.say(
             pod,
-            &json!({"containerStatuses": containers(pod, last + 1), "conditions": conditions,
+            &json!({"containerStatuses": next_containers(pod), "conditions": conditions,
             "observedGeneration": pod["metadata"]["generation"]}),
         );
     }
