@@ -20,6 +20,7 @@ use crate::world::{SHOP, TENANTS, World};
 
 mod changes;
 mod dpus;
+mod drains;
 mod faults;
 mod machines;
 mod mix;
@@ -247,8 +248,7 @@ impl History {
             }
         }
         self.create_missing_dpus();
-        self.uncordon_dpus();
-        world.find_nodes();
+        world.recover_nodes();
     }
 
     async fn event(&mut self) {

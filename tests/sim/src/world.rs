@@ -373,6 +373,9 @@ impl World {
             if self.scope.updates {
                 self.run_updates();
             }
+            if self.scope.evictions {
+                count_budgets(&self.infra);
+            }
         }
         for ((id, model), _) in self.tenants.iter().zip(changed).filter(|(_, changed)| *changed) {
             // There may be no Nodes: then Pods are bound to hosts.

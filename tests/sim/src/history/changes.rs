@@ -152,7 +152,7 @@ impl History {
     }
 
     /// The companions on one of the DPUs.
-    fn on_a_dpu(&self) -> Vec<Arc<Value>> {
+    pub(super) fn on_a_dpu(&self) -> Vec<Arc<Value>> {
         let mut pods = self.world.infra.list("pods");
         pods.retain(|pod| {
             pod["metadata"]["labels"][keys::WORKLOAD].is_string() && pod["spec"]["nodeName"].is_string()
@@ -162,8 +162,11 @@ impl History {
         pods
     }
 
-    /// An administrator deletes all companions on a DPU.
+    /// An administrator deletes all companions on a DPU, or drains it.
     pub(super) fn drain_dpu(&self) {
+        if self.world.scope.evictions {
+            return self.evict_dpu();
+        }
         for pod in self.on_a_dpu() {
             let namespace = pod["metadata"]["namespace"].as_str();
             let _ = self.world.infra.delete(ADMIN, "pods", namespace, text(&pod, "/metadata/name"));

@@ -16,11 +16,13 @@ const REBOOTS: Duration = Duration::from_secs(15);
 impl History {
     /// One of the events that are here happens, by its number among all that a history has besides. Returns whether it does.
     pub(super) fn node_event(&self, number: u64, tenant: &'static str) -> bool {
-        let Scope { losses, reboots, orderings, .. } = self.world.scope;
+        let Scope { losses, reboots, evictions, orderings, .. } = self.world.scope;
         match number {
             40..43 if losses => self.lose_dpu(),
             43 if reboots => self.reboot_dpu(),
             44..46 if reboots && orderings => self.reboot_host(tenant),
+            46 if evictions => self.evict_dpu(),
+            47 if evictions && orderings => self.evict_host(tenant),
             _ => return false,
         }
         true

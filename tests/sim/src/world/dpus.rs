@@ -39,15 +39,6 @@ impl World {
         }
     }
 
-    /// An administrator cordons a Node, or uncordons it.
-    pub fn cordon(&self, name: &str, is_cordoned: bool) {
-        let is = |node: &Value| node["spec"]["unschedulable"] == true;
-        if self.infra.get("nodes", None, name).is_some_and(|node| is(&node) != is_cordoned) {
-            let cordon = json!({"spec": {"unschedulable": is_cordoned.then_some(true)}});
-            let _ = self.infra.merge(ADMIN, "nodes", (None, name, None), cordon);
-        }
-    }
-
     /// The Node on which the scheduler puts a Pod: the first one that it may be on. Where a host has two DPUs, any of these.
     pub(super) fn pick_of<T: Clone>(&self, mut all: impl Iterator<Item = T>) -> Option<T> {
         if self.has_second_dpus() {

@@ -159,7 +159,7 @@ impl World {
             let bound = json!({"spec": {"nodeName": node}});
             let _ = model.merge(SCHEDULER, "pods", (Some(SHOP), name, None), bound);
         };
-        let takes_pods = |node: &str| !nodes::is_lost(model, node);
+        let takes_pods = |node: &str| !nodes::is_lost(model, node) && !nodes::is_cordoned(model, node);
         let mut nodes: Vec<String> =
             model.list("nodes").iter().map(|node| text(node, "/metadata/name").to_owned()).collect();
         nodes.retain(|node| takes_pods(node));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::hosts::{is_true, set_conditions, write_ready};
-use super::{World, text};
+use super::{ADMIN, World, text};
 use crate::model::Model;
 
 /// The controller's user.
@@ -21,6 +21,9 @@ pub(crate) const NOT_READY: &str = "False";
 /// The taints that Nodes get by their condition Ready.
 const TAINTS: [(&str, &str); 2] =
     [(UNREACHABLE, "node.kubernetes.io/unreachable"), (NOT_READY, "node.kubernetes.io/not-ready")];
+
+/// The taint of Nodes that are cordoned.
+const CORDONED: &str = "node.kubernetes.io/unschedulable";
 
 /// Time between two looks for a kubelet.
 const LOOK: Duration = Duration::from_millis(200);
@@ -41,6 +44,15 @@ pub(crate) fn is_on_lost(model: &Model, pod: &Value) -> bool {
     pod["spec"]["nodeName"].as_str().is_some_and(|node| is_lost(model, node))
 }
 
+fn cordoned(node: &Value) -> bool {
+    node["spec"]["unschedulable"] == true
+}
+
+/// Whether a Node is cordoned.
+pub(crate) fn is_cordoned(model: &Model, node: &str) -> bool {
+    model.get("nodes", None, node).is_some_and(|node| cordoned(&node))
+}
+
 /// Waits until the Node of a Pod isn't lost.
 pub(crate) async fn heard(model: &Model, pod: &Value) {
     while is_on_lost(model, pod) {
@@ -58,17 +70,22 @@ pub(crate) fn pods_on(model: &Model, node: &str) -> Vec<Arc<Value>> {
 /// A Node gets a condition Ready with this status, and the taints of that.
 fn set_ready(model: &Model, name: &str, ready: &str) {
     let Some(node) = model.get("nodes", None, name) else { return };
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let mut conditions = list(&node["status"]["conditions"]);
+    let mut conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
     conditions.retain(|condition| condition["type"] != "Ready");
     conditions.push(json!({"type": "Ready", "status": ready}));
     let status = json!({"status": {"conditions": conditions}});
     let _ = model.merge("kubelet", "nodes", (None, name, Some("status")), status);
-    let mut taints = list(&node["spec"]["taints"]);
-    taints.retain(|taint| TAINTS.iter().all(|(_, key)| taint["key"] != *key));
-    for (_, key) in TAINTS.iter().filter(|(when, _)| *when == ready) {
-        taints.extend(["NoSchedule", "NoExecute"].map(|effect| json!({"key": key, "effect": effect})));
-    }
+    let now = TAINTS.iter().filter(|(when, _)| *when == ready);
+    let now = now.flat_map(|(_, key)| ["NoSchedule", "NoExecute"].map(|effect| (*key, effect)));
+    set_taints(model, name, &TAINTS.map(|(_, key)| key), now.collect());
+}
+
+/// Of the taints with these keys a Node has these, and others as before.
+fn set_taints(model: &Model, name: &str, keys: &[&str], now: Vec<(&str, &str)>) {
+    let Some(node) = model.get("nodes", None, name) else { return };
+    let mut taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    taints.retain(|taint| keys.iter().all(|key| taint["key"] != *key));
+    taints.extend(now.into_iter().map(|(key, effect)| json!({"key": key, "effect": effect})));
     let _ = model.merge(LIFECYCLE, "nodes", (None, name, None), json!({"spec": {"taints": taints}}));
 }
 
@@ -97,10 +114,27 @@ impl World {
         self.infra.get("nodes", None, node).is_some_and(|node| !is_unready(&node))
     }
 
-    /// The kubelets of all lost Nodes are back.
-    pub(crate) fn find_nodes(&self) {
+    /// The kubelets of all lost Nodes are back, and cordoned ones are uncordoned.
+    pub(crate) fn recover_nodes(&self) {
         for model in std::iter::once(&self.infra).chain(self.tenants.values()) {
-            model.list("nodes").iter().for_each(|node| find(model, text(node, "/metadata/name")));
+            for node in model.list("nodes") {
+                let name = text(&node, "/metadata/name");
+                self.cordon(model, name, false);
+                find(model, name);
+            }
+        }
+    }
+
+    /// An administrator cordons a Node, or uncordons it. Where the history has drains of kubectl, the controller adds its taint, or removes it.
+    pub(crate) fn cordon(&self, model: &Model, name: &str, cordons: bool) {
+        if model.get("nodes", None, name).is_none_or(|node| cordoned(&node) == cordons) {
+            return;
+        }
+        let cordon = json!({"spec": {"unschedulable": cordons.then_some(true)}});
+        let _ = model.merge(ADMIN, "nodes", (None, name, None), cordon);
+        if self.scope.evictions {
+            let taint = cordons.then_some((CORDONED, "NoSchedule"));
+            set_taints(model, name, &[CORDONED], taint.into_iter().collect());
         }
     }
 }
@@ -112,7 +146,6 @@ mod tests {
 
     use super::*;
     use crate::model::BUILT_IN;
-    use crate::world::ADMIN;
 
     #[tokio::test(start_paused = true)]
     async fn a_lost_node_keeps_the_taints_of_others_and_its_pods_are_ready_again_when_it_is_back() {

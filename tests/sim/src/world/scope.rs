@@ -57,6 +57,8 @@ pub struct Scope {
     pub losses: bool,
     /// DPUs and hosts reboot: the containers of their Pods start again.
     pub reboots: bool,
+    /// Drains cordon a Node, evict its Pods as far as PodDisruptionBudgets permit that, and uncordon it. Hosts are drained too.
+    pub evictions: bool,
 }
 
 impl Scope {
@@ -96,6 +98,7 @@ impl Scope {
             freezes: has(2),
             losses: has(2),
             reboots: has(2),
+            evictions: has(2),
         };
         if scope.older.is_some() { scope.without_additions() } else { scope }
     }
@@ -121,7 +124,7 @@ impl Scope {
 
     /// Whether something happens to Nodes by events of their own.
     pub fn has_node_events(&self) -> bool {
-        self.losses || self.reboots
+        self.losses || self.reboots || self.evictions
     }
 
     /// Whether it has anything.
