@@ -25,6 +25,7 @@ mod faults;
 mod machines;
 mod mix;
 mod nodes;
+mod numbers;
 mod offloading;
 mod rules;
 mod tenants;

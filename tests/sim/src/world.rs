@@ -33,7 +33,7 @@ pub(crate) mod updates;
 
 use budgets::count_budgets;
 pub use devices::{DEVICE_CLASS, claim_of, devices};
-pub use dpus::dpu;
+pub use dpus::{SLOT, dpu};
 pub use machines::{GUESTS, MACHINE, machine, machine_types};
 pub use scope::Scope;
 

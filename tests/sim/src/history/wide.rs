@@ -113,6 +113,12 @@ impl History {
                 pod["metadata"]["annotations"] = json!({"note": note});
             }
         }
+        if self.world.scope.numbers {
+            let level = self.level();
+            if !level.is_null() {
+                pod["metadata"]["labels"]["level"] = level;
+            }
+        }
         if owners && let Some(owner) = self.pick(&OWNERS) {
             pod["metadata"]["ownerReferences"] = json!([{"apiVersion": "example.com/v1", "kind": "Set", "name": owner,
                 "uid": owner, "controller": true}]);
@@ -154,7 +160,10 @@ impl History {
         if let Some(pod) = self.any(tenant, "pods") {
             let (tier, note) = self.facts();
             let at = (Some(SHOP), text(&pod, "/metadata/name"), None);
-            let facts = json!({"metadata": {"labels": {"tier": tier}, "annotations": {"note": note}}});
+            let mut facts = json!({"metadata": {"labels": {"tier": tier}, "annotations": {"note": note}}});
+            if self.world.scope.numbers {
+                facts["metadata"]["labels"]["level"] = self.level();
+            }
             let _ = self.world.tenants[tenant].merge("user", "pods", at, facts);
         }
     }
@@ -200,6 +209,9 @@ impl History {
                 {"name": "engine", "exactly": {"deviceClassName": DEVICE_CLASS, "count": count}}]}}}])
         });
         let serves = self.world.scope.queues && self.below(3) == 0;
+        if self.world.scope.numbers && pod["affinity"].is_null() && self.below(2) == 0 {
+            self.compare_slots(&mut pod);
+        }
         json!({"dpuSelectionPolicy": policy, "lingerSeconds": linger, "deviceClaims": devices,
             "gatedWorkloads": serves.then_some("Serve"),
             "workloadTerms": self.terms(), "workloadInfoInject": facts,
@@ -231,6 +243,9 @@ impl History {
         let apps: Vec<String> = (0..APPS).map(|app| format!("app-{app}")).collect();
         let apps = some(&apps.iter().map(String::as_str).collect::<Vec<_>>());
         let app = json!({"key": ".state.extra.labels.app", "operator": "In", "values": apps});
+        if self.world.scope.numbers && self.below(3) == 0 {
+            return json!([app, self.comparison()]);
+        }
         let besides = if self.world.scope.selectors { self.below(6) } else { 0 };
         let operator = self.pick(&["In", "NotIn", "Exists", "DoesNotExist"]).unwrap_or_default();
         let values = if matches!(operator, "In" | "NotIn") { some(&["", "a", "b"]) } else { json!(null) };

@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 use super::{ADMIN, World, text};
 use crate::process::pick;
 
+/// The label by which an administrator numbers DPUs.
+pub const SLOT: &str = "example.com/slot";
+
 /// The Node of the DPU in a host, as it registers: with either of the labels that name hosts.
 pub fn dpu(host: &str) -> Value {
     let is_even = host.bytes().fold(0, u8::wrapping_add) % 2 == 0;
@@ -36,6 +39,16 @@ impl World {
             let label = json!({keys::PRIMARY: is_primary(number).then_some("true")});
             let at = (None, text(node, "/metadata/name"), None);
             let _ = self.infra.merge(ADMIN, "nodes", at, json!({"metadata": {"labels": label}}));
+        }
+    }
+
+    /// A DPU that registers gets its number, where rules compare these.
+    pub(super) fn number(&self, node: &Value) {
+        if self.scope.numbers {
+            let name = text(node, "/metadata/name");
+            let slot = name.bytes().fold(0, u8::wrapping_add) % 10;
+            let labels = json!({"metadata": {"labels": {SLOT: slot.to_string()}}});
+            let _ = self.infra.merge(ADMIN, "nodes", (None, name, None), labels);
         }
     }
 

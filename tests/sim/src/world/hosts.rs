@@ -67,6 +67,7 @@ impl World {
     /// The kubelet of a DPU says that its Node is Ready. Where it isn't, managers say that the host takes no companions, and agents publish
     /// no devices for it, so no Pod that waits for its companions is scheduled.
     pub(crate) fn dpu_ready(&self, node: &Value) {
+        self.number(node);
         if self.scope.orderings || self.scope.has_node_events() {
             let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
             let at = (None, text(node, "/metadata/name"), Some("status"));

@@ -59,6 +59,8 @@ pub struct Scope {
     pub reboots: bool,
     /// Drains cordon a Node, evict its Pods as far as PodDisruptionBudgets permit that, and uncordon it. Hosts are drained too.
     pub evictions: bool,
+    /// Rules compare numbers: labels of workloads, and those of DPUs.
+    pub numbers: bool,
 }
 
 impl Scope {
@@ -99,6 +101,7 @@ impl Scope {
             losses: has(2),
             reboots: has(2),
             evictions: has(2),
+            numbers: has(1),
         };
         if scope.older.is_some() { scope.without_additions() } else { scope }
     }
