@@ -26,6 +26,8 @@ const ORDERINGS: [&str; 4] = ["Parallel", "BeforeReady", "BeforeStart", "BeforeB
 
 /// The same of administrators' rules. What is left out is `Parallel`.
 const OF_PLATFORM: [&str; 2] = ["BeforeStart", "Parallel"];
+/// The same where the history has more of them. Only rules of tenants may have `BeforeBinding`.
+const MORE_OF_PLATFORM: [&str; 2] = ["BeforeReady", "BeforeStart"];
 
 /// The same of `maxUnavailable`; `None` for the default.
 const MOST: [Option<&str>; 4] = [Some("25%"), Some("1"), None, Some("50%")];
@@ -297,7 +299,9 @@ impl History {
     /// A rule that is written in the infrastructure cluster: of annotations that the agent doesn't send nothing is known there.
     pub(super) fn platforms_rule(&self, name: &str, mut spec: Value) -> Value {
         if self.world.scope.orderings {
-            spec["ordering"] = json!(OF_PLATFORM.get(number(name)));
+            let more = self.world.scope.platform_orderings;
+            let orderings = if more { MORE_OF_PLATFORM } else { OF_PLATFORM };
+            spec["ordering"] = json!(orderings.get(number(name)));
         }
         self.put_on_all_dpus(&mut spec, ALL_DPUS_OF_PLATFORM.get(number(name)));
         let about = |value: &Value| value.to_string().contains("annotations");

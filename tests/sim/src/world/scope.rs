@@ -61,6 +61,8 @@ pub struct Scope {
     pub evictions: bool,
     /// Rules compare numbers: labels of workloads, and those of DPUs.
     pub numbers: bool,
+    /// Of the platform's rules one has the ordering `BeforeReady`, and the other one `BeforeStart`.
+    pub platform_orderings: bool,
 }
 
 impl Scope {
@@ -102,6 +104,7 @@ impl Scope {
             reboots: has(2),
             evictions: has(2),
             numbers: has(1),
+            platform_orderings: has(2),
         };
         if scope.older.is_some() { scope.without_additions() } else { scope }
     }
