@@ -9,6 +9,7 @@ use bytes::Bytes;
 use outrigger_runtime::calls::SILENCE;
 use outrigger_runtime::environment::Environment;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::judge::Judge;
 use crate::model::Snapshot;
@@ -19,9 +20,12 @@ use crate::world::{SHOP, TENANTS, World};
 
 mod changes;
 mod dpus;
+mod drains;
 mod faults;
 mod machines;
 mod mix;
+mod nodes;
+mod numbers;
 mod offloading;
 mod rules;
 mod tenants;
@@ -93,6 +97,8 @@ struct History {
     memory: u64,
     /// A wire was silent since the last rest.
     was_silent: bool,
+    /// Events are fewer until then.
+    slow_until: Option<Instant>,
     /// Tenants without an agent until the next rest has ended.
     away: BTreeSet<&'static str>,
     /// Tenants that aren't created again until then.
@@ -114,6 +120,7 @@ impl History {
             images: 0,
             memory: 0,
             was_silent: false,
+            slow_until: None,
             away: BTreeSet::new(),
             deleted: BTreeSet::new(),
         };
@@ -133,9 +140,7 @@ impl History {
         let mut round = this.between(ROUND);
         for number in 1..=events {
             this.event().await;
-            let pause = [Duration::from_millis(20), Duration::from_millis(500), Duration::from_secs(5)];
-            let pause = pause[usize::try_from(this.below(10)).unwrap_or_default().saturating_sub(7)];
-            tokio::time::sleep(this.random().random.below(pause)).await;
+            tokio::time::sleep(this.pause()).await;
             round -= 1;
             if round == 0 || number == events {
                 round = this.between(ROUND);
@@ -184,6 +189,7 @@ impl History {
     /// Waits until nothing is missing and nothing is written for a while. Returns what is missing after the longest time.
     async fn rest(&mut self, wanted: Duration, longest: Duration) -> Vec<String> {
         self.heal();
+        self.slow_until = None;
         let clock = self.random().clock;
         let (began, mut calm, mut writes, mut is_calm) = (clock.now(), clock.now(), 0, false);
         let least = if std::mem::take(&mut self.was_silent) { HALF_OPEN } else { Duration::ZERO };
@@ -243,7 +249,7 @@ impl History {
             }
         }
         self.create_missing_dpus();
-        self.uncordon_dpus();
+        world.recover_nodes();
     }
 
     async fn event(&mut self) {

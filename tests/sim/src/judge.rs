@@ -21,6 +21,7 @@ mod amounts;
 mod budgets;
 mod devices;
 mod dpus;
+mod fallen;
 mod found;
 mod hosts;
 mod machines;
@@ -182,6 +183,7 @@ impl Judge {
         }
         let Some(key) = companion(object) else { return };
         self.companion_ready(commit);
+        self.companion_falls(commit, &key);
         self.grows(&world, commit);
         self.left_open(&world, commit);
         self.outlives(&world, commit, &key);

@@ -24,6 +24,8 @@ pub(crate) mod hosts;
 pub(crate) mod kubelet;
 mod machines;
 mod names;
+pub(crate) mod nodes;
+mod reboots;
 pub(crate) mod resizes;
 mod schedule;
 mod scope;
@@ -31,7 +33,7 @@ pub(crate) mod updates;
 
 use budgets::count_budgets;
 pub use devices::{DEVICE_CLASS, claim_of, devices};
-pub use dpus::dpu;
+pub use dpus::{SLOT, dpu};
 pub use machines::{GUESTS, MACHINE, machine, machine_types};
 pub use scope::Scope;
 
@@ -363,7 +365,7 @@ impl World {
             self.make_claims();
             self.run_sets();
             self.schedule();
-            self.infra.finish_deletions(|pod, node| is_node(node) && !self.ends_later(pod));
+            self.infra.finish_deletions(|pod, node| self.has_kubelet(node) && !self.ends_later(pod));
             self.run_pods(&self.infra);
             if self.scope.resizes {
                 self.run_resizes();
@@ -371,10 +373,13 @@ impl World {
             if self.scope.updates {
                 self.run_updates();
             }
+            if self.scope.evictions {
+                count_budgets(&self.infra);
+            }
         }
         for ((id, model), _) in self.tenants.iter().zip(changed).filter(|(_, changed)| *changed) {
-            // There are no Nodes: Pods are bound to hosts.
-            model.finish_deletions(|_, _| true);
+            // There may be no Nodes: then Pods are bound to hosts.
+            model.finish_deletions(|_, node| !nodes::is_lost(model, node));
             model.collect_garbage();
             if self.scope.orderings {
                 self.run_hosts(id);

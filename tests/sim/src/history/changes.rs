@@ -12,6 +12,7 @@ use super::{APPS, History};
 use crate::model::Model;
 use crate::world::hosts::{allocated_to, free_devices, set_conditions};
 use crate::world::kubelet::{NEVER, SLOW};
+use crate::world::nodes;
 use crate::world::resizes::{DEFERRED, INFEASIBLE};
 use crate::world::{
     ADMIN, DEVICE_CLASS, RULES_NAMESPACE, SCHEDULER, SHOP, Scope, TENANTS, claim_of, namespace_of, text,
@@ -151,7 +152,7 @@ impl History {
     }
 
     /// The companions on one of the DPUs.
-    fn on_a_dpu(&self) -> Vec<Arc<Value>> {
+    pub(super) fn on_a_dpu(&self) -> Vec<Arc<Value>> {
         let mut pods = self.world.infra.list("pods");
         pods.retain(|pod| {
             pod["metadata"]["labels"][keys::WORKLOAD].is_string() && pod["spec"]["nodeName"].is_string()
@@ -161,8 +162,11 @@ impl History {
         pods
     }
 
-    /// An administrator deletes all companions on a DPU.
+    /// An administrator deletes all companions on a DPU, or drains it.
     pub(super) fn drain_dpu(&self) {
+        if self.world.scope.evictions {
+            return self.evict_dpu();
+        }
         for pod in self.on_a_dpu() {
             let namespace = pod["metadata"]["namespace"].as_str();
             let _ = self.world.infra.delete(ADMIN, "pods", namespace, text(&pod, "/metadata/name"));
@@ -177,7 +181,7 @@ impl History {
             text(pod, "/status/phase") == "Running"
                 && !text(pod, "/spec/containers/0/image").starts_with(NEVER)
         };
-        pods.retain(|pod| runs(pod));
+        pods.retain(|pod| runs(pod) && !nodes::is_on_lost(&self.world.infra, pod));
         let infra = self.world.infra.clone();
         let set = move |pod: &Value, ready: bool| {
             let at = (pod["metadata"]["namespace"].as_str(), text(pod, "/metadata/name"), Some("status"));
@@ -189,6 +193,7 @@ impl History {
         tokio::spawn(async move {
             tokio::time::sleep(takes).await;
             for pod in pods {
+                nodes::heard(&infra, &pod).await;
                 let now =
                     infra.get("pods", pod["metadata"]["namespace"].as_str(), text(&pod, "/metadata/name"));
                 let same = now.filter(|now| now["metadata"]["uid"] == pod["metadata"]["uid"] && runs(now));

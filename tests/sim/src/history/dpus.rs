@@ -98,14 +98,7 @@ impl History {
     pub(super) fn cordon_dpu(&self) {
         let Some(host) = self.pick(&Vec::from_iter(hosts())) else { return };
         if let Some(node) = self.pick(&self.world.dpus(host)) {
-            self.world.cordon(text(&node, "/metadata/name"), self.below(3) > 0);
-        }
-    }
-
-    /// All Nodes of DPUs are uncordoned.
-    pub(super) fn uncordon_dpus(&self) {
-        for node in hosts().into_iter().flat_map(|host| self.world.dpus(host)) {
-            self.world.cordon(text(&node, "/metadata/name"), false);
+            self.world.cordon(&self.world.infra, text(&node, "/metadata/name"), self.below(3) > 0);
         }
     }
 
@@ -135,7 +128,7 @@ impl History {
 }
 
 /// The hosts of all tenants.
-fn hosts() -> BTreeSet<&'static str> {
+pub(super) fn hosts() -> BTreeSet<&'static str> {
     TENANTS.iter().flat_map(|(_, hosts)| hosts.iter().copied()).collect()
 }
 

@@ -1,5 +1,6 @@
 //! What breaks in a history: wires, watches, requests, processes and servers.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,75 @@ use crate::world::{INFRA, TENANTS, World, cluster};
 const CRASHES: u64 = 24;
 /// The same of those that they resize, which are fewer.
 const CRASHES_OF_RESIZES: u64 = 6;
+
+/// The kinds whose watches stand still, the more often the more depends on them.
+const KINDS: &[&str] = &[
+    "workloadrules",
+    "pods",
+    "workloadrules",
+    "tenants",
+    "workloadrules",
+    "nodes",
+    "namespaces",
+    "leases",
+    "namespaceoffloadings",
+    "resourceclaimtemplates",
+    "machines",
+    "machinenodepools",
+    "statefulsets",
+    "services",
+];
+
+/// How long the longer freezes last, in seconds.
+const LONG: RangeInclusive<u64> = 50..=120;
+
+/// The kinds that a process watches, by its name: those of managers and webhooks are in the infrastructure cluster, those of agents in their
+/// tenant's.
+fn watched_by(process: &str) -> &'static [&'static str] {
+    if process.starts_with("manager") {
+        &[
+            "workloadrules",
+            "adminworkloadrules",
+            "pods",
+            "tenants",
+            "nodes",
+            "namespaces",
+            "resourceclaims",
+            "resourceclaimtemplates",
+            "resourcequotas",
+            "namespaceoffloadings",
+            "machines",
+            "machinenodepools",
+            "statefulsets",
+            "services",
+        ]
+    } else if process.starts_with("webhook") {
+        &[
+            "workloadrules",
+            "adminworkloadrules",
+            "tenants",
+            "nodes",
+            "namespaces",
+            "pods",
+            "resourceclaims",
+            "deviceclasses",
+            "priorityclasses",
+            "namespaceoffloadings",
+            "machines",
+        ]
+    } else {
+        &[
+            "workloadrules",
+            "pods",
+            "poddisruptionbudgets",
+            "nodes",
+            "namespaces",
+            "resourceclaims",
+            "resourceclaimtemplates",
+            "resourceslices",
+        ]
+    }
+}
 
 /// Kills managers immediately after they have deleted or resized a companion, before they can do anything about it. Others start within
 /// 20 s.
@@ -115,32 +185,26 @@ impl History {
         });
     }
 
-    /// A process' watches of one kind stand still for up to a minute, while those of other kinds go on.
-    pub(super) fn freeze(&self) {
-        const KINDS: [&str; 14] = [
-            "workloadrules",
-            "pods",
-            "workloadrules",
-            "tenants",
-            "workloadrules",
-            "nodes",
-            "namespaces",
-            "leases",
-            "namespaceoffloadings",
-            "resourceclaimtemplates",
-            "machines",
-            "machinenodepools",
-            "statefulsets",
-            "services",
-        ];
+    /// A process' watches of one kind stand still for up to a minute, while those of other kinds go on. Where the history has longer ones, half
+    /// of them last longer than a grant of a slot counts, and some than a watch may be silent.
+    pub(super) fn freeze(&mut self) {
         let Some(process) = self.pick(&self.world.processes()) else { return };
-        let Some(kind) = self.pick(&KINDS) else { return };
+        let freezes = self.world.scope.freezes;
+        let kinds = if freezes { watched_by(&process.name) } else { KINDS };
+        let Some(kind) = self.pick(kinds) else { return };
         let name = process.name.clone();
         self.line(format_args!("the watch of {kind} by {name} stands still"));
         self.world.network.freeze(&name, kind, true);
         // Agents connect again meanwhile, perhaps to this process, which then acts on what it knows.
         let reconnect = (self.below(2) == 0).then(|| self.random().random.below(Duration::from_secs(10)));
-        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(60)));
+        let world = self.world.clone();
+        let until = if freezes && self.below(2) == 0 {
+            let until = Duration::from_secs(self.between(LONG));
+            self.slow_until = Some(self.random().clock.now() + until);
+            until
+        } else {
+            self.random().random.below(Duration::from_secs(60))
+        };
         tokio::spawn(async move {
             if let Some(pause) = reconnect {
                 tokio::time::sleep(pause).await;
@@ -150,6 +214,17 @@ impl History {
             world.trace.line(&world.environment, format_args!("the watch of {kind} by {name} goes on"));
             world.network.freeze(&name, kind, false);
         });
+    }
+
+    /// How long nothing happens after an event. Most rounds take less time than a long freeze, so there is more of it while one lasts.
+    pub(super) fn pause(&self) -> Duration {
+        let pauses = if self.slow_until.is_some_and(|until| self.random().clock.now() < until) {
+            [Duration::from_secs(1), Duration::from_secs(10), Duration::from_secs(20)]
+        } else {
+            [Duration::from_millis(20), Duration::from_millis(500), Duration::from_secs(5)]
+        };
+        let pause = pauses[usize::try_from(self.below(10)).unwrap_or_default().saturating_sub(7)];
+        self.random().random.below(pause)
     }
 
     /// Some requests fail, or are late, for up to half a minute.

@@ -9,6 +9,7 @@ use super::{APPS, History};
 use crate::process::pick;
 use crate::world::hosts::{held, set_conditions};
 use crate::world::kubelet::{LONG_GRACE, NEVER, REFUSED, SLOW};
+use crate::world::nodes;
 use crate::world::{ADMIN, DEVICE_CLASS, MOVING, SCHEDULER, SHOP, Scope, is_queued, namespace_of, text};
 
 /// The values of the label and of the annotation that rules read besides; `None` where a workload has none.
@@ -25,6 +26,8 @@ const ORDERINGS: [&str; 4] = ["Parallel", "BeforeReady", "BeforeStart", "BeforeB
 
 /// The same of administrators' rules. What is left out is `Parallel`.
 const OF_PLATFORM: [&str; 2] = ["BeforeStart", "Parallel"];
+/// The same where the history has more of them. Only rules of tenants may have `BeforeBinding`.
+const MORE_OF_PLATFORM: [&str; 2] = ["BeforeReady", "BeforeStart"];
 
 /// The same of `maxUnavailable`; `None` for the default.
 const MOST: [Option<&str>; 4] = [Some("25%"), Some("1"), None, Some("50%")];
@@ -53,7 +56,9 @@ impl History {
             return false;
         }
         // The last kind that the history has: the numbers of earlier seeds stay.
-        let kinds = [(queues, 40), (updates, 36), (all_dpus, 32), (primaries || names || resizes, 26)];
+        let nodes = self.world.scope.has_node_events();
+        let kinds =
+            [(nodes, 48), (queues, 40), (updates, 36), (all_dpus, 32), (primaries || names || resizes, 26)];
         let kinds = kinds.into_iter().find(|(has, _)| *has).map_or(20, |(_, kinds)| kinds);
         match self.below(kinds) {
             0..3 if selectors => self.change_facts(tenant),
@@ -76,6 +81,7 @@ impl History {
             25 if names => self.change_names(tenant),
             32..36 if updates => self.change_image(),
             36..40 if queues => self.release(tenant),
+            number @ 40.. => return self.node_event(number, tenant),
             26 if all_dpus => {
                 self.judge.disturbed(false);
                 self.remove_dpu();
@@ -107,6 +113,12 @@ impl History {
             }
             if !note.is_null() {
                 pod["metadata"]["annotations"] = json!({"note": note});
+            }
+        }
+        if self.world.scope.numbers {
+            let level = self.level();
+            if !level.is_null() {
+                pod["metadata"]["labels"]["level"] = level;
             }
         }
         if owners && let Some(owner) = self.pick(&OWNERS) {
@@ -150,7 +162,10 @@ impl History {
         if let Some(pod) = self.any(tenant, "pods") {
             let (tier, note) = self.facts();
             let at = (Some(SHOP), text(&pod, "/metadata/name"), None);
-            let facts = json!({"metadata": {"labels": {"tier": tier}, "annotations": {"note": note}}});
+            let mut facts = json!({"metadata": {"labels": {"tier": tier}, "annotations": {"note": note}}});
+            if self.world.scope.numbers {
+                facts["metadata"]["labels"]["level"] = self.level();
+            }
             let _ = self.world.tenants[tenant].merge("user", "pods", at, facts);
         }
     }
@@ -196,6 +211,9 @@ impl History {
                 {"name": "engine", "exactly": {"deviceClassName": DEVICE_CLASS, "count": count}}]}}}])
         });
         let serves = self.world.scope.queues && self.below(3) == 0;
+        if self.world.scope.numbers && pod["affinity"].is_null() && self.below(2) == 0 {
+            self.compare_slots(&mut pod);
+        }
         json!({"dpuSelectionPolicy": policy, "lingerSeconds": linger, "deviceClaims": devices,
             "gatedWorkloads": serves.then_some("Serve"),
             "workloadTerms": self.terms(), "workloadInfoInject": facts,
@@ -227,6 +245,9 @@ impl History {
         let apps: Vec<String> = (0..APPS).map(|app| format!("app-{app}")).collect();
         let apps = some(&apps.iter().map(String::as_str).collect::<Vec<_>>());
         let app = json!({"key": ".state.extra.labels.app", "operator": "In", "values": apps});
+        if self.world.scope.numbers && self.below(3) == 0 {
+            return json!([app, self.comparison()]);
+        }
         let besides = if self.world.scope.selectors { self.below(6) } else { 0 };
         let operator = self.pick(&["In", "NotIn", "Exists", "DoesNotExist"]).unwrap_or_default();
         let values = if matches!(operator, "In" | "NotIn") { some(&["", "a", "b"]) } else { json!(null) };
@@ -278,7 +299,9 @@ impl History {
     /// A rule that is written in the infrastructure cluster: of annotations that the agent doesn't send nothing is known there.
     pub(super) fn platforms_rule(&self, name: &str, mut spec: Value) -> Value {
         if self.world.scope.orderings {
-            spec["ordering"] = json!(OF_PLATFORM.get(number(name)));
+            let more = self.world.scope.platform_orderings;
+            let orderings = if more { MORE_OF_PLATFORM } else { OF_PLATFORM };
+            spec["ordering"] = json!(orderings.get(number(name)));
         }
         self.put_on_all_dpus(&mut spec, ALL_DPUS_OF_PLATFORM.get(number(name)));
         let about = |value: &Value| value.to_string().contains("annotations");
@@ -368,9 +391,9 @@ impl History {
 
     /// A kubelet evicts a companion. Each key's first two only: pauses get long otherwise.
     fn fail_companion(&mut self) {
-        let Some(pod) = self.companion().filter(|pod| text(pod, "/status/phase") == "Running") else {
-            return;
-        };
+        let infra = &self.world.infra;
+        let reports = |pod: &Value| text(pod, "/status/phase") == "Running" && !nodes::is_on_lost(infra, pod);
+        let Some(pod) = self.companion().filter(|pod| reports(pod)) else { return };
         let key = (text(&pod, "/metadata/namespace").to_owned(), text(&pod, "/metadata/name").to_owned());
         let times = self.failed.entry(key).or_insert(0);
         *times += 1;

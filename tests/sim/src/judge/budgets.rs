@@ -41,7 +41,7 @@ impl Judge {
             return;
         }
         let companions = world.infra.list("pods");
-        let is_up = |key: &Key| is_up(&companions, key);
+        let is_up = |key: &Key| is_up(&companions, key) || found.has_just_fallen(key, commit.sent);
         let is_late = |time: &jiff::Timestamp| *time + REPORTED > commit.sent;
         let model = &world.tenants[id];
         for budget in model.list("poddisruptionbudgets").iter().filter(|budget| selects(budget, pod)) {

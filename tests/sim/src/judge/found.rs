@@ -52,6 +52,8 @@ pub(super) struct Found {
     pub(super) ready_on: BTreeMap<Key, BTreeSet<String>>,
     /// Since when companions that were there aren't Ready, are being deleted or are gone.
     pub(super) lost: BTreeMap<Key, Timestamp>,
+    /// When others than managers have taken companions down.
+    pub(super) fallen: BTreeMap<Key, Timestamp>,
     /// Since when companions are on their way out, by their uids.
     pub(super) leaving: BTreeMap<String, Timestamp>,
     /// Something has broken since the system came to rest the last time.

@@ -26,11 +26,15 @@ fn passes(expression: &Value, pod: &Value, node: Option<&str>) -> bool {
     let found = field(text(expression, "/key"), pod, node);
     let values = expression["values"].as_array().map_or(&[][..], Vec::as_slice);
     let is_in = found.is_some_and(|found| values.iter().any(|value| value == found));
+    let number = |text: &str| text.parse::<i64>().ok();
+    let numbers = found.and_then(number).zip(values.first().and_then(Value::as_str).and_then(number));
     match text(expression, "/operator") {
         "In" => is_in,
         "NotIn" => !is_in,
         "Exists" => found.is_some(),
         "DoesNotExist" => found.is_none(),
+        "Gt" => numbers.is_some_and(|(found, bound)| found > bound),
+        "Lt" => numbers.is_some_and(|(found, bound)| found < bound),
         _ => false,
     }
 }

@@ -15,7 +15,7 @@ use super::rollouts::REPORTED;
 use super::wanted::{administrators, companion, is_foreign, is_ready, is_workload, wanted, written};
 use super::{Judge, Key};
 use crate::model::Commit;
-use crate::world::hosts::{allocated_to, held, is_gated, is_true, node_of, says};
+use crate::world::hosts::{allocated_to, held, is_gated, is_true, node_of, says, waits_to_start};
 use crate::world::{SHOP, TENANTS, World, claim_of, text};
 
 /// From when a watch has shown a rule until each decision knows it.
@@ -82,8 +82,10 @@ impl Judge {
                 if is_true(new, keys::COMPANIONS_GATE) && !was(keys::COMPANIONS_GATE) {
                     self.waited(world, (id, new), (agent, commit.sent), gates, "its gate opens");
                 }
+                // Also once more after a reboot of its host.
                 let started = text(new, "/status/phase") == "Running"
-                    && commit.old.as_ref().is_some_and(|old| text(old, "/status/phase") == "Pending");
+                    && !waits_to_start(new)
+                    && commit.old.as_ref().is_some_and(|old| waits_to_start(old));
                 let permitted = world.permitted.lock().get(text(new, "/metadata/uid")).cloned();
                 if let Some((agent, at)) = permitted.filter(|_| started && held(new).is_some()) {
                     self.waited(world, (id, new), (&agent, at), holds, "it starts");
@@ -267,8 +269,11 @@ impl Judge {
         let model = &world.tenants[id];
         let pod =
             model.list("pods").into_iter().find(|pod| text(pod, "/metadata/uid") == uid && is_workload(pod));
+        // Agents write no conditions of a Pod that is being deleted, which takes as long as its host reboots.
         let open = |pod: &Value| {
-            is_true(pod, keys::COMPANIONS_GATE) && matches(&rule, pod, node_of(model, pod).as_deref())
+            pod["metadata"]["deletionTimestamp"].is_null()
+                && is_true(pod, keys::COMPANIONS_GATE)
+                && matches(&rule, pod, node_of(model, pod).as_deref())
         };
         if pod.is_some_and(|pod| open(&pod)) && world.has_agent(id) {
             self.violation(
@@ -340,7 +345,7 @@ impl Judge {
                     ));
                 }
                 let starts = held(&pod).is_some() && node.is_some() && all_ready(holds);
-                if starts && text(&pod, "/status/phase") == "Pending" {
+                if starts && waits_to_start(&pod) {
                     let bound = pod["spec"]["nodeName"].is_string();
                     missing.push(format!(
                         "Pod {name} of {id} doesn't start (bound: {bound}), and its companions are ready"

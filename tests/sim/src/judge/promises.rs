@@ -138,6 +138,11 @@ pub const PROMISES: &[Promise] = &[
     ),
     (
         "ordering",
+        "| the host reboots | the kubelet asks again, and the Pod waits again |",
+        By(&["waited", "orders_missing"]),
+    ),
+    (
+        "ordering",
         "then wait for companions of admin rules with `BeforeReady`, and for those of rules that are created later",
         By(&["waited_for_platform"]),
     ),

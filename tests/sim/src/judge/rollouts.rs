@@ -19,6 +19,7 @@ use super::wanted::{Place, Wanted, companion, concerns, is_ready, is_workload, s
 use super::{Judge, Key, PLATFORM};
 use crate::model::{Commit, Model};
 use crate::world::hosts::{is_true, node_of};
+use crate::world::nodes::LIFECYCLE;
 use crate::world::resizes::is_resizing;
 use crate::world::updates::is_updating;
 use crate::world::{World, at, text};
@@ -84,13 +85,20 @@ fn image(object: &Value, pointer: &str) -> String {
     text(object, pointer).to_owned()
 }
 
-/// Whether a companion counts for no budget as down: it is Ready, or has never run, and isn't being deleted.
+fn stays(pod: &Value) -> bool {
+    pod["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// Whether a companion is Ready, isn't being changed, and isn't being deleted.
+pub(super) fn runs(pod: &Value) -> bool {
+    is_ready(pod) && !is_resizing(pod) && !is_updating(pod) && stays(pod)
+}
+
+/// Whether a companion counts for no budget as down: it runs, or has never run and isn't being deleted.
 pub(super) fn is_up(companions: &[Arc<Value>], key: &Key) -> bool {
-    companions.iter().any(|pod| {
-        companion(pod).as_ref() == Some(key)
-            && pod["metadata"]["deletionTimestamp"].is_null()
-            && (is_ready(pod) && !is_resizing(pod) && !is_updating(pod) || has_never_run(pod))
-    })
+    companions
+        .iter()
+        .any(|pod| companion(pod).as_ref() == Some(key) && (runs(pod) || has_never_run(pod) && stays(pod)))
 }
 
 /// Whether the manager that makes a request has known the present state of the rule for [`KNOWN`].
@@ -133,6 +141,11 @@ impl Judge {
         let mut found = self.found.lock();
         if commit.old.as_ref().is_none_or(|old| read(old) != read(pod)) {
             found.facts_at.insert(uid.clone(), commit.revision);
+        }
+        if commit.user == LIFECYCLE {
+            // Its host is lost: from now on that is why it isn't ready, and no manager expects that of a rollout that is over.
+            let replaced = found.replaced.iter_mut().filter(|(key, _)| key.2 == uid);
+            replaced.for_each(|(_, replaced)| replaced.was_ready = false);
         }
         if is_true(pod, "Ready") {
             found.unready_since.remove(&uid);
@@ -229,9 +242,9 @@ impl Judge {
         pod: &Value,
     ) {
         let companions = world.infra.list("pods");
-        let is_up = |key: &Key| is_up(&companions, key);
         let all = wanted(world);
         let found = self.found.lock();
+        let is_up = |key: &Key| is_up(&companions, key) || found.has_just_fallen(key, commit.sent);
         if found.blind || found.restored || found.moved || found.reborn.contains(key.0) {
             return;
         }

@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 use super::{ADMIN, World, text};
 use crate::process::pick;
 
+/// The label by which an administrator numbers DPUs.
+pub const SLOT: &str = "example.com/slot";
+
 /// The Node of the DPU in a host, as it registers: with either of the labels that name hosts.
 pub fn dpu(host: &str) -> Value {
     let is_even = host.bytes().fold(0, u8::wrapping_add) % 2 == 0;
@@ -39,12 +42,13 @@ impl World {
         }
     }
 
-    /// An administrator cordons a Node, or uncordons it.
-    pub fn cordon(&self, name: &str, is_cordoned: bool) {
-        let is = |node: &Value| node["spec"]["unschedulable"] == true;
-        if self.infra.get("nodes", None, name).is_some_and(|node| is(&node) != is_cordoned) {
-            let cordon = json!({"spec": {"unschedulable": is_cordoned.then_some(true)}});
-            let _ = self.infra.merge(ADMIN, "nodes", (None, name, None), cordon);
+    /// A DPU that registers gets its number, where rules compare these.
+    pub(super) fn number(&self, node: &Value) {
+        if self.scope.numbers {
+            let name = text(node, "/metadata/name");
+            let slot = name.bytes().fold(0, u8::wrapping_add) % 10;
+            let labels = json!({"metadata": {"labels": {SLOT: slot.to_string()}}});
+            let _ = self.infra.merge(ADMIN, "nodes", (None, name, None), labels);
         }
     }
 

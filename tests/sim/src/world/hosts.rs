@@ -14,7 +14,7 @@ use outrigger_runtime::serve::Peer;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use super::{ADMIN, SCHEDULER, SHOP, TENANTS, World, at, claim_of, text};
+use super::{ADMIN, SCHEDULER, SHOP, TENANTS, World, at, claim_of, nodes, text};
 use crate::admission::{admitted, review};
 use crate::model::{Admitted, Attempt, Model, Verb};
 use crate::process::pick;
@@ -67,7 +67,8 @@ impl World {
     /// The kubelet of a DPU says that its Node is Ready. Where it isn't, managers say that the host takes no companions, and agents publish
     /// no devices for it, so no Pod that waits for its companions is scheduled.
     pub(crate) fn dpu_ready(&self, node: &Value) {
-        if self.scope.orderings {
+        self.number(node);
+        if self.scope.orderings || self.scope.has_node_events() {
             let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
             let at = (None, text(node, "/metadata/name"), Some("status"));
             let _ = self.infra.merge("kubelet", "nodes", at, ready);
@@ -117,12 +118,12 @@ impl World {
             make_claim(model, &pod);
             let name = text(&pod, "/metadata/name");
             let Some(pod) = model.get("pods", Some(SHOP), name) else { continue };
-            if super::is_queued(&pod) {
+            if super::is_queued(&pod) || nodes::is_on_lost(model, &pod) {
                 continue;
             }
             if !pod["spec"]["nodeName"].is_string() {
                 self.schedule_workload(model, &pod);
-            } else if text(&pod, "/status/phase") == "Pending" {
+            } else if waits_to_start(&pod) {
                 self.start_workload(id, &pod);
             } else {
                 self.report_readiness(model, &pod);
@@ -159,8 +160,10 @@ impl World {
             let bound = json!({"spec": {"nodeName": node}});
             let _ = model.merge(SCHEDULER, "pods", (Some(SHOP), name, None), bound);
         };
-        let nodes: Vec<String> =
+        let takes_pods = |node: &str| !nodes::is_lost(model, node) && !nodes::is_cordoned(model, node);
+        let mut nodes: Vec<String> =
             model.list("nodes").iter().map(|node| text(node, "/metadata/name").to_owned()).collect();
+        nodes.retain(|node| takes_pods(node));
         let Some(hold) = held(pod) else {
             if let Some(node) = pick(&self.environment.random, &nodes) {
                 bind(node);
@@ -175,7 +178,8 @@ impl World {
             let _ = model.merge(SCHEDULER, "resourceclaims", at, json!({"status": status}));
         };
         let Some(pool) = allocated_to(&claim) else {
-            let free = free_devices(model, hold);
+            let mut free = free_devices(model, hold);
+            free.retain(|(pool, _)| takes_pods(pool));
             let Some((pool, device)) = pick(&self.environment.random, &free) else { return };
             let mut result = json!({"request": "companions", "driver": keys::COMPANIONS_DRIVER, "pool": pool, "device": device});
             if hold == Hold::Binding {
@@ -192,7 +196,7 @@ impl World {
         }
     }
 
-    /// The kubelet of a Pod's Node. A Pod that waits to start is asked about until it may, or is gone.
+    /// The kubelet of a Pod's Node. A Pod that waits to start is asked about until it may, or is gone: also after a reboot of its host.
     fn start_workload(self: &Arc<Self>, id: &'static str, pod: &Arc<Value>) {
         let uid = text(pod, "/metadata/uid").to_owned();
         if held(pod).is_none() {
@@ -209,11 +213,10 @@ impl World {
                 tokio::time::sleep(takes).await;
             }
             loop {
+                nodes::heard(&world.tenants[id], &pod).await;
                 let found = world.tenants[id].get("pods", Some(SHOP), name);
                 let Some(found) = found.filter(|found| text(found, "/metadata/uid") == uid) else { break };
-                if text(&found, "/status/phase") != "Pending"
-                    || !found["metadata"]["deletionTimestamp"].is_null()
-                {
+                if !waits_to_start(&found) || !found["metadata"]["deletionTimestamp"].is_null() {
                     break;
                 }
                 if let Some(agent) = world.may_start(id, &found, text(&found, "/spec/nodeName")).await {
@@ -221,7 +224,8 @@ impl World {
                     world.permitted.lock().insert(uid.clone(), (agent, world.environment.clock.wall()));
                     if let Some(now) = world.tenants[id].get("pods", Some(SHOP), name)
                         && text(&now, "/metadata/uid") == uid
-                        && text(&now, "/status/phase") == "Pending"
+                        && waits_to_start(&now)
+                        && !nodes::is_on_lost(&world.tenants[id], &now)
                     {
                         start(&world.tenants[id], &now);
                     }
@@ -356,8 +360,37 @@ fn start(model: &Model, pod: &Value) {
     let at = (Some(SHOP), text(pod, "/metadata/name"), Some("status"));
     let conditions =
         set_conditions(pod, &[("ContainersReady", true), ("Ready", !is_gated(pod) || opened(pod))]);
-    let _ =
-        model.merge("kubelet", "pods", at, json!({"status": {"phase": "Running", "conditions": conditions}}));
+    let mut status = json!({"phase": "Running", "conditions": conditions});
+    if waits_to_start(pod) && text(pod, "/status/phase") == "Running" {
+        status["containerStatuses"] = containers("running");
+    }
+    let _ = model.merge("kubelet", "pods", at, json!({"status": status}));
+}
+
+/// The status of the container of a workload that is in this state.
+fn containers(state: &str) -> Value {
+    json!([{"name": "c", "state": {state: {}}}])
+}
+
+/// Whether the containers of a bound Pod have to start: for the first time, or because they have ended with their host.
+pub(crate) fn waits_to_start(pod: &Value) -> bool {
+    match text(pod, "/status/phase") {
+        "Pending" => true,
+        "Running" => at(pod, "/status/containerStatuses/0/state/waiting").is_some(),
+        _ => false,
+    }
+}
+
+/// A host has rebooted: the containers of its Pods have ended, and its kubelet is back.
+pub(crate) fn start_host(model: &Model, name: &str) {
+    let runs = |pod: &Arc<Value>| is_true(pod, "ContainersReady") && text(pod, "/status/phase") == "Running";
+    for pod in nodes::pods_on(model, name).iter().filter(|pod| runs(pod)) {
+        let at = (pod["metadata"]["namespace"].as_str(), text(pod, "/metadata/name"), Some("status"));
+        let conditions = set_conditions(pod, &[("Ready", false), ("ContainersReady", false)]);
+        let status = json!({"conditions": conditions, "containerStatuses": containers("waiting")});
+        let _ = model.merge("kubelet", "pods", at, json!({"status": status}));
+    }
+    nodes::find(model, name);
 }
 
 fn opened(pod: &Value) -> bool {
@@ -365,10 +398,11 @@ fn opened(pod: &Value) -> bool {
 }
 
 /// A Pod is Ready when its containers and its gates are.
-fn write_ready(model: &Model, pod: &Value) {
+pub(super) fn write_ready(model: &Model, pod: &Value) {
     let is_ready = is_true(pod, "ContainersReady") && (!is_gated(pod) || opened(pod));
-    if text(pod, "/status/phase") == "Running" && is_ready != is_true(pod, "Ready") {
-        let at = (Some(SHOP), text(pod, "/metadata/name"), Some("status"));
+    let is_news = text(pod, "/status/phase") == "Running" && is_ready != is_true(pod, "Ready");
+    if is_news && !nodes::is_on_lost(model, pod) {
+        let at = (pod["metadata"]["namespace"].as_str(), text(pod, "/metadata/name"), Some("status"));
         let conditions = set_conditions(pod, &[("Ready", is_ready)]);
         let _ = model.merge("kubelet", "pods", at, json!({"status": {"conditions": conditions}}));
     }

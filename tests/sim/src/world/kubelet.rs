@@ -7,7 +7,7 @@ use outrigger_core::keys;
 use serde_json::{Value, json};
 
 use super::hosts::{is_true, set_conditions};
-use super::{World, namespace_of, text};
+use super::{Scope, World, namespace_of, nodes, text};
 use crate::model::{Model, Verb};
 use crate::world::TENANTS;
 
@@ -28,9 +28,11 @@ impl World {
     /// Kubelets: Pods that are bound run.
     pub(super) fn run_pods(self: &Arc<Self>, model: &Model) {
         for pod in model.list("pods") {
-            let runs = text(&pod, "/status/phase") != "Pending";
-            if runs || !pod["spec"]["nodeName"].is_string() || !pod["metadata"]["deletionTimestamp"].is_null()
-            {
+            let starts = text(&pod, "/status/phase") == "Pending"
+                && pod["spec"]["nodeName"].is_string()
+                && pod["metadata"]["deletionTimestamp"].is_null()
+                && !nodes::is_on_lost(model, &pod);
+            if !starts {
                 continue;
             }
             let image = text(&pod, "/spec/containers/0/image");
@@ -54,18 +56,21 @@ impl World {
             let world = self.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_secs(grace)).await;
-                let is_node = |node: &str| world.infra.get("nodes", None, node).is_some();
-                world.infra.finish_deletions(|pod, node| is_node(node) && text(pod, "/metadata/uid") == uid);
+                let ends =
+                    |pod: &Value, node: &str| world.has_kubelet(node) && text(pod, "/metadata/uid") == uid;
+                world.infra.finish_deletions(ends);
                 world.asking.lock().remove(&waits);
             });
         }
         true
     }
 
-    /// A cluster is restored: companions whose DPU was restarting in the state that comes back have been Ready since, and nobody would say it
+    /// A cluster is restored: companions that were restarting in the state that comes back have been Ready since, and nobody would say it
     /// again.
     pub(crate) fn recover(&self) {
-        for pod in self.infra.list("pods").iter().filter(|_| self.scope.drains || self.scope.updates) {
+        let Scope { drains, updates, reboots, .. } = self.scope;
+        let may_restart = drains || updates || reboots;
+        for pod in self.infra.list("pods").iter().filter(|_| may_restart) {
             let is_companion = pod["metadata"]["labels"][keys::WORKLOAD].is_string();
             let runs = text(pod, "/status/phase") == "Running" && !is_true(pod, "Ready");
             if is_companion && runs && !text(pod, "/spec/containers/0/image").starts_with(NEVER) {
@@ -83,6 +88,7 @@ impl World {
         let (world, model, pod) = (self.clone(), model.clone(), pod.clone());
         tokio::spawn(async move {
             tokio::time::sleep(takes).await;
+            nodes::heard(&model, &pod).await;
             let namespace = pod["metadata"]["namespace"].as_str();
             if let Some(now) = model.get("pods", namespace, text(&pod, "/metadata/name"))
                 && text(&now, "/metadata/uid") == uid

@@ -7,7 +7,7 @@ use outrigger_core::keys;
 use serde_json::{Value, json};
 
 use super::hosts::{is_true, set_conditions};
-use super::{World, at, text};
+use super::{World, at, nodes, text};
 
 /// An amount of cpu for which a resize has to wait for room.
 pub(crate) const DEFERRED: &str = "5";
@@ -89,6 +89,7 @@ impl World {
             LOOKS
         };
         tokio::time::sleep(random.below(longest)).await;
+        nodes::heard(&self.infra, pod).await;
         let (namespace, name) = (pod["metadata"]["namespace"].as_str(), text(pod, "/metadata/name"));
         let now = self.infra.get("pods", namespace, name);
         let now = now.filter(|now| now["metadata"]["uid"] == pod["metadata"]["uid"] && is_unsettled(now))?;

@@ -42,7 +42,7 @@ impl World {
     }
 }
 
-/// Whether a node's name and labels match the Pod's required node affinity, of which `Gt` and `Lt` don't occur here.
+/// Whether a node's name and labels match the Pod's required node affinity.
 fn fits(pod: &Value, node: &Value) -> bool {
     let Some(terms) = at(pod, AFFINITY).and_then(Value::as_array) else { return true };
     terms.iter().any(|term| {
@@ -57,6 +57,8 @@ fn fits(pod: &Value, node: &Value) -> bool {
             match expression["operator"].as_str() {
                 Some("Exists") => found.is_some(),
                 Some("DoesNotExist") => found.is_none(),
+                Some("Gt") => numbers(found, expression).is_some_and(|(label, bound)| label > bound),
+                Some("Lt") => numbers(found, expression).is_some_and(|(label, bound)| label < bound),
                 operator => {
                     let mut values = expression["values"].as_array().into_iter().flatten();
                     let is_in = found.is_some_and(|found| values.any(|value| value == found));
@@ -66,6 +68,12 @@ fn fits(pod: &Value, node: &Value) -> bool {
         });
         is_named && is_labelled
     })
+}
+
+/// A label's value and that of an expression which compares them, where both are integers of 64 bits.
+fn numbers(label: Option<&Value>, expression: &Value) -> Option<(i64, i64)> {
+    let number = |value: &Value| value.as_str()?.parse().ok();
+    Some((number(label?)?, number(&expression["values"][0])?))
 }
 
 /// Whether a Pod tolerates all taints of a node.
@@ -95,12 +103,21 @@ mod tests {
             json!({"spec": {"affinity": {"nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}})
         };
-        let node = json!({"metadata": {"name": "x", "labels": {"a": ""}}});
+        let number = |key: &str, operator: &str, bound: &str| {
+            let compares = json!({"key": key, "operator": operator, "values": [bound]});
+            json!([{"matchExpressions": [compares]}])
+        };
+        let node = json!({"metadata": {"name": "x", "labels": {"a": "", "n": "7"}}});
         for (terms, expected) in [
             (json!([term("x")]), true),
             (json!([term("y")]), false),
             (json!([term("y"), term("x")]), true),
             (json!([{"matchExpressions": [{"key": "b", "operator": "Exists"}]}]), false),
+            (number("n", "Gt", "6"), true),
+            (number("n", "Gt", "7"), false),
+            (number("n", "Lt", "8"), true),
+            (number("n", "Lt", "7"), false),
+            (number("a", "Lt", "7"), false),
         ] {
             assert_eq!(fits(&pod(terms.clone()), &node), expected, "{terms}");
         }

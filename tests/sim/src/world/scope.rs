@@ -51,6 +51,18 @@ pub struct Scope {
     pub queues: bool,
     /// The side that is of the release before until it is upgraded. Then nothing happens that the protocol of that release can't say.
     pub older: Option<Side>,
+    /// Watches of every kind that a process has stand still, some for longer than a watch may be silent. Events are fewer meanwhile.
+    pub freezes: bool,
+    /// Nodes of DPUs are lost for a while: their kubelets can't be reached, or can't run containers.
+    pub losses: bool,
+    /// DPUs and hosts reboot: the containers of their Pods start again.
+    pub reboots: bool,
+    /// Drains cordon a Node, evict its Pods as far as PodDisruptionBudgets permit that, and uncordon it. Hosts are drained too.
+    pub evictions: bool,
+    /// Rules compare numbers: labels of workloads, and those of DPUs.
+    pub numbers: bool,
+    /// Of the platform's rules one has the ordering `BeforeReady`, and the other one `BeforeStart`.
+    pub platform_orderings: bool,
 }
 
 impl Scope {
@@ -87,6 +99,12 @@ impl Scope {
             updates: has(2),
             queues: has(2),
             older: has(1).then(|| if has(3) { Side::Agents } else { Side::Managers }),
+            freezes: has(2),
+            losses: has(2),
+            reboots: has(2),
+            evictions: has(2),
+            numbers: has(1),
+            platform_orderings: has(2),
         };
         if scope.older.is_some() { scope.without_additions() } else { scope }
     }
@@ -108,6 +126,11 @@ impl Scope {
             queues: false,
             ..self
         }
+    }
+
+    /// Whether something happens to Nodes by events of their own.
+    pub fn has_node_events(&self) -> bool {
+        self.losses || self.reboots || self.evictions
     }
 
     /// Whether it has anything.

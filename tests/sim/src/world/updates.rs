@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::hosts::set_conditions;
 use super::kubelet::{NEVER, SLOW};
-use super::{World, text};
+use super::{World, nodes, text};
 
 /// How long it takes at most until a kubelet has stopped the container of the earlier image, and until one of a slow image is ready.
 const STOPS: Duration = Duration::from_secs(5);
@@ -23,6 +23,13 @@ fn image(pod: &Value) -> &str {
 pub(super) fn containers(pod: &Value, number: u64) -> Value {
     json!([{"name": "c", "image": image(pod), "restartCount": number, "state": {"running": {}},
         "containerID": format!("sim://{}/{number}", text(pod, "/metadata/uid"))}])
+}
+
+/// The same after a restart.
+pub(super) fn next_containers(pod: &Value) -> Value {
+    let last = text(pod, "/status/containerStatuses/0/containerID").rsplit('/').next();
+    let last = last.and_then(|number| number.parse::<u64>().ok()).unwrap_or_default();
+    containers(pod, last + 1)
 }
 
 /// Whether a companion runs another image than its spec has, so its kubelet has another container to start.
@@ -45,10 +52,12 @@ impl World {
             let (world, random) = (self.clone(), self.environment.random.clone());
             tokio::spawn(async move {
                 tokio::time::sleep(random.below(STOPS)).await;
+                nodes::heard(&world.infra, &pod).await;
                 while let Some(now) = world.same(&pod).filter(|now| is_updating(now)) {
                     world.restart(&now);
                     let takes = if image(&now).starts_with(SLOW) { STARTS } else { STOPS };
                     tokio::time::sleep(random.below(takes)).await;
+                    nodes::heard(&world.infra, &now).await;
                     let started = world.same(&now).filter(|now| !is_updating(now));
                     if let Some(now) = started.filter(|now| !image(now).starts_with(NEVER)) {
                         world.say(&now, &json!({"conditions": set_conditions(&now, &READY)}));
@@ -61,30 +70,28 @@ impl World {
 }
 
 /// The conditions of a Pod whose containers are ready.
-const READY: [(&str, bool); 2] = [("Ready", true), ("ContainersReady", true)];
+pub(super) const READY: [(&str, bool); 2] = [("Ready", true), ("ContainersReady", true)];
 
 impl World {
     /// A Pod as it is now, if it is the same one.
-    fn same(&self, pod: &Value) -> Option<Arc<Value>> {
+    pub(super) fn same(&self, pod: &Value) -> Option<Arc<Value>> {
         let found =
             self.infra.get("pods", pod["metadata"]["namespace"].as_str(), text(pod, "/metadata/name"));
         found.filter(|found| found["metadata"]["uid"] == pod["metadata"]["uid"])
     }
 
     /// The kubelet says something of a Pod.
-    fn say(&self, pod: &Value, status: &Value) {
+    pub(super) fn say(&self, pod: &Value, status: &Value) {
         let at = (pod["metadata"]["namespace"].as_str(), text(pod, "/metadata/name"), Some("status"));
         let _ = self.infra.merge("kubelet", "pods", at, json!({"status": status}));
     }
 
     /// The container of a Pod's image runs, and isn't ready.
     fn restart(&self, pod: &Value) {
-        let last = text(pod, "/status/containerStatuses/0/containerID").rsplit('/').next();
-        let last = last.and_then(|number| number.parse::<u64>().ok()).unwrap_or_default();
         let conditions = set_conditions(pod, &READY.map(|(kind, _)| (kind, false)));
         self.say(
             pod,
-            &json!({"containerStatuses": containers(pod, last + 1), "conditions": conditions,
+            &json!({"containerStatuses": next_containers(pod), "conditions": conditions,
             "observedGeneration": pod["metadata"]["generation"]}),
         );
     }
