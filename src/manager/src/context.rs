@@ -216,7 +216,7 @@ impl Feeds {
                 context.machines_touched(context.caches.machines.pool(change));
             }),
             sets: feed(context, |context, change| {
-                context.queues.machines.add(context.caches.machines.set(change))
+                context.queues.machines.add(context.caches.machines.set(change));
             }),
             services: feed(context, |context, change| {
                 context.queues.machines.add(context.caches.machines.service(change));

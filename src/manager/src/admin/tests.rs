@@ -119,7 +119,7 @@ async fn a_rule_is_filed_with_the_tenants_that_it_is_about() {
     let keys: Vec<_> = touched.into_iter().map(|c| c.key).collect();
     assert_eq!(keys, [key("w"), key("other")]);
     world.rule(3, json!({}));
-    assert_eq!(world.0.admin_rules.remove(&world.0, "r").len(), 2);
+    assert_eq!(world.0.caches.admin_rules.remove(&world.0, "r").len(), 2);
     assert_eq!(world.filed(), Vec::<String>::new());
 }
 
@@ -142,7 +142,7 @@ async fn a_change_of_a_rule_concerns_companions_that_outlive_their_workloads() {
         status["conditions"][2]["message"],
         "no companion is wanted; 1 more companion outlives its workload (lingerSeconds)"
     );
-    assert!(world.0.admin_rules.remove(&world.0, "r").contains(&state.ids([key("w")])[0]));
+    assert!(world.0.caches.admin_rules.remove(&world.0, "r").contains(&state.ids([key("w")])[0]));
 }
 
 #[tokio::test]
@@ -200,7 +200,7 @@ async fn each_replica_reports_on_the_tenants_that_it_serves_and_the_leader_sums_
         json!({"blue": {"matched": 2}, "red": {"matched": 3, "refused": "no"}, "gone": {"matched": 1}});
     let mut object = fixtures::admin_rule();
     object["status"] = json!({"tenants": before});
-    world.0.admin_rules.apply(&world.0, &fixtures::object(object));
+    world.0.caches.admin_rules.apply(&world.0, &fixtures::object(object));
     let store = world.0.states.admin_companions_of(&id("red"));
     store.lock().applied("x", key("x"), Observed { ready: true, ..Observed::default() });
     let patch = world.changes(true).unwrap();
@@ -246,7 +246,7 @@ async fn nothing_is_written_when_nothing_has_changed() {
     json_patch::merge(&mut stored, &status);
     let mut object = fixtures::admin_rule();
     object["status"] = stored;
-    world.0.admin_rules.apply(&world.0, &fixtures::object(object));
+    world.0.caches.admin_rules.apply(&world.0, &fixtures::object(object));
     assert_eq!(world.changes(true), None);
 }
 
@@ -271,12 +271,12 @@ async fn overwritten(claim: u64, holder: Option<&str>) -> (Action, usize) {
     let id = RuleId { namespace: keys::ADMIN_NAMESPACE.into(), name: name() };
     api.answers("PATCH", RULE, 200, shown("2", 1));
     assert_eq!(step(&world.0, &id).await.unwrap(), Action::Requeue(PACE));
-    world.0.admin_rules.apply(&world.0, &fixtures::object(shown("3", 7)));
+    world.0.caches.admin_rules.apply(&world.0, &fixtures::object(shown("3", 7)));
     let early = step(&world.0, &id).await.unwrap();
     assert!(matches!(early, Action::Requeue(left) if left <= PACE), "{early:?}");
     assert_eq!(api.calls("PATCH").len(), 1, "not at once");
     tokio::time::advance(PACE).await;
-    let tenant = fixtures::tenant_claimed(claim, holder.unwrap_or(&world.0.identity));
+    let tenant = fixtures::tenant_claimed(claim, holder.unwrap_or(&world.0.replica.identity));
     api.answers("GET", "/apis/outrigger.dev/v1alpha1/tenants/blue", 200, tenant);
     api.answers("PATCH", RULE, 200, shown("4", 1));
     let next = step(&world.0, &id).await.unwrap();

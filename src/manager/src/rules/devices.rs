@@ -241,7 +241,7 @@ mod tests {
         // The rule's next state, which is as the first, gets its template from another replica.
         let others = context.clone();
         api.meanwhile("GET", RULE, move || {
-            others.templates.changed(Change::Applied(template("next")));
+            others.caches.templates.changed(Change::Applied(template("next")));
         });
         api.answers("GET", PODS, 200, json!({"metadata": {}, "items": []}));
         api.answers(

@@ -23,7 +23,7 @@ use crate::world::{TENANTS, World, namespace_of, text};
 /// After so long every agent knows of a DPU: one whose stream is half-open notices that within 20 s, and hears it from another manager.
 const HEARD: Duration = Duration::from_secs(35);
 
-/// After so long an agent knows that a companion isn't Ready any more.
+/// After so long an agent knows that a companion has ceased to be Ready.
 const CEASED: Duration = Duration::from_secs(10);
 
 /// The policy of a rule with a companion on each DPU.
