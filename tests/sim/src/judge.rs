@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::model::Commit;
 use crate::world::hosts::allocated_to;
 use crate::world::kubelet::{NEVER, REFUSED};
-use crate::world::{AFFINITY, TENANTS, World, at, is_queued, namespace_of, text};
+use crate::world::{AFFINITY, TENANTS, World, at, namespace_of, text};
 
 mod amounts;
 mod budgets;
@@ -24,6 +24,7 @@ mod dpus;
 mod fallen;
 mod found;
 mod hosts;
+mod lingering;
 mod machines;
 mod matching;
 mod offloading;
@@ -38,10 +39,9 @@ mod updates;
 mod wanted;
 
 use found::Found;
-use matching::{matches, serves};
 use states::States;
 use wanted::{
-    Place, Wanted, companion, has_no_origin, is_ready, linger, lingers, mark, served, stuck, wanted, written,
+    Place, Wanted, companion, has_no_origin, is_ready, lingers, mark, served, stuck, wanted, written,
 };
 
 /// By how much the clocks of two processes differ at most: both are ahead or behind by up to a minute.
@@ -369,60 +369,6 @@ impl Judge {
             world.trace.line(
                 &world.environment,
                 format_args!("NOTE: the companion of {key:?} is deleted, and wanted"),
-            );
-        }
-    }
-
-    /// A companion is written. If that records the end of its workload, it must have been ready: no other one outlives its workload.
-    fn outlives(&self, world: &World, commit: &Commit, key: &Key) {
-        let Some(now) = &commit.new else { return };
-        let mut found = self.found.lock();
-        if is_ready(now) {
-            found.served.insert(text(now, "/metadata/uid").to_owned());
-        }
-        let is_new = mark(now).is_some() && commit.old.as_ref().is_some_and(|old| mark(old).is_none());
-        if is_new && !found.served.contains(text(now, "/metadata/uid")) {
-            drop(found);
-            self.violation(world, format!("the companion of {key:?} lingers and has never been ready"));
-        }
-    }
-
-    /// A companion is deleted whose workload has ended. That is a violation before the time that its rule lets it linger, but for
-    /// the difference of clocks, if it is ready and no manager can take it for one that isn't matched: its rule and the DPU that it is for
-    /// haven't changed since the last rest, and its workload had the same labels all the time.
-    fn lingered(&self, world: &World, commit: &Commit, key: &Key, companion: &Value) {
-        let (id, name, workload, _) = key;
-        let ended = {
-            let found = self.found.lock();
-            let workload = (*id, workload.clone());
-            found.ended.get(&workload).filter(|_| !found.relabelled.contains(&workload)).cloned()
-        };
-        let Some((ended, last)) = ended else { return };
-        let exempt = is_queued(companion) || !is_ready(companion) || self.has_other_dpu(key);
-        if exempt || !commit.client.starts_with("manager") || self.has_changed(id, name) {
-            return;
-        }
-        let Some(rule) = written(world, key).filter(|rule| rule["metadata"]["deletionTimestamp"].is_null())
-        else {
-            return;
-        };
-        let least = linger(&rule).saturating_sub(SKEW);
-        let lived = commit.time.duration_since(ended).unsigned_abs();
-        let same = text(&rule, "/spec/template/spec/containers/0/image")
-            == text(companion, "/spec/containers/0/image");
-        let matched =
-            same && serves(&rule, &last) && matches(&rule, &last, last["spec"]["nodeName"].as_str());
-        if matched && mark(companion).is_none() && !linger(&rule).is_zero() {
-            let client = &commit.client;
-            self.violation(
-                world,
-                format!("{client} deletes the companion of {key:?}, which is ready and lingers"),
-            );
-        } else if matched && lived < least {
-            let client = &commit.client;
-            self.violation(
-                world,
-                format!("{client} deletes the companion of {key:?} after {lived:?}, before {least:?}"),
             );
         }
     }
