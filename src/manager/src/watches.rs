@@ -182,7 +182,7 @@ impl Context {
             if !stream.connected && stream.claim > 0 {
                 data.stream.lost_since(stream.since.as_ref().map(|since| since.0));
             }
-            if *stream.holder == *self.identity && data.stream.shown(stream.claim, &json!(stream)) {
+            if *stream.holder == *self.identity && data.stream.shown(stream.claim, || json!(stream)) {
                 self.queues.stream_statuses.add([id.clone()]);
             }
             matched.extend(data.assess_hosts(&self.registry, self.environment.clock.wall()));
