@@ -105,11 +105,10 @@ impl Context {
         Moment { now: clock.now(), wall: clock.wall(), admin_deadline: self.args.admin_rollout_deadline }
     }
 
-    /// Machines or pools have changed, which concerns these keys.
-    fn machines_touched(&self, keys: Vec<machines::Key>) {
-        let contested = self.machines.contested();
-        contested.into_iter().for_each(|key| self.queues.machines.add_after(key, CONTESTED));
-        self.queues.machines.add(keys);
+    /// A Machine or a pool has changed.
+    fn machines_touched(&self, touched: machines::Touched) {
+        touched.contested.into_iter().for_each(|key| self.queues.machines.add_after(key, CONTESTED));
+        self.queues.machines.add(touched.keys);
     }
 }
 
