@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -37,14 +36,10 @@ use crate::context::Context;
 use crate::first::Publishing;
 use crate::namespaces::Scope;
 use crate::rules::{ORDERING_NOT_ENFORCED, RuleStore};
-use crate::waits::changed;
+use crate::waits::{PATIENCE, changed};
 
 /// Maximum number of connections. API servers keep a few each.
 const CONNECTIONS: usize = 128;
-
-/// How long the first rules wait for the namespaces whose Pods are sent. Until then requests wait too, for a moment; afterwards no
-/// namespace counts until they are known.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Settings of the gate.
 #[derive(Debug, Clone, Args)]
@@ -294,6 +289,7 @@ impl Follower {
         reports: mpsc::Sender<Report>,
     ) {
         let mut changes = store.changes();
+        // Until the namespaces whose Pods are sent are known, requests wait too, for a moment; afterwards no namespace counts until then.
         let _ = tokio::time::timeout(PATIENCE, scope.wait_for(Option::is_some)).await;
         let mut ordered = Ordered::new();
         let (mut enforced_before, mut binding) = (None, false);

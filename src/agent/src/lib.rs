@@ -229,7 +229,7 @@ fn follow_gates(
     process.spawn("gates", async move {
         if let Some(mut settled) = settled {
             // Until it is known what the cluster's devices have, no Pod gets a weaker claim.
-            let _ = tokio::time::timeout(gate::PATIENCE, settled.wait_for(|settled| *settled)).await;
+            let _ = tokio::time::timeout(waits::PATIENCE, settled.wait_for(|settled| *settled)).await;
         }
         listed.done().await;
         follower.run(store, scope).await;

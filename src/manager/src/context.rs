@@ -128,11 +128,10 @@ impl Context {
         }
     }
 
-    /// Machines or pools have changed, which concerns these keys.
-    fn machines_touched(&self, keys: Vec<machines::Key>) {
-        let contested = self.caches.machines.contested();
-        contested.into_iter().for_each(|key| self.queues.machines.add_after(key, CONTESTED));
-        self.queues.machines.add(keys);
+    /// A Machine or a pool has changed.
+    fn machines_touched(&self, touched: machines::Touched) {
+        touched.contested.into_iter().for_each(|key| self.queues.machines.add_after(key, CONTESTED));
+        self.queues.machines.add(touched.keys);
     }
 }
 

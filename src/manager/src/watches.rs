@@ -183,7 +183,7 @@ impl Context {
             if !stream.connected && stream.claim > 0 {
                 data.stream.lost_since(stream.since.as_ref().map(|since| since.0));
             }
-            if *stream.holder == *self.replica.identity && data.stream.shown(stream.claim, &json!(stream)) {
+            if *stream.holder == *self.replica.identity && data.stream.shown(stream.claim, || json!(stream)) {
                 self.queues.stream_statuses.add([id.clone()]);
             }
             matched.extend(data.assess_hosts(&self.caches.registry, self.environment.clock.wall()));

@@ -11,7 +11,6 @@ mod allocations;
 mod claim;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
@@ -23,7 +22,6 @@ use outrigger_runtime::cache::Feed;
 use outrigger_runtime::ready::{Readiness, ReadyHandle, Warning};
 use outrigger_runtime::watch::{Event, Watch};
 use tokio::sync::watch::{self, Receiver};
-use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 pub(crate) use self::allocations::Allocations;
@@ -33,13 +31,11 @@ use crate::context::Context;
 use crate::first::Devices;
 use crate::metrics::WriteOutcome;
 use crate::store::WorkloadStore;
+use crate::waits::lasts;
 use crate::writes;
 
 /// Number of writes at the same time.
 const WRITERS: usize = 4;
-/// Time for which the API server has to refuse the list of claims, and nothing else to happen to it, until the list of workloads waits no
-/// longer for that: everything else goes on.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// What the list of workloads waits for, as `/readyz` names it.
 pub(crate) const CLAIMS: &str = "claims";
 
@@ -85,7 +81,8 @@ pub(crate) fn start(
 }
 
 /// Releases the list of workloads: without the Nodes of allocations, companions of Pods that wait would be deleted. So where the list
-/// fails for another reason than a missing right, the workloads wait for it.
+/// fails for another reason than a missing right, the workloads wait for it. The API server has to refuse it for a while, and nothing else
+/// to happen to it.
 async fn release_when_listed(
     devices: Arc<Devices>,
     listed: Readiness,
@@ -106,16 +103,6 @@ async fn release_when_listed(
     }
     devices.claims(true);
     std::future::pending::<()>().await;
-}
-
-/// Waits until something has been the case for [`PATIENCE`] without a break.
-async fn lasts(state: &mut Receiver<bool>) {
-    // The watch that says so never ends.
-    while state.wait_for(|is| *is).await.is_ok() {
-        if timeout(PATIENCE, state.wait_for(|is| !*is)).await.is_err() {
-            return;
-        }
-    }
 }
 
 impl Writer {
@@ -170,30 +157,5 @@ impl Writer {
             }
         }
         outcome
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::time::sleep;
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn workloads_wait_for_claims_unless_these_may_not_be_listed_for_a_while() {
-        let (said, mut refused) = watch::channel(false);
-        let waits = tokio::spawn(async move { lasts(&mut refused).await });
-        // Calls that are lost, and a single answer that the right is missing, release nothing.
-        for is_refused in [false, true, false, true] {
-            sleep(Duration::from_mins(1)).await;
-            assert!(!waits.is_finished());
-            let _ = said.send(is_refused);
-            sleep(PATIENCE / 2).await;
-            assert!(!waits.is_finished());
-            let _ = said.send(false);
-        }
-        let _ = said.send(true);
-        sleep(PATIENCE + Duration::from_secs(1)).await;
-        assert!(waits.is_finished());
     }
 }

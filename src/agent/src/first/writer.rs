@@ -31,13 +31,11 @@ use super::write::{Key, Write};
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
 use crate::namespaces::Scope;
-use crate::waits::changed;
+use crate::waits::{PATIENCE, changed};
 use crate::writes;
 
 /// Number of writes at the same time.
 const WRITERS: usize = 4;
-/// Time after which what could not be listed is worth a warning.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Interval at which the cluster is asked whether it has the kinds, and the DeviceClass.
 const DISCOVERY: Duration = Duration::from_secs(10);
 

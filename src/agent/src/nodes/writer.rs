@@ -1,7 +1,6 @@
 //! Writes what [`Hosts`] asks for, and watches the Nodes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use kube::api::{Api, Patch};
 use outrigger_core::keys;
@@ -20,12 +19,11 @@ use super::received::HostListener;
 use crate::conditions::Condition;
 use crate::context::Context;
 use crate::metrics::WriteOutcome;
+use crate::waits::PATIENCE;
 use crate::writes;
 
 /// Number of writes at the same time.
 const WRITERS: usize = 2;
-/// Time after which Nodes that could not be listed are worth a warning.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Writer {
     context: Arc<Context>,

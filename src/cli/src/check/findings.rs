@@ -113,6 +113,8 @@ checks! {
         "Add an entry for the host to spec.hostNames, or take it out of spec.hosts.";
     HOST_NAME = "host-name-unusable", Error as HostNameUnusable, "No DPU can be labelled with the name of a tenant's host",
         "Take the host out of spec.hosts, or have its Node renamed: a label's value has at most 63 characters.";
+    NAMESPACE_WITHOUT_TENANT = "namespace-without-tenant", Warning, "A namespace has the label of a Tenant that doesn't exist, and DPUs with Pods of it aren't handed over",
+        "Create the Tenant, or delete the Pods that were admitted as the tenant's, and then remove the label: docs/tenants.md.";
     MACHINE_NODE = "machine-node-missing", Error as Failure, "A Machine's node doesn't exist",
         "Correct the name, or take it out of spec.nodePool.";
     MACHINE_GPU_LABEL = "machine-gpu-label", Error, "A Machine's node doesn't say that it has the promised GPU",

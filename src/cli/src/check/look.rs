@@ -14,7 +14,7 @@ use outrigger_core::{keys, validate};
 use serde_json::Value;
 
 use super::Report;
-use super::findings::{DOUBTFUL, Finding, NO_CLASS, REFUSED, Subject};
+use super::findings::{DOUBTFUL, Finding, NAMESPACE_WITHOUT_TENANT, NO_CLASS, REFUSED, Subject};
 use super::{devices, machines, nodes, rules};
 use crate::admission::Admission;
 use crate::companion::creation;
@@ -60,6 +60,7 @@ pub(super) fn report(admission: &Admission) -> Result<Report, InputError> {
             look.claim(object);
         }
     }
+    look.labeled_namespaces();
     if look.nodes.is_empty() {
         look.note("there are no Nodes: DPUs, hosts and what Machines promise weren't looked at");
     } else {
@@ -160,6 +161,29 @@ impl Examination<'_> {
         Ok(())
     }
 
+    /// Namespaces with the label of a Tenant that doesn't exist. No object has a condition that could say so.
+    fn labeled_namespaces(&mut self) {
+        let admission = self.admission;
+        let (state, admin) = (admission.state(), &admission.settings().admin);
+        let tenants: BTreeSet<&str> =
+            state.of(keys::GROUP, "Tenant").map(|tenant| tenant.name.as_str()).collect();
+        if tenants.is_empty() && !self.report.namespaces.is_empty() {
+            return self
+                .note("there are no Tenants: whether those that Namespaces name exist wasn't looked at");
+        }
+        for object in state.of("", "Namespace") {
+            let name = &object.name;
+            let owner = admission.owner(name).filter(|owner| !tenants.contains(owner.as_str()));
+            let Some(owner) = owner.filter(|_| self.report.namespaces.contains(name)) else { continue };
+            if admin.contains(name) {
+                continue;
+            }
+            let (subject, path) = (self.subject(object), format!("metadata.labels[{}]", keys::TENANT));
+            let message = format!("is {:?}, and there is no such Tenant", owner.as_str());
+            self.add([Finding::new(&NAMESPACE_WITHOUT_TENANT, &subject, path, message)]);
+        }
+    }
+
     /// The number of DPUs that a tenant has, or will have when the manager has seen them.
     fn dpus_of(&self, id: &TenantId) -> usize {
         let hosts = self.tenants.get(id).map(|tenant| &tenant.hosts);
@@ -248,6 +272,6 @@ pub(super) fn decision(
 
 /// The namespace of an object; `default` for namespaced kinds without one, as kubectl takes it.
 fn namespace_of(object: &Object) -> &str {
-    let is_cluster_wide = ["Tenant", "Node", "Machine"].contains(&object.kind.as_str());
+    let is_cluster_wide = ["Tenant", "Node", "Machine", "Namespace"].contains(&object.kind.as_str());
     if is_cluster_wide { "" } else { object.namespace_or_default() }
 }

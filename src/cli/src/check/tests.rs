@@ -59,6 +59,37 @@ fn what_was_not_looked_at_is_said() {
 }
 
 #[test]
+fn a_namespace_of_a_tenant_that_does_not_exist_is_found_where_tenants_are_known() {
+    let namespace = |name: &str, tenant: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Namespace, metadata: {{name: {name}, labels: {{outrigger.dev/tenant: {tenant}}}}}}}"
+        )
+    };
+    let tenant =
+        "{apiVersion: outrigger.dev/v1alpha1, kind: Tenant, metadata: {name: blue}, spec: {hosts: [a]}}";
+    let labeled =
+        [namespace("own", "blue"), namespace("left", "gone"), namespace("universe", "gone")].join("\n---\n");
+    let found = report(&format!("{tenant}\n---\n{labeled}"));
+    let [finding] = &found.findings[..] else { panic!("{:?}", found.findings) };
+    assert_eq!(
+        finding.text(),
+        "metadata.labels[outrigger.dev/tenant]: is \"gone\", and there is no such Tenant",
+        "the namespace of the platform's companions belongs to no tenant"
+    );
+    assert_eq!(
+        summaries(&found),
+        ["namespace-without-tenant Namespace left metadata.labels[outrigger.dev/tenant]"]
+    );
+    let unknown = report(&labeled);
+    assert_eq!(summaries(&unknown), Vec::<String>::new());
+    assert!(
+        unknown.notes.iter().any(|note| note.starts_with("there are no Tenants:")),
+        "{:?}",
+        unknown.notes
+    );
+}
+
+#[test]
 fn sarif_is_of_its_structure() {
     let report = report(STATE);
     let log = sarif::log(&report);

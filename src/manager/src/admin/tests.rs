@@ -70,7 +70,7 @@ impl World {
 
     fn sync(&self, tenant: &str, workloads: &[&str]) {
         let workloads = workloads.iter().map(|id| fixtures::workload(id)).collect();
-        self.0.states.of_tenant(&id(tenant)).unwrap().lock().index.sync(workloads);
+        self.0.states.state(&format!("tenant-{tenant}")).lock().index.sync(workloads);
     }
 
     /// What of the rule's status has to change.

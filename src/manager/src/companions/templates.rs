@@ -46,14 +46,14 @@ type Name = (String, String);
 /// each deletion, until it hears of the rule's present state.
 const SURPLUS_PAUSE: Duration = Duration::from_secs(1);
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 struct Owner {
     uid: String,
     rule: RuleName,
 }
 
 impl TemplateIndex {
-    /// A template exists and looks like this. Returns the rule that gets it, or that loses it, because it is being deleted.
+    /// A template exists and looks like this, which is news. Returns the rule that has it, or that loses it, because it is being deleted.
     fn applied(&mut self, template: &Metadata) -> Option<RuleName> {
         let name = name(template);
         self.leaving.remove(&name);
@@ -63,10 +63,10 @@ impl TemplateIndex {
                 self.remove(&name)
             }
             Some(owner) => {
-                let got = self.by_name.get(&name).is_none_or(|before| *before != owner);
-                let rule = got.then(|| owner.rule.clone());
+                // Also one that is known: the manager may have deleted it, and a restored cluster has it again.
+                let rule = owner.rule.clone();
                 self.insert(name, owner, template.uid().unwrap_or_default());
-                rule
+                Some(rule)
             }
             None => {
                 self.remove(&name);
@@ -115,8 +115,8 @@ fn name(template: &Metadata) -> Name {
 }
 
 impl Templates {
-    /// A template exists, or is deleted. Returns the rule that gets or loses one by that, the template's namespace, and how long the rule
-    /// may wait for its step.
+    /// A template exists, or is deleted. Returns the rule that has or loses it, the template's namespace, and how long the rule may wait
+    /// for its step.
     pub(crate) fn changed(&self, change: Change<Metadata>) -> Option<(String, RuleName, Duration)> {
         let mut index = self.0.write();
         match change {
@@ -202,18 +202,23 @@ impl Templates {
 }
 
 /// Deletes templates of a rule, by their names and uids. To be called only when no companion names one of them, which has to be asked after
-/// they were found: a template that appears later may be of the rule's next state.
+/// they were found: a template that appears later may be of the rule's next state. Returns whether a list that has one of them again is
+/// news: a list that came meanwhile is of before the deletion, or of a restored cluster.
 pub(crate) async fn delete(
-    client: &Client,
+    context: &Context,
     namespace: &str,
     rule: &Rule,
     templates: Vec<(String, String)>,
-) -> Result<(), kube::Error> {
+) -> Result<bool, kube::Error> {
+    let (api, feed) = (api(&context.client, namespace), &context.feeds.templates);
+    let mut is_known = true;
     for (name, uid) in templates {
-        writes::deleted(api(client, namespace).delete(&name, &writes::only(&uid)).await)?;
+        let lists = feed.lists();
+        writes::deleted(api.delete(&name, &writes::only(&uid)).await)?;
         info!(template = %name, namespace, rule = %rule.name(), "deleted ResourceClaimTemplate: no companion names it");
+        is_known &= feed.deleted((namespace, name.as_str()), &uid, lists);
     }
-    Ok(())
+    Ok(is_known)
 }
 
 /// A template of the name exists: the cache is stale, or the name is taken.
@@ -294,7 +299,11 @@ mod tests {
         for (name, uid, rule) in [("a", "1", "u"), ("b", "2", "u"), ("c", "3", "v")] {
             let applied = Change::Applied(template(name, uid, rule));
             assert_eq!(concerned(applied.clone()).as_deref(), Some("n/r"));
-            assert_eq!(concerned(applied), None, "it was known");
+            assert_eq!(
+                concerned(applied).as_deref(),
+                Some("n/r"),
+                "what is news of it may be that it is there again"
+            );
         }
         let of =
             |rule: &str| templates.of_rule("n", rule).into_iter().map(|(name, _)| name).collect::<Vec<_>>();

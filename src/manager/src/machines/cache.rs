@@ -49,8 +49,15 @@ pub(super) struct MachineObjects {
     claims: BTreeMap<String, BTreeSet<PoolAge>>,
     machine_statuses: ComputedStatuses<String, MachineStatus>,
     pool_statuses: ComputedStatuses<String, MachineNodePoolStatus>,
-    /// Those whose status has become another than the computed one.
-    contested: BTreeSet<Key>,
+}
+
+/// What follows from a change of a Machine or a pool.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Touched {
+    /// The keys that it concerns.
+    pub keys: Vec<Key>,
+    /// Its own, if its status has become another than the computed one.
+    pub contested: Option<Key>,
 }
 
 type ByName<K> = BTreeMap<String, Arc<K>>;
@@ -102,14 +109,14 @@ impl MachineCache {
     }
 
     /// A Machine exists, or is deleted. Returns the keys that this concerns; so do the other methods.
-    pub(crate) fn machine(&self, change: Change<Machine>) -> Vec<Key> {
+    pub(crate) fn machine(&self, change: Change<Machine>) -> Touched {
         let mut inner = self.inner.write();
         let (before, now) = take(&mut inner.machines, change);
         if only_status(before.as_deref(), now.as_deref()) {
             let statuses = &inner.machine_statuses;
             let other = now.filter(|machine| statuses.differs(&machine.name_any(), machine.status.clone()));
-            inner.contested.extend(other.map(|machine| Key::Machine(machine.name_any().into())));
-            return Vec::new();
+            let contested = other.map(|machine| Key::Machine(machine.name_any().into()));
+            return Touched { contested, ..Touched::default() };
         }
         if let (Some(before), None) = (&before, &now) {
             inner.machine_statuses.forget(&before.name_any());
@@ -120,12 +127,8 @@ impl MachineCache {
             // Another one may have waited for its group.
             names.extend(group(object).into_iter().flat_map(|group| inner.of_group(group)));
         }
-        names.into_iter().map(|name| Key::Machine(name.into())).collect()
-    }
-
-    /// Those whose status has become another than the computed one since the last call of this.
-    pub(crate) fn contested(&self) -> BTreeSet<Key> {
-        std::mem::take(&mut self.inner.write().contested)
+        let keys = names.into_iter().map(|name| Key::Machine(name.into())).collect();
+        Touched { keys, contested: None }
     }
 
     /// The status that a Machine should have.
@@ -142,7 +145,7 @@ impl MachineCache {
         inner.pool_statuses.set(name, status, exists);
     }
 
-    pub(crate) fn pool(&self, change: Change<MachineNodePool>) -> Vec<Key> {
+    pub(crate) fn pool(&self, change: Change<MachineNodePool>) -> Touched {
         let mut inner = self.inner.write();
         let (before, now) = take(&mut inner.pools, change);
         let mut touched = BTreeSet::new();
@@ -154,8 +157,8 @@ impl MachineCache {
             }
             let statuses = &inner.pool_statuses;
             let other = now.filter(|pool| statuses.differs(&pool.name_any(), pool.status.clone()));
-            inner.contested.extend(other.map(|pool| Key::Pool(pool.name_any().into())));
-            return touched.into_iter().collect();
+            let contested = other.map(|pool| Key::Pool(pool.name_any().into()));
+            return Touched { keys: touched.into_iter().collect(), contested };
         }
         if let (Some(before), None) = (&before, &now) {
             inner.pool_statuses.forget(&before.name_any());
@@ -186,7 +189,7 @@ impl MachineCache {
             // Its Nodes may have been marked again after it had cleaned them.
             touched.extend(inner.without_pool([before.spec.machine_group_name.clone()]));
         }
-        touched.into_iter().collect()
+        Touched { keys: touched.into_iter().collect(), contested: None }
     }
 
     pub(crate) fn node(&self, name: &str, node: Option<&Node>) -> Vec<Key> {

@@ -134,7 +134,7 @@ mod tests {
         assert!(!cache.node("n", Some(&seen)).contains(&left));
         assert!(!cache.all().contains(&left));
         let gone = Change::Gone { namespace: String::new(), name: "p".to_owned(), uid: String::new() };
-        assert!(cache.pool(gone).contains(&left));
+        assert!(cache.pool(gone).keys.contains(&left));
         assert!(cache.all().contains(&left));
     }
 }

@@ -13,7 +13,7 @@ mod objects;
 mod pods;
 mod pool;
 
-pub(crate) use cache::MachineCache;
+pub(crate) use cache::{MachineCache, Touched};
 pub(crate) use controller::Key;
 pub(crate) use controller::Machines;
 pub(crate) use machine::SETTLE;

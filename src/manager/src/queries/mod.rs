@@ -222,12 +222,15 @@ impl Queries {
         tenant: &str,
     ) -> Result<(TenantId, Arc<TenantState>), Refusal> {
         let id = TenantId::new(tenant).ok();
+        let entry = id.as_ref().and_then(|id| self.context.caches.registry.get(id));
         // A tenant that doesn't exist is asked about as one that does. What no tenant can be called is asked about in all namespaces:
         // everybody knows that there is none.
-        let usual = id.as_ref().map(|id| usual_namespace(id.as_str()));
-        let known = id.and_then(|id| self.context.states.of_tenant(&id).map(|state| (id, state)));
-        let namespace = known.as_ref().map(|(_, state)| &*state.namespace).or(usual.as_deref());
-        let has = self.rights.has(caller, Right { namespace, named: tenant, ..RIGHT }).await?;
+        let namespace = match &entry {
+            Some(entry) => Some(entry.object.target_namespace()),
+            None => id.as_ref().map(|id| usual_namespace(id.as_str())),
+        };
+        let right = Right { namespace: namespace.as_deref(), named: tenant, ..RIGHT };
+        let has = self.rights.has(caller, right).await?;
         if !has {
             info!(user = caller.name(), "refused a query: the user lacks the right");
             let why = format!(
@@ -236,6 +239,11 @@ impl Queries {
             );
             return Err(Refusal::new(StatusCode::FORBIDDEN, QueryOutcome::Forbidden, why));
         }
+        let known = entry.and(id).zip(namespace);
+        let known = known.and_then(|(id, own)| {
+            let state = self.context.states.of_tenant(&id, &own)?;
+            Some((id, state))
+        });
         known.ok_or_else(|| {
             let why = format!("there is no tenant {tenant:?} with a namespace");
             Refusal::new(StatusCode::NOT_FOUND, QueryOutcome::NotFound, why)

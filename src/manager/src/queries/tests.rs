@@ -1,5 +1,6 @@
 use axum::body::Body;
 use axum::http::header::AUTHORIZATION;
+use outrigger_runtime::cache::Change;
 use outrigger_runtime::fake_api::FakeApi;
 use serde_json::Value;
 
@@ -31,6 +32,9 @@ impl World {
         for (namespace, tenant) in
             [("tenant-blue", "blue"), ("tenant-red", "red"), ("tenant-none-1", "green")]
         {
+            let object = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
+                "metadata": {"name": tenant}, "spec": {"namespace": namespace}});
+            context.caches.registry.tenant(Change::Applied(fixtures::object(object)));
             context.states.set_tenant(namespace, TenantId::new(tenant).ok());
         }
         Self { api, queries: Queries::new(&Readiness::default(), &context) }
@@ -82,4 +86,23 @@ async fn whoever_may_ask_about_all_learns_which_tenants_there_are() {
     let status = async |tenant: &str| world.ask(tenant, &usual_namespace(tenant)).await.0;
     assert_eq!(status("blue").await, StatusCode::SERVICE_UNAVAILABLE, "its agent isn't connected");
     assert_eq!([status("none").await, status("Not_A_Name").await], [StatusCode::NOT_FOUND; 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_is_asked_about_in_the_namespace_that_its_tenant_names_whatever_others_are_labeled() {
+    let world = World::of(false);
+    let states = &world.queries.context.states;
+    for second in ["a", "tenant-green"] {
+        states.set_tenant(second, TenantId::new("green").ok());
+    }
+    let (status, _, calls) = world.ask("green", "tenant-none-1").await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    assert!(calls.iter().any(|call| call.contains(r#""namespace":"NAMESPACE""#)), "{calls:?}");
+    let namespace = |id: &str, own: &str| {
+        let state = states.of_tenant(&TenantId::new(id).unwrap(), own);
+        state.map(|state| state.namespace.to_string())
+    };
+    assert_eq!(namespace("green", "tenant-none-1").as_deref(), Some("tenant-none-1"));
+    assert_eq!(namespace("green", "tenant-red"), None, "it is another tenant's");
+    assert_eq!(namespace("green", "none"), None);
 }

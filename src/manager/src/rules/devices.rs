@@ -96,10 +96,7 @@ async fn step(context: &Context, id: &RuleId, tenant: Option<&TenantId>, rule: &
     }
     let tidied = async {
         let settled = is_settled(client, id, &namespace, rule).await?;
-        if settled {
-            templates::delete(client, &namespace, rule, unwanted).await?;
-        }
-        Ok::<_, kube::Error>(settled)
+        Ok::<_, kube::Error>(settled && templates::delete(context, &namespace, rule, unwanted).await?)
     };
     match tidied.await {
         Ok(true) => {}
@@ -155,11 +152,13 @@ async fn is_known(client: &Client, id: &RuleId, rule: &Rule) -> Result<bool, kub
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
     use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
     use outrigger_api::{AdminWorkloadRule, WorkloadRule};
     use outrigger_core::ids::RuleName;
     use outrigger_runtime::cache::Change;
     use outrigger_runtime::fake_api::{FakeApi, failure, not_found};
+    use outrigger_runtime::watch::Event;
     use serde_json::json;
 
     use super::*;
@@ -225,24 +224,18 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_template_that_appears_while_the_rule_is_read_is_not_deleted() {
-        let template = |name: &str| -> PartialObjectMeta<ResourceClaimTemplate> {
-            let owner = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule", "name": "r",
-                "uid": "u", "controller": true});
-            let metadata = json!({"namespace": "n", "name": name, "uid": name, "ownerReferences": [owner],
-                "annotations": {keys::RULE_UID: "u"}});
-            fixtures::object(json!({"metadata": metadata}))
-        };
+    fn template(name: &str) -> PartialObjectMeta<ResourceClaimTemplate> {
+        let owner = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule", "name": "r",
+            "uid": "u", "controller": true});
+        let metadata = json!({"namespace": "n", "name": name, "uid": name, "resourceVersion": "1",
+            "ownerReferences": [owner], "annotations": {keys::RULE_UID: "u"}});
+        fixtures::object(json!({"metadata": metadata}))
+    }
+
+    /// An API server that has the rule and no companion, and lets the template `before` be deleted.
+    fn api() -> FakeApi {
         let api = FakeApi::default();
-        let context = fixtures::context(api.client());
-        context.caches.templates.changed(Change::Applied(template("before")));
         api.answers("GET", RULE, 200, object(1));
-        // The rule's next state, which is as the first, gets its template from another replica.
-        let others = context.clone();
-        api.meanwhile("GET", RULE, move || {
-            others.caches.templates.changed(Change::Applied(template("next")));
-        });
         api.answers("GET", PODS, 200, json!({"metadata": {}, "items": []}));
         api.answers(
             "DELETE",
@@ -250,12 +243,62 @@ mod tests {
             200,
             json!({"kind": "Status", "status": "Success"}),
         );
-        step(&context, &id(), TenantId::new("blue").ok().as_ref(), &rule(), TemplateUse::default()).await;
+        api
+    }
+
+    async fn tidied(context: &Context) {
+        step(context, &id(), TenantId::new("blue").ok().as_ref(), &rule(), TemplateUse::default()).await;
+    }
+
+    #[tokio::test]
+    async fn a_template_that_appears_while_the_rule_is_read_is_not_deleted() {
+        let api = api();
+        let context = fixtures::context(api.client());
+        context.caches.templates.changed(Change::Applied(template("before")));
+        // The rule's next state, which is as the first, gets its template from another replica.
+        let others = context.clone();
+        api.meanwhile("GET", RULE, move || {
+            others.caches.templates.changed(Change::Applied(template("next")));
+        });
+        tidied(&context).await;
         let deleted: Vec<String> = api.calls("DELETE").into_iter().map(|(path, _)| path).collect();
         assert!(
             matches!(&deleted[..], [path] if path.starts_with(&format!("{TEMPLATES}/before"))),
             "{deleted:?}"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_template_that_a_restored_cluster_has_again_after_its_deletion_queues_its_rule() {
+        let api = api();
+        let context = fixtures::context(api.client());
+        let list = |context: &Context, version: u64| {
+            for event in
+                [Event::ListStarted, Event::Listed(template("before")), Event::ListCompleted { version }]
+            {
+                context.feeds.templates.event(event);
+            }
+        };
+        let is_queued = async || {
+            tokio::time::advance(2 * AGAIN).await;
+            let next = context.queues.rules.next().now_or_never();
+            next.iter().for_each(|id| context.queues.rules.done(id));
+            next == Some(id())
+        };
+        list(&context, 1);
+        assert!(is_queued().await, "it appears");
+        list(&context, 2);
+        assert!(!is_queued().await, "it is known");
+        tidied(&context).await;
+        assert_eq!(api.calls("DELETE").len(), 1);
+        assert!(!is_queued().await, "it is deleted");
+        list(&context, 3);
+        assert!(is_queued().await, "its deletion was never shown, and is undone");
+        let meanwhile = context.clone();
+        api.meanwhile("DELETE", &format!("{TEMPLATES}/before"), move || list(&meanwhile, 4));
+        tidied(&context).await;
+        assert_eq!(api.calls("DELETE").len(), 2);
+        assert!(is_queued().await, "the list that came meanwhile may be of the restored cluster");
     }
 
     #[tokio::test]

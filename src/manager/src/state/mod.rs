@@ -14,7 +14,6 @@ use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::map::{HashMap, remove_from};
 use outrigger_core::template::Kind;
-use outrigger_core::tenant::usual_namespace;
 use parking_lot::{Mutex, RwLock};
 
 use self::companions::CompanionCache;
@@ -161,16 +160,11 @@ impl TenantStates {
         self.by_namespace.all().into_iter().map(|(_, state)| state).collect()
     }
 
-    /// The state of a tenant: that of its namespace. Where several namespaces carry the tenant's label, `tenant-<id>`
-    /// comes first, then the first in the alphabet, so that every replica picks the same.
-    pub(crate) fn of_tenant(&self, tenant: &TenantId) -> Option<Arc<TenantState>> {
-        let namespace = {
-            let by_tenant = self.by_tenant.read();
-            let namespaces = by_tenant.get(tenant)?;
-            let usual = usual_namespace(tenant.as_str());
-            namespaces.get(usual.as_str()).or_else(|| namespaces.first())?.clone()
-        };
-        Some(self.state(&namespace))
+    /// The state of the namespace that a Tenant names as its own, if that carries the tenant's label. Somebody may have labeled others too.
+    pub(crate) fn of_tenant(&self, tenant: &TenantId, own: &str) -> Option<Arc<TenantState>> {
+        let state = self.known(own)?;
+        let is_its = state.lock().tenant.as_ref() == Some(tenant);
+        is_its.then_some(state)
     }
 
     /// The states of all namespaces that carry a tenant's label: one, unless somebody has labeled more.

@@ -254,13 +254,16 @@ impl Stream {
         (self.claim < claim || is_held && self.claim == claim) && self.lose()
     }
 
-    /// The Tenant's status shows this of the stream, under this claim of this replica. What was written under it and isn't shown is of a
-    /// state before which the cluster was restored: it is to be written again. Returns whether anything is.
-    pub(crate) fn shown(&mut self, claim: u64, shown: &Value) -> bool {
+    /// The Tenant's status shows this of the stream, under this claim of this replica; it is asked for only where something was written. What
+    /// was written under the claim and isn't shown is of a state before which the cluster was restored: it is to be written again. Returns
+    /// whether anything is.
+    pub(crate) fn shown(&mut self, claim: u64, shown: impl FnOnce() -> Value) -> bool {
         let is_latest = self.on_tenant(claim).is_some_and(|of| of == self.said.claim);
-        if !is_latest || self.raising > 0 || !self.unwritten.fields.is_empty() {
+        if !is_latest || self.raising > 0 || !self.unwritten.fields.is_empty() || self.said.fields.is_empty()
+        {
             return false;
         }
+        let shown = shown();
         let StreamFields { claim, mut fields } = self.said.clone();
         fields.retain(|field, value| shown.get(*field).unwrap_or(&Value::Null) != value);
         self.say(&claim, fields);

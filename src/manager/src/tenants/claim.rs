@@ -95,7 +95,7 @@ pub(crate) async fn write_status(
     let shown = shown.filter(|shown| *shown.holder == *context.replica.identity);
     let mut data = state.lock();
     data.stream.written(&unwritten, stored);
-    if shown.is_some_and(|shown| data.stream.shown(shown.claim, &json!(shown))) {
+    if shown.is_some_and(|shown| data.stream.shown(shown.claim, || json!(shown))) {
         context.queues.stream_statuses.add([id.clone()]);
     }
     Ok(())

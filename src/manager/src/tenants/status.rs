@@ -248,16 +248,18 @@ fn hosts_ready(
     (i64::try_from(count).unwrap_or(i64::MAX), value)
 }
 
-/// The tenant that a DPU comes from, and the namespaces whose Pods it may wait for although the manager can't delete them.
+/// The tenant that a DPU comes from, and the namespaces whose Pods it may wait for although the manager can't delete them: of a tenant that
+/// doesn't exist any longer all that have its label.
 fn former_owner(registry: &Registry, states: &TenantStates, owner: Option<&str>) -> String {
     let Some(owner) = owner else { return "nobody".to_owned() };
-    let second = TenantId::new(owner).ok().and_then(|id| {
-        let own = registry.get(&id)?.object.target_namespace();
-        second::names(states, &id, &own)
-    });
-    match second {
-        None => owner.to_owned(),
-        Some(names) => format!("{owner}, whose label other namespaces have too: {names}"),
+    let Ok(id) = TenantId::new(owner) else { return owner.to_owned() };
+    let own = registry.get(&id).map(|entry| entry.object.target_namespace());
+    match (second::names(states, &id, own.as_deref().unwrap_or_default()), own) {
+        (None, _) => owner.to_owned(),
+        (Some(names), Some(_)) => format!("{owner}, whose label other namespaces have too: {names}"),
+        (Some(names), None) => {
+            format!("{owner}, which doesn't exist, and whose label namespaces have: {names}")
+        }
     }
 }
 
@@ -357,6 +359,9 @@ mod tests {
         let [namespace, (reason, message), _] = ready(1);
         let waits = "n1 in host h1 comes from t2, whose label other namespaces have too: stray";
         assert_eq!([&namespace.0, &reason, &message], ["Exists", "HandingOver", waits]);
+        registry.tenant(Change::Gone { namespace: String::new(), name: "t2".to_owned(), uid: String::new() });
+        let waits = "n1 in host h1 comes from t2, which doesn't exist, and whose label namespaces have: stray, tenant-t2";
+        assert_eq!(ready(1).map(|(_, message)| message)[1], waits);
         assert_eq!(ready(0).map(|(reason, _)| reason), ["Exists", "Served", "Served"]);
     }
 

@@ -64,19 +64,19 @@ fn p(group: &str) -> Key {
 fn who_was_first_has_the_group_and_the_node_and_the_next_is_reported_when_it_goes() {
     let cache = MachineCache::new("core");
     cache.machine(Change::Applied(machine("b", "g", LATE)));
-    assert_eq!(cache.machine(Change::Applied(machine("a", "g", LATE))), [m("a"), m("b")]);
+    assert_eq!(cache.machine(Change::Applied(machine("a", "g", LATE))).keys, [m("a"), m("b")]);
     assert_eq!(cache.first_of("g").as_deref(), Some("a"), "of the same age: by name");
     cache.machine(Change::Applied(machine("c", "g", EARLY)));
     assert_eq!(cache.first_of("g").as_deref(), Some("c"));
-    assert_eq!(cache.machine(gone("", "c")), [m("a"), m("b"), m("c")]);
+    assert_eq!(cache.machine(gone("", "c")).keys, [m("a"), m("b"), m("c")]);
     assert_eq!(cache.first_of("other"), None);
 
     cache.pool(Change::Applied(pool("young", LATE, &["n", "o"])));
     assert_eq!(cache.owner_of("n").as_deref(), Some("young-node-pool"));
-    let touched = cache.pool(Change::Applied(pool("old", EARLY, &["n"])));
+    let touched = cache.pool(Change::Applied(pool("old", EARLY, &["n"]))).keys;
     assert_eq!(touched, [m("old"), p("old"), p("young")]);
     assert_eq!(cache.owner_of("n").as_deref(), Some("old-node-pool"));
-    assert_eq!(cache.pool(Change::Applied(pool("old", EARLY, &[]))), [m("old"), p("old"), p("young")]);
+    assert_eq!(cache.pool(Change::Applied(pool("old", EARLY, &[]))).keys, [m("old"), p("old"), p("young")]);
     assert_eq!(cache.owner_of("n").as_deref(), Some("young-node-pool"));
     cache.pool(gone("", "young-node-pool"));
     assert_eq!((cache.owner_of("n"), cache.owner_of("o")), (None, None));
@@ -147,39 +147,37 @@ fn what_is_seen_of_a_type() {
 fn a_status_calls_nobody_but_the_machine_of_a_pool_that_says_something_else() {
     let cache = MachineCache::new("core");
     let mut object = machine("a", "g", EARLY);
-    assert_eq!(cache.machine(Change::Applied(object.clone())), [m("a")]);
+    assert_eq!(cache.machine(Change::Applied(object.clone())).keys, [m("a")]);
     object.status = Some(fixtures::object(json!({"conditions": [], "availableMachines": []})));
-    assert_eq!(cache.machine(Change::Applied(object.clone())), []);
+    assert_eq!(cache.machine(Change::Applied(object.clone())).keys, []);
     assert!(cache.get(|all| &all.machines, "a").unwrap().status.is_some());
     // What this replica has computed comes to be another: by a late request, for example.
     let status = object.status.clone().unwrap();
     cache.machine_status("a".to_owned(), status.clone());
-    assert_eq!(cache.machine(Change::Applied(object.clone())), []);
-    assert_eq!(cache.contested(), [].into());
+    assert_eq!(cache.machine(Change::Applied(object.clone())), Touched::default());
     object.status = Some(MachineStatus { observed_generation: Some(7), ..status });
-    assert_eq!(cache.machine(Change::Applied(object.clone())), []);
-    assert_eq!(cache.contested(), [m("a")].into());
+    let contested = |key: Key| Touched { contested: Some(key), ..Touched::default() };
+    assert_eq!(cache.machine(Change::Applied(object.clone())), contested(m("a")));
     object.metadata.labels = Some([(keys::MACHINE_GROUP.to_owned(), "h".to_owned())].into());
-    assert_eq!(cache.machine(Change::Applied(object.clone())), [m("a")]);
+    assert_eq!(cache.machine(Change::Applied(object.clone())).keys, [m("a")]);
     object.metadata.generation = Some(2);
-    assert_eq!(cache.machine(Change::Applied(object)), [m("a")]);
+    assert_eq!(cache.machine(Change::Applied(object)).keys, [m("a")]);
 
     let mut object = pool("g", EARLY, &["n"]);
-    assert_eq!(cache.pool(Change::Applied(object.clone())), [m("g"), p("g")]);
+    assert_eq!(cache.pool(Change::Applied(object.clone())).keys, [m("g"), p("g")]);
     let says = |message: &str, nodes: Value| {
         Some(fixtures::object(json!({"nodePool": nodes, "conditions": [{"type": "Ready", "status": "False",
                 "reason": "Failure", "message": message, "lastTransitionTime": EARLY}]})))
     };
     object.status = says("one", json!([]));
-    assert_eq!(cache.pool(Change::Applied(object.clone())), [m("g")]);
+    assert_eq!(cache.pool(Change::Applied(object.clone())).keys, [m("g")]);
     object.status = says("one", json!([{"name": "n", "condition": "Healthy"}]));
-    assert_eq!(cache.pool(Change::Applied(object.clone())), []);
+    assert_eq!(cache.pool(Change::Applied(object.clone())).keys, []);
     cache.pool_status(object.name_any(), object.status.clone().unwrap());
     object.status = says("one", json!([]));
-    assert_eq!(cache.pool(Change::Applied(object.clone())), []);
-    assert_eq!(cache.contested(), [p("g")].into());
+    assert_eq!(cache.pool(Change::Applied(object.clone())), contested(p("g")));
     object.metadata.finalizers = Some(vec![keys::POOL_FINALIZER.to_owned()]);
-    assert_eq!(cache.pool(Change::Applied(object)), [m("g"), p("g")]);
+    assert_eq!(cache.pool(Change::Applied(object)).keys, [m("g"), p("g")]);
 }
 
 #[tokio::test]
@@ -212,12 +210,12 @@ fn the_oldest_pool_has_the_group_and_the_next_is_reported_when_it_goes() {
     let key = |name: &str| Key::Pool(name.into());
     cache.pool(Change::Applied(named("young", LATE)));
     assert_eq!(cache.first_pool_of("g").as_deref(), Some("young"));
-    assert_eq!(cache.pool(Change::Applied(named("old", EARLY))), [m("g"), key("old"), key("young")]);
+    assert_eq!(cache.pool(Change::Applied(named("old", EARLY))).keys, [m("g"), key("old"), key("young")]);
     assert_eq!(cache.first_pool_of("g").as_deref(), Some("old"));
-    assert_eq!(cache.pool(gone("", "old")), [m("g"), key("old"), key("young")]);
+    assert_eq!(cache.pool(gone("", "old")).keys, [m("g"), key("old"), key("young")]);
     assert_eq!(cache.first_pool_of("g").as_deref(), Some("young"));
     assert_eq!(cache.first_pool_of("h"), None);
     cache.machine(Change::Applied(machine("next", "g", LATE)));
     let left = Key::Left("g".into());
-    assert_eq!(cache.pool(gone("", "young")), [m("g"), m("next"), key("young"), left]);
+    assert_eq!(cache.pool(gone("", "young")).keys, [m("g"), m("next"), key("young"), left]);
 }

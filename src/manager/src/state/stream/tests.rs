@@ -1,3 +1,7 @@
+use std::cell::Cell;
+
+use serde_json::json;
+
 use super::*;
 
 const ME: &str = "me";
@@ -35,6 +39,27 @@ fn what_is_said_while_it_is_written_stays() {
     assert_eq!((second.claim.number, second.fields.len()), (2, 1));
     stream.written(&second, true);
     assert_eq!(stream.unwritten(), None);
+}
+
+#[test]
+fn what_a_status_shows_is_read_only_where_something_was_written_under_its_claim() {
+    let (mut stream, reads) = (Stream::default(), Cell::new(0));
+    let is_due = |stream: &mut Stream, claim: u64| {
+        stream.shown(claim, || {
+            reads.set(reads.get() + 1);
+            json!({"workloads": 1})
+        })
+    };
+    stream.observed(shown(1, ME, 5), ME);
+    assert!(!is_due(&mut stream, 1), "nothing was written");
+    stream.say(&on("u", 1), [("workloads", 2.into())]);
+    assert!(!is_due(&mut stream, 1), "it is still to be written");
+    let unwritten = stream.unwritten().unwrap();
+    stream.written(&unwritten, true);
+    assert!(!is_due(&mut stream, 2), "another claim");
+    assert_eq!(reads.get(), 0);
+    assert!(is_due(&mut stream, 1), "a restored cluster shows what was there before");
+    assert_eq!(reads.get(), 1);
 }
 
 #[tokio::test(start_paused = true)]
