@@ -1,9 +1,9 @@
 //! The memory that all requests together may use: bytes of bodies, and the weight of their value trees.
 //!
 //! A body takes its part of the budget while its bytes arrive, whatever length it announces. A tree takes its part before it is
-//! built. A request that waits for a tree holds a body, and a request with a tree waits for neither, so there is no deadlock. Where
-//! bodies have used up the budget, the one that has been arriving longest is aborted: the bodies of an API server arrive in
-//! milliseconds.
+//! built, and a guest that waits for its slot gives it back. A request that waits for a tree holds a body, and a request with a tree waits
+//! for neither, so there is no deadlock. Where bodies have used up the budget, the one that has been arriving longest is aborted: the
+//! bodies of an API server arrive in milliseconds.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -134,6 +134,15 @@ pub struct Tree {
     /// The permit to process a large review on its own thread; `None` for other reviews.
     pub large: Option<OwnedSemaphorePermit>,
     weight: OwnedSemaphorePermit,
+}
+
+impl Tree {
+    /// Gives back all but the part of so many bytes: no more is left of what the part is for.
+    pub fn shrink(&mut self, bytes: usize) {
+        let rest = self.weight.num_permits().saturating_sub(bytes.div_ceil(UNIT));
+        drop(self.weight.split(rest));
+        self.large = None;
+    }
 }
 
 /// A part of the budget of bodies, until it is dropped.

@@ -12,7 +12,7 @@ use axum::routing::{MethodRouter, post};
 use outrigger_admission::caches::Caches;
 use outrigger_admission::review::{self, Request, ReviewError};
 use outrigger_admission::webhooks::{self, Endpoint};
-use outrigger_admission::{Admission, CONTRADICTION, CacheStale, Context, Decision, Settings};
+use outrigger_admission::{Admission, CONTRADICTION, CacheStale, Context, Decision, Reservation, Settings};
 use outrigger_core::bounds::Excess;
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::ready::Readiness;
@@ -177,7 +177,6 @@ impl AdmissionService {
             }
         };
         let Received { request, tree, began, until } = received;
-        let large = tree.large.is_some();
         let answered = match self.judge(endpoint, request, tree, (began, until)).await {
             Ok((_, _, Decision::Deny { code, message, .. })) if endpoint.advises && code != CONTRADICTION => {
                 let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -185,7 +184,7 @@ impl AdmissionService {
             }
             // The answer to a large review is large too, and to free the review takes time.
             Ok((request, tree, decision)) => {
-                apart(large, move || {
+                apart(tree.large.is_some(), move || {
                     let answer = review::write(&request.uid, &decision);
                     drop((request, decision, tree));
                     answer
@@ -258,12 +257,19 @@ impl AdmissionService {
         tree: Tree,
         (began, until): (Instant, Instant),
     ) -> Result<(Request, Tree, Decision), Rejection> {
-        let (request, tree, mut admission, mut verdict) =
+        let (mut request, mut tree, mut admission, mut verdict) =
             match endpoint.unlisted(&request, || self.readiness.missing()) {
                 Some(refused) => (request, tree, refused, Verdict::Behind),
                 None => self.decide(endpoint, request, tree, until).await?,
             };
         if let (Decision::Allow { .. }, Some(reservation)) = (&admission.decision, admission.reserve.take()) {
+            // The API server may take seconds. Tenants create guests, and must not keep all others from the budget meanwhile.
+            if let Reservation::Slot(slot) = &reservation {
+                let texts = [&slot.name, &slot.namespace, &slot.ask.pod, &slot.ask.uid];
+                let more: usize = texts.iter().map(|text| text.len()).sum();
+                (request, tree) =
+                    apart(tree.large.is_some(), move || without_objects(request, tree, more)).await?;
+            }
             match self.ledgers.reserve(&reservation).await {
                 Ok(outcome) => admission.guest = outcome,
                 Err(refused) => (admission, verdict) = (refused, Verdict::Denied),
@@ -338,6 +344,17 @@ impl AdmissionService {
         })
         .await
     }
+}
+
+/// What the answer and the log need of a request that is decided, with the part of the budget that this takes. `more`: bytes of the request that
+/// something else needs.
+fn without_objects(mut request: Request, mut tree: Tree, more: usize) -> (Request, Tree) {
+    (request.object, request.old_object, request.user_info.groups) = Default::default();
+    let Request { uid, kind, sub_resource, namespace, operation, user_info, .. } = &request;
+    let texts = [uid, &kind.group, &kind.version, &kind.kind, sub_resource, namespace, operation];
+    let bytes = texts.iter().map(|text| text.len()).sum::<usize>() + user_info.username.len();
+    tree.shrink(bytes + more);
+    (request, tree)
 }
 
 fn no_body(why: NoBody) -> Rejection {

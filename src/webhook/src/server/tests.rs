@@ -2,6 +2,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use outrigger_admission::webhooks::{endpoint, endpoints, gate_endpoints, watches};
+use outrigger_api::Change;
 use outrigger_core::keys;
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::environment::Environment;
@@ -205,6 +206,49 @@ fn a_client_that_hangs_up_frees_nothing_that_its_large_review_still_needs() {
         release.send(()).unwrap();
         assert!(service.budget.tree(measured, 1, now + SOON).await.is_some());
     });
+}
+
+#[tokio::test]
+async fn a_guest_that_waits_for_its_slot_leaves_the_budget_to_others() {
+    // Its connections are accepted, and nothing is answered.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", silent.local_addr().unwrap()).parse().unwrap();
+    let client = kube::Client::try_from(kube::Config::new(address)).unwrap();
+    let mut service = service(Writers::Anybody);
+    let caches = service.caches.clone();
+    service.ledgers = Ledgers::new(client, "core", caches.clone(), service.clock);
+    let namespace =
+        json!({"metadata": {"name": "n", "labels": {keys::INJECT_RESOURCE: keys::INJECT_ENABLED}}});
+    caches.namespace(Change::Applied(serde_json::from_value(namespace).unwrap()));
+    let machine = json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
+        "metadata": {"name": "m", "uid": "u", "labels": {keys::MACHINE_GROUP: "g"}},
+        "spec": {"nodePool": [], "machineTypes": [{"name": "t", "spec": {"cpu": 1, "memory": 1}, "available": 9}]},
+        "status": {"availableMachines": [{"name": "t", "usage": {"maximum": 9, "slots": 9}}]}});
+    caches.apply_machine(Change::Applied(serde_json::from_value(machine).unwrap()), Duration::ZERO);
+    let labels = json!({keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: "guest"});
+    let guest = |count: usize| {
+        json!({"uid": "r", "operation": "CREATE", "namespace": "n", "kind": {"version": "v1", "kind": "Pod"},
+            "object": {"metadata": {"name": "p", "uid": "u", "labels": labels},
+                "spec": {"containers": [{"name": "c", "env": vec![json!({"name": "x"}); count]}]}}})
+    };
+    let measured = |count: usize| review::measure(guest(count).to_string().as_bytes()).unwrap();
+    let mut request: Request = serde_json::from_value(guest(1000)).unwrap();
+    let labels = [(keys::INJECT_RESOURCE, keys::INJECT_ENABLED)].into();
+    let mutated = webhooks::decide(Context::new(&caches, &service.settings), &mut request, Some(&labels));
+    assert!(mutated.unwrap().reserve.is_some(), "it needs a slot");
+
+    let (service, mut others) = (Arc::new(service), Vec::new());
+    let now = service.clock.now();
+    let tree = service.budget.tree(measured(1000), 1, now).await.unwrap();
+    for count in [1000, 0] {
+        while let Some(other) = service.budget.tree(measured(count), 1, now).await {
+            others.push(other);
+        }
+    }
+    let (judge, guests) = (service.clone(), endpoint("/validate/guests").unwrap());
+    let judged = tokio::spawn(async move { judge.judge(guests, request, tree, (now, now)).await });
+    assert!(service.budget.tree(measured(500), 1, now + SOON).await.is_some(), "it needs its texts alone");
+    judged.abort();
 }
 
 #[tokio::test]
