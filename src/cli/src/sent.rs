@@ -41,6 +41,12 @@ impl AnnotationArgs {
         })
     }
 
+    /// Refuses patterns that can't be read.
+    pub(crate) fn verify(&self) -> Result<(), InputError> {
+        self.allowed()?;
+        self.device_attributes().map(drop)
+    }
+
     /// The attributes of devices that the agent sends.
     pub(crate) fn device_attributes(&self) -> Result<Arc<[Pattern]>, InputError> {
         patterns("--send-device-attribute", &self.send_device_attribute)

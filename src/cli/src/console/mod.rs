@@ -50,6 +50,7 @@ use self::store::{Source, Store};
 use self::turns::Turns;
 use crate::explain::live::Clients;
 use crate::explain::view::ViewArgs;
+use crate::sent::AnnotationArgs;
 
 #[derive(Debug, Args)]
 pub(crate) struct ConsoleArgs {
@@ -64,6 +65,9 @@ pub(crate) struct ConsoleArgs {
     /// Namespace of the parts. Without it: the namespace in which one of them is found, else outrigger-system.
     #[arg(long, value_name = "NAMESPACE")]
     system_namespace: Option<String>,
+
+    #[command(flatten)]
+    annotations: AnnotationArgs,
 
     #[command(flatten)]
     view: ViewArgs,
@@ -97,6 +101,7 @@ fn limits() -> Limits {
 impl ConsoleArgs {
     /// Serves until it is interrupted.
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        self.annotations.verify()?;
         let clients = Clients::new(&self.view).await?;
         let metrics = Arc::default();
         let asker = match self.managers.managers(Arc::clone(&metrics))? {
@@ -109,6 +114,7 @@ impl ConsoleArgs {
         let store = Store::new(Source {
             clients,
             view: self.view,
+            annotations: self.annotations,
             admission: self.admission,
             system_namespace: self.system_namespace,
             interval: Duration::from_secs(self.interval),

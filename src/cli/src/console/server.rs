@@ -26,6 +26,7 @@ use super::turns::Turns;
 use super::web;
 use crate::explain::live::Clients;
 use crate::explain::view::ViewArgs;
+use crate::sent::AnnotationArgs;
 
 /// The name of the process in traces.
 const NAME: &str = "outrigger-console";
@@ -172,6 +173,8 @@ impl ConsoleServerArgs {
             let store = Store::new(Source {
                 clients: Clients::of(client.clone()),
                 view: ViewArgs::default(),
+                // Of the Pods of tenants' clusters it sees none.
+                annotations: AnnotationArgs::default(),
                 admission: admission.clone(),
                 system_namespace: system_namespace.clone(),
                 interval,

@@ -24,6 +24,7 @@ use crate::diff::{self, report::Report};
 use crate::explain::live::Clients;
 use crate::explain::view::ViewArgs;
 use crate::explain::{self, Answer};
+use crate::sent::AnnotationArgs;
 
 /// Longest time of an answer or a prediction.
 const READ: Duration = Duration::from_secs(120);
@@ -45,6 +46,8 @@ const ANSWERS: usize = 16;
 pub(super) struct Source {
     pub(super) clients: Clients,
     pub(super) view: ViewArgs,
+    /// What the agent of the tenant sends of Pods.
+    pub(super) annotations: AnnotationArgs,
     pub(super) admission: AdmissionArgs,
     pub(super) system_namespace: Option<String>,
     /// Time between two reads of the installation, and between two checks of rights.
@@ -284,14 +287,16 @@ impl Source {
 
     async fn ask(&self, tenant: &str, workload: Option<PodName>) -> Result<Answer, String> {
         let _turn = self.turn().await?;
-        let asked = explain::ask(&self.clients, self.view_of(tenant), self.admission.clone(), workload);
+        let (annotations, admission) = (self.annotations.clone(), self.admission.clone());
+        let asked = explain::ask(&self.clients, self.view_of(tenant), annotations, admission, workload);
         Box::pin(asked).await.map_err(|error| format!("{error:#}"))
     }
 
     async fn predict(&self, tenant: &str, rules: &str) -> Result<Report, String> {
         let _turn = self.turn().await?;
         let text = (what_if::PLACE, rules, what_if::BOUNDS);
-        let asked = diff::ask(&self.clients, self.view_of(tenant), self.admission.clone(), text);
+        let (annotations, admission) = (self.annotations.clone(), self.admission.clone());
+        let asked = diff::ask(&self.clients, self.view_of(tenant), annotations, admission, text);
         Box::pin(asked).await.map_err(|error| format!("{error:#}"))
     }
 
@@ -307,7 +312,79 @@ impl Source {
 
 #[cfg(test)]
 mod tests {
+    use clap::{Args, Command, FromArgMatches};
+    use outrigger_runtime::fake_api::{FakeApi, failure};
+    use serde_json::{Value, json};
+    use tokio::sync::Semaphore;
+
     use super::*;
+    use crate::admission::default_args;
+    use crate::explain::explanation::CompanionOutcome;
+
+    /// A tenant's cluster with a rule that selects by an attribute of devices, and a Pod whose device has it.
+    fn cluster() -> FakeApi {
+        let api = FakeApi::default();
+        let lists = |path: &str, items: Value| {
+            api.answers(
+                "GET",
+                path,
+                200,
+                json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}),
+            );
+        };
+        let key = ".state.extra.deviceAttributes['mine/one/gpu.example.com/model']";
+        let selects = json!({"key": key, "operator": "In", "values": ["a100"]});
+        let template = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c", "image": "i:1"}]}});
+        let rule = json!({"metadata": {"name": "r", "namespace": "universe", "uid": "r"},
+            "spec": {"workloadTerms": [{"matchExpressions": [selects]}], "template": template}});
+        lists("/apis/workload.universe.nvidia.com/v1alpha1/workloadrules", json!([rule]));
+        let pod = json!({"metadata": {"name": "web", "namespace": "work", "uid": "u"}, "spec": {"nodeName": "host-a",
+            "containers": [], "resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]}});
+        lists("/api/v1/namespaces/work/pods", json!([pod]));
+        let result = json!({"request": "one", "driver": "gpu.example.com", "pool": "h", "device": "d"});
+        let claim = json!({"metadata": {"name": "mine", "namespace": "work"}, "spec": {},
+            "status": {"allocation": {"devices": {"results": [result]}},
+                "reservedFor": [{"resource": "pods", "name": "web", "uid": "u"}]}});
+        lists("/apis/resource.k8s.io/v1/namespaces/work/resourceclaims", json!([claim]));
+        let device = json!({"name": "d", "attributes": {"model": {"string": "a100"}}});
+        let slice = json!({"metadata": {"name": "s"}, "spec": {"driver": "gpu.example.com", "devices": [device],
+            "pool": {"name": "h", "generation": 1, "resourceSliceCount": 1}}});
+        lists("/apis/resource.k8s.io/v1/resourceslices", json!([slice]));
+        for path in ["/api/v1/namespaces/work/events", "/api/v1/nodes"] {
+            api.answers("GET", path, 403, failure(403, "Forbidden"));
+        }
+        api.answers("GET", "/apis/outrigger.dev/v1alpha1", 404, failure(404, "NotFound"));
+        api
+    }
+
+    /// What a console with these flags says of that Pod.
+    async fn said(flags: &[&str]) -> CompanionOutcome {
+        let args = AnnotationArgs::augment_args(Command::new("x").no_binary_name(true));
+        let store = Store::new(Source {
+            clients: Clients::of(cluster().client()),
+            view: ViewArgs::default(),
+            annotations: AnnotationArgs::from_arg_matches(&args.get_matches_from(flags)).unwrap(),
+            admission: default_args(),
+            system_namespace: None,
+            interval: READ,
+            namespace: None,
+            asker: None,
+            turns: Turns::of(Arc::new(Semaphore::new(1))),
+        });
+        let answer = store.ask("", Some(PodName::parse("work/web").unwrap())).await;
+        match &*answer {
+            Ok(Answer::One(report)) => report.rules[0].workloads[0].explanation.outcome,
+            Ok(Answer::Workloads { names, .. }) => panic!("{names:?}"),
+            Err(why) => panic!("{why}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_knows_the_attributes_of_devices_that_the_agent_sends() {
+        assert_eq!(said(&[]).await, CompanionOutcome::Undecided);
+        assert_eq!(said(&["--send-device-attribute=gpu.example.com/*"]).await, CompanionOutcome::Companion);
+        assert_eq!(said(&["--send-device-attribute=gpu.example.com/uuid"]).await, CompanionOutcome::NoMatch);
+    }
 
     #[test]
     fn a_page_waits_for_rows_only_where_there_are_none_or_old_ones() {

@@ -265,6 +265,7 @@ impl DiffArgs {
 pub(crate) async fn ask(
     clients: &Clients,
     view: ViewArgs,
+    annotations: AnnotationArgs,
     admission: AdmissionArgs,
     (place, text, bounds): (&'static str, &str, Bounds),
 ) -> anyhow::Result<Report> {
@@ -276,7 +277,7 @@ pub(crate) async fn ask(
         state: Vec::new(),
         prune: None,
         namespace: Vec::new(),
-        annotations: AnnotationArgs::default(),
+        annotations,
         output: OutputArgs::default(),
         view,
         admission,

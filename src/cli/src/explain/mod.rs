@@ -181,6 +181,7 @@ pub(crate) enum Answer {
 pub(crate) async fn ask(
     clients: &Clients,
     view: ViewArgs,
+    annotations: AnnotationArgs,
     admission: AdmissionArgs,
     workload: Option<PodName>,
 ) -> anyhow::Result<Answer> {
@@ -190,7 +191,7 @@ pub(crate) async fn ask(
         rule: None,
         workload,
         namespace: None,
-        annotations: AnnotationArgs::default(),
+        annotations,
         view,
         output: OutputArgs::default(),
         admission,

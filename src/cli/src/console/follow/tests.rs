@@ -13,6 +13,7 @@ use super::super::turns::Turns;
 use super::*;
 use crate::explain::live::Clients;
 use crate::explain::view::ViewArgs;
+use crate::sent::AnnotationArgs;
 
 const INTERVAL: Duration = Duration::from_secs(10);
 
@@ -83,6 +84,7 @@ impl Cluster {
         let source = Source {
             clients: Clients::of(client.clone()),
             view: ViewArgs::default(),
+            annotations: AnnotationArgs::default(),
             admission: AdmissionArgs::from_arg_matches(&args.get_matches_from([""; 0])).unwrap(),
             system_namespace: None,
             interval: INTERVAL,
