@@ -1,19 +1,15 @@
 //! A tenant with its hosts, its DPUs and its namespaces, and what tests do with it.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Event, Node, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
 use outrigger_api::conditions::Status;
-use outrigger_api::machine::Usage;
-use outrigger_api::{Machine, Tenant as Object, WorkloadRule};
+use outrigger_api::{Tenant as Object, WorkloadRule};
 use outrigger_core::keys;
 use outrigger_proto::v1::WorkloadUpdate;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::control_plane::Ends;
@@ -24,8 +20,15 @@ use crate::{InWords, always, condition_of, create, eventually, holds, is_gone, m
 pub use objects::{
     account, admin_rule, binding, dpu, host, machine, namespace, rule, rule_for, rule_with, template, tenant,
 };
+pub use pods::{annotation, is_ready, node_of};
+pub use waits::{event, takes_pods, tenant_is, usage};
+
+use pods::describe;
+use waits::condition;
 
 mod objects;
+mod pods;
+mod waits;
 
 /// A tenant. Names of Nodes begin with its id, so tenants of one control plane don't meet.
 pub struct Tenant {
@@ -457,96 +460,8 @@ impl Tenant {
     }
 }
 
-/// Waits for an Event with this reason in a namespace, and returns its message.
-pub async fn event(client: &Client, namespace: &str, reason: &str) -> String {
-    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
-    eventually(&format!("an Event {reason}"), || async {
-        let list = events.list(&ListParams::default()).await.in_words()?;
-        let found = list.items.into_iter().find(|e| e.reason.as_deref() == Some(reason));
-        found.and_then(|e| e.message).ok_or_else(|| "no such Event".to_owned())
-    })
-    .await
-}
-
-/// Waits until Pods can be created in a namespace: its default service account is there.
-pub async fn takes_pods(client: &Client, namespace: &str) {
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
-    eventually("the namespace takes Pods", || async { accounts.get("default").await }).await;
-}
-
-/// Waits until a type of a Machine has this usage: maximum, reserved, used, waiting, slots.
-pub async fn usage(machines: &Api<Machine>, machine: &str, type_: &str, wanted: [u32; 5]) {
-    let [maximum, reserved, used, waiting, slots] = wanted;
-    let wanted = Usage { maximum, reserved, used, waiting, gated: 0, slots: Some(slots) };
-    until(&format!("the usage of {machine}-{type_} is {wanted:?}"), machines, machine, |machine| {
-        let all = machine.status.unwrap_or_default().available_machines;
-        match all.iter().find(|m| m.name == type_) {
-            // Those with gates are among those that wait.
-            Some(found) if (Usage { gated: 0, ..found.usage }) == wanted => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await;
-}
-
-/// Waits until a condition of a Tenant is so, and returns its message.
-pub async fn tenant_is(tenants: &Api<Object>, id: &str, kind: &str, status: Status, reason: &str) -> String {
-    condition(tenants, id, kind, status, reason, &[]).await.1
-}
-
-/// Waits until a condition of an object is so, with all these words in its message, and returns the object and the message.
-async fn condition<K>(
-    api: &Api<K>,
-    name: &str,
-    kind: &str,
-    status: Status,
-    reason: &str,
-    words: &[&str],
-) -> (K, String)
-where
-    K: Clone + DeserializeOwned + Debug + Serialize,
-{
-    until(&format!("{name}: {kind}={} {reason} {words:?}", status.as_str()), api, name, |object| {
-        let found = condition_of(&object, kind);
-        let message = found["message"].as_str().unwrap_or_default();
-        let said = words.iter().all(|words| message.contains(words));
-        if found["status"] == status.as_str() && found["reason"] == reason && said {
-            return Ok((object, message.to_owned()));
-        }
-        Err(found.to_string())
-    })
-    .await
-}
-
 async fn applied(rules: &Api<WorkloadRule>, rule: &Value) -> Result<WorkloadRule, String> {
     let name = rule["metadata"]["name"].as_str().unwrap();
     let params = PatchParams::apply("test").force();
     rules.patch(name, &params, &Patch::Apply(rule)).await.in_words()
-}
-
-/// Whether a Pod's Ready condition is true.
-pub fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-    conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
-}
-
-/// An annotation of a Pod.
-pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
-    pod.annotations().get(key).map(String::as_str)
-}
-
-/// The Node that a Pod runs on.
-pub fn node_of(pod: &Pod) -> &str {
-    pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default()
-}
-
-fn describe(pod: &Pod) -> String {
-    let status: BTreeMap<String, String> = pod
-        .status
-        .iter()
-        .flat_map(|s| s.conditions.iter().flatten())
-        .filter(|c| c.status != "True")
-        .map(|c| (c.type_.clone(), c.message.clone().unwrap_or_default()))
-        .collect();
-    format!("{} {status:?}", pod.name_any())
 }

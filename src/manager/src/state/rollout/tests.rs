@@ -1,4 +1,5 @@
 use super::*;
+use crate::state::companions::CompanionCache;
 
 mod groups;
 mod resize;

@@ -1,6 +1,7 @@
 //! Rollouts among groups of workloads.
 
 use outrigger_api::AdminWorkloadRule;
+use outrigger_core::companion::Held;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_core::workload::{DisruptionGroup, Workload};
@@ -10,8 +11,9 @@ use serde_json::json;
 
 use super::*;
 use crate::fixtures;
-use crate::state::RuleEntry;
+use crate::state::registry::Registry;
 use crate::state::validation::TemplateValidation;
+use crate::state::{RuleEntry, TenantData};
 
 /// A tenant whose rule has a new template.
 pub(super) struct Tenant {
