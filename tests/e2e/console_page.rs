@@ -14,7 +14,7 @@ use outrigger_tests::{create, eventually, holds};
 use serde_json::{Value, json};
 
 /// A running console, and the session of its browser.
-struct Console {
+pub(crate) struct Console {
     _process: ConsoleProcess,
     port: u16,
     cookie: String,
@@ -22,7 +22,7 @@ struct Console {
 
 impl Console {
     /// Starts it, and opens the URL that it prints.
-    async fn start(args: &[&str]) -> Self {
+    pub(crate) async fn start(args: &[&str]) -> Self {
         let args: Vec<String> = ["--interval=1"].iter().chain(args).map(|arg| (*arg).to_owned()).collect();
         let process = ConsoleProcess::start(&args).unwrap();
         let url = process.url.clone();
@@ -54,7 +54,7 @@ impl Console {
     }
 
     /// What the page predicts of rules of a tenant.
-    async fn what_if(&self, tenant: &str, rules: &Value) -> String {
+    pub(crate) async fn what_if(&self, tenant: &str, rules: &Value) -> String {
         let form = form_urlencoded::Serializer::new(String::new())
             .append_pair("tenant", tenant)
             .append_pair("rules", &rules.to_string())
@@ -82,7 +82,7 @@ impl Console {
     }
 
     /// Waits until a page has all of these words.
-    async fn shows(&self, path: &str, words: &[&str]) -> String {
+    pub(crate) async fn shows(&self, path: &str, words: &[&str]) -> String {
         eventually(&format!("{path} shows {words:?}"), || async {
             let page = self.page(path).await;
             let missing: Vec<_> = words.iter().filter(|word| !page.contains(**word)).collect();
@@ -92,7 +92,8 @@ impl Console {
     }
 }
 
-fn kubeconfig(flag: &str, file: &Path) -> String {
+/// A flag that names a kubeconfig.
+pub(crate) fn kubeconfig(flag: &str, file: &Path) -> String {
     format!("--{flag}={}", file.display())
 }
 

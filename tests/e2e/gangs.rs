@@ -13,15 +13,17 @@ use crate::e2e::before_binding::{allocated, has_rule, waiting};
 use crate::e2e::companions_first::{enforces, pod, scheduled};
 
 /// The version of PodGroups in Kubernetes 1.36.
-const VERSION: &str = "scheduling.k8s.io/v1alpha2";
+pub(crate) const VERSION: &str = "scheduling.k8s.io/v1alpha2";
 
-/// Starts the programs of the tenant's cluster again, with PodGroups.
-async fn switch_on(plane: &ControlPlane) {
+/// Starts the programs of the tenant's cluster again, with PodGroups and these features.
+pub(crate) async fn switch_on(plane: &ControlPlane, more: &[&str]) {
     let state = std::fs::read_to_string(plane.dir.join("state.json")).unwrap();
     let state: Value = serde_json::from_str(&state).unwrap();
     // The socket of etcd is named relative to there.
     let place = format!("--chdir={}", plane.dir.join("etcd").display());
-    let gates = "--feature-gates=GenericWorkload=true,GangScheduling=true".to_owned();
+    let features = [&["GenericWorkload", "GangScheduling"], more].concat();
+    let gates = features.iter().map(|name| format!("{name}=true")).collect::<Vec<_>>().join(",");
+    let gates = format!("--feature-gates={gates}");
     for program in ["kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
         let name = format!("tenant/{program}");
         let own: Vec<String> = serde_json::from_value(state["commands"][&name].clone()).unwrap();
@@ -39,7 +41,7 @@ async fn switch_on(plane: &ControlPlane) {
 #[ignore = "long"]
 async fn companions_of_a_gang_are_created_for_all_or_none_and_each_pod_is_bound_after_its_own() {
     let plane = ControlPlane::start().unwrap();
-    switch_on(&plane).await;
+    switch_on(&plane, &[]).await;
     let o = Outrigger::new(plane).unwrap().started().await.unwrap().of_one_test();
     let t = Tenant::without_agent(*o, "gangs", &[("a", 1), ("b", 1)]).await;
     enforces(&t, &[("a", "40"), ("b", "40")]).await;

@@ -15,6 +15,7 @@ mod connections;
 mod console_page;
 mod console_server;
 mod control_plane;
+mod device_attributes;
 mod devices;
 mod diff;
 mod documented;
