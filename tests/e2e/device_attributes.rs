@@ -120,7 +120,7 @@ fn explained(t: &Tenant, rule: &str, workload: &str, more: &[&str]) -> Value {
     report["rules"][0]["workloads"][0].clone()
 }
 
-/// Commands that are told what the agent sends name the value that decides. The rule `other` selects by another model than that of `w`.
+/// Commands with the flag of the agent name the value that decides. The rule `other` selects by another model than that of `w`.
 async fn is_explained(t: &Tenant, sent: &str) {
     let matching = explained(t, "large", "w", &[sent]);
     assert_eq!((&matching["outcome"], &matching["terms"][0]["passes"]), (&json!("Companion"), &json!(true)));

@@ -1,5 +1,5 @@
 //! The policies as files that an API server loads from its disk (KEP-5793): `deploy/static-policies` with another API server of the
-//! same cluster, because the one of all other tests doesn't have the feature.
+//! same cluster, because the one of all other tests loads none.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,8 +14,11 @@ use crate::policies::accounts::Account::{self, Admin};
 use crate::policies::rows;
 use crate::policies::setup::Setup;
 
-/// The feature gate, and the minor release that has brought it.
-const GATE: (&str, u32) = ("ManifestBasedAdmissionControlConfig", 36);
+/// The feature gate.
+const GATE: &str = "ManifestBasedAdmissionControlConfig";
+
+/// The minor release that has brought it, and the first one in which it is on by default.
+const RELEASES: [u32; 2] = [36, 37];
 
 const SUFFIX: &str = ".static.k8s.io";
 
@@ -50,10 +53,10 @@ fn start(setup: &'static Setup, dir: &Path, kubeconfig: &Path) -> Ends {
     let server = format!("https://127.0.0.1:{port}");
     let text = std::fs::read_to_string(&infra.kubeconfig).unwrap();
     std::fs::write(kubeconfig, text.replace(&infra.server, &server)).unwrap();
-    let admission = kubeconfig.with_extension("admission");
+    let (admission, is_off) = (kubeconfig.with_extension("admission"), infra.lacks(GATE));
     let args = command_line(&infra.server).into_iter().map(|arg| match arg.split_once('=') {
         Some(("--secure-port", _)) => format!("--secure-port={port}"),
-        Some(("--feature-gates", gates)) => format!("--feature-gates={gates},{}=true", GATE.0),
+        Some(("--feature-gates", gates)) if is_off => format!("--feature-gates={gates},{GATE}=true"),
         Some((flag @ "--admission-control-config-file", file)) => {
             let mut settings: Value = serde_yaml::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
             settings["plugins"].as_array_mut().unwrap().push(json!({"name": "ValidatingAdmissionPolicy",
@@ -75,10 +78,13 @@ fn start(setup: &'static Setup, dir: &Path, kubeconfig: &Path) -> Ends {
 async fn policies_of_files_are_enforced_and_nobody_deletes_them() {
     let setup = Setup::shared().await;
     let version = setup.plane.infra.read("/version").unwrap();
-    if version["minor"].as_str().unwrap().parse::<u32>().unwrap() < GATE.1 {
-        println!("{SKIPPED}{}: it has no feature gate {}", version["gitVersion"].as_str().unwrap(), GATE.0);
+    let minor: u32 = version["minor"].as_str().unwrap().parse().unwrap();
+    if minor < RELEASES[0] {
+        println!("{SKIPPED}{}: it has no feature gate {GATE}", version["gitVersion"].as_str().unwrap());
         return;
     }
+    // As docs/static-policies.md says it. An API server that has the setting without the feature doesn't start.
+    assert_eq!(setup.plane.infra.lacks(GATE), minor < RELEASES[1]);
     let dir = tempfile::tempdir_in(&setup.plane.dir).unwrap();
     let (files, none) = (dir.path().join("files"), dir.path().join("none"));
     std::fs::create_dir(&files).unwrap();

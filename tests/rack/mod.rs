@@ -14,6 +14,7 @@ mod reached;
 mod resize;
 mod rights;
 mod rollout;
+mod scan;
 mod shared;
 mod traffic;
 mod undisturbed;
