@@ -41,6 +41,9 @@ async fn a_pod_of_the_scheduled_scan_reports_what_admission_would_refuse_now() {
         .kubectl(&["apply", "--server-side", "-f", &tool("openreports").unwrap().display().to_string()])
         .unwrap();
     infra.established().unwrap();
+    // Established kinds are refused with 429 until their storage is ready, and the scan has one attempt.
+    let kinds = ["reports.openreports.io,clusterreports.openreports.io", "-A"];
+    eventually("the API server lists reports", || async { infra.get(&kinds).in_words() }).await;
     let mut objects =
         rack.overlay("deploy/overlays/infrastructure", &["cert-manager", "reports"], "").unwrap();
     objects.retain(|object| object["metadata"]["name"] == NAME);

@@ -231,8 +231,8 @@ pub(super) const PROMISES: &[Promise] = &[
         Tests(&["what_is_no_pod_is_refused_with_its_path", "each_bound_is_reported_with_both_numbers"]),
     ),
     (
-        "The same limits apply to the spec of a device claim",
-        Not("a test has the bytes of all claims together alone, of which half as many are allowed"),
+        "those of a rule's device claims have at most 256 KiB of JSON together",
+        Tests(&["claims_of_exactly_the_most_bytes_are_allowed"]),
     ),
     (
         "The limit `ruleBytes` ([limits](tenants.md#limits)) applies to all rules of a tenant together",
