@@ -172,7 +172,7 @@ pub const FAULTS: &[Fault] = &[
         "A workload that isn't ready again since its companion was replaced doesn't count in its groups.",
     )
     .unseen(
-        "The judge doesn't count workloads whose Pods were written since the last rest. One that is no longer ready has been written.",
+        "A workload here is Ready again within milliseconds of its companion, unless its host is lost or restarts meanwhile, which the judge excuses.",
     ),
     fault(
         "whatever-was-never-ready-is-deleted",
