@@ -67,8 +67,8 @@ async fn a_pod_of_the_scheduled_scan_reports_what_admission_would_refuse_now() {
         |result: &Value| result["policy"] == "running-refused" && result["resources"][0]["name"] == "build";
     assert!(results.any(is_its), "{report}");
 
+    // The Job is owned by the CronJob, and is deleted with it.
     infra.kubectl(&["delete", "cronjob", NAME, "-n", SYSTEM]).unwrap();
-    infra.kubectl(&["delete", "job", "scan", "-n", SYSTEM]).unwrap();
     infra.kubectl(&["delete", "pod", "build", "-n", "tenant-blue", "--wait=false"]).unwrap();
     infra.kubectl(&["delete", "crd", "reports.openreports.io", "clusterreports.openreports.io"]).unwrap();
 }
