@@ -340,7 +340,7 @@ pub(super) const PROMISES: &[Promise] = &[
     ("a new Pod that passed the gate has what a rule may ask for", By(&["passed_gate"])),
     ("no host is answered for another host's Pod", By(&["started_elsewhere"])),
     (
-        "a gate is open exactly if all of these companions are ready; a Pod that may start has started",
+        "a gate is open exactly if all of these companions are ready; a Pod that may start is bound and has started",
         By(&["orders_missing"]),
     ),
     ("managers take no more down than `maxUnavailable`", By(&["counted"])),
@@ -358,7 +358,11 @@ pub(super) const PROMISES: &[Promise] = &[
     ("one that is ready and lingers is deleted only after its end was recorded", By(&["lingered"])),
     ("it stays without an owner for 3 s", By(&["settled"])),
     ("nobody takes one that was renewed within its duration", By(&["lease"])),
-    ("no manager tells the same eight times within two minutes", By(&["event"])),
+    (
+        "not when one has ceased to be ready ten seconds before, where nothing disturbs the system",
+        By(&["waited"]),
+    ),
+    ("no manager and no agent tells the same eight times within two minutes", By(&["event"])),
     (
         "A companion is created only for a host in which its workload's Node has been since the last rest, by the entries of its Tenant",
         By(&["hosted"]),
